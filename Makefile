@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run picture test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality \
-	bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image \
-	push clean
+.PHONY: help run picture page-pictures reference test check properties oracle bench bench-allocation bench-gangs \
+	bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz \
+	e2e pins release-check image push clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -22,8 +22,15 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1: end after them)
 	$(BIN)/berth run $(if $(ONCE),--once)
 
-picture: $(STAMP) ## write docs/img/run.svg, the picture of `make run`
+picture: $(STAMP) ## draw the pictures of docs/img: what `make run` prints, and the diagrams
 	$(BIN)/python .ci/make_run_picture.py
+	PYTHONPATH=. $(BIN)/python .ci/make_diagrams.py
+
+reference: $(STAMP) ## write the parts of docs/ that list policy, reasons, metrics, commands and the HTTP API
+	$(BIN)/python .ci/make_reference.py
+
+page-pictures: $(STAMP) ## write docs/img/page.png and page-pod.png (needs chromium)
+	$(BIN)/python .ci/make_page_pictures.py
 
 test: check ## run lint, format, types and all tests
 	$(BIN)/pytest

@@ -36,7 +36,6 @@ from tests.running_berth import claim, pod
 
 Json = dict[str, Any]
 NAMESPACE = "hostile"
-SELECTORS, LENGTH = 32, 240
 NORMAL = 1500  # pods in a phase; a phase ends early when all are bound
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 10.0  # seconds, kube-scheduler's defaults
 
@@ -47,22 +46,26 @@ class Attack:
 
     gangs: int
     members: int  # of a gang; 1 for pods without a gang
-    devices: bool = True  # whether each pod has a claim with costly selectors
+    selectors: int = 32  # of a claim; 0 for pods without claims
+    length: int = 240  # of the list in a selector, whose cost grows with its square
+    attribute: str = "uuid"  # that a selector reads: nodes share no status if it reads the UUID
 
 
 ATTACKS = {
     "100 pods": Attack(100, 1),
     "a gang of 400 pods": Attack(1, 400),
     "100 gangs of 10 pods": Attack(100, 10),
-    "100 gangs of 10 pods without devices": Attack(100, 10, devices=False),
+    "100 gangs of 10 pods without devices": Attack(100, 10, selectors=0),
+    "100 pods below the budget": Attack(100, 1, selectors=4, length=60, attribute="productName"),
 }
 MOST_KINDS = 64  # different claims in one gang: Berth rejects a gang with more at once
 
 
-def selector(kind: str, number: int) -> str:
-    """About 1,020 characters that take some 50 ms on one device. It reads the UUID, so no nodes share a status."""
-    long = f"[{','.join('1' * LENGTH)}]"
-    return f'{long}.all(a,{long}.all(b,a<=b))&&device.attributes["gpu.nvidia.com"].uuid!="{kind}-{number}"'
+def selector(attack: Attack, kind: str, number: int) -> str:
+    """With the default attack, about 1,020 characters that take some 50 ms on one device."""
+    long = f"[{','.join('1' * attack.length)}]"
+    read = f'device.attributes["gpu.nvidia.com"].{attack.attribute}'
+    return f'{long}.all(a,{long}.all(b,a<=b))&&{read}!="{kind}-{number}"'
 
 
 def hostile(attack: Attack, phase: int) -> Iterator[Json]:
@@ -71,10 +74,11 @@ def hostile(attack: Attack, phase: int) -> Iterator[Json]:
         for member in range(attack.members):
             name = f"p{phase}-{gang}-{member}"
             notes = {"berth.dev/group": f"p{phase}-{gang}", "berth.dev/group-min": str(attack.members)}
-            waiting = pod(name, *[name] * attack.devices, annotations=notes if attack.members > 1 else None)
-            texts = [selector(f"{phase}-{gang}-{member % MOST_KINDS}", i) for i in range(SELECTORS * attack.devices)]
+            waiting = pod(name, *[name] * bool(attack.selectors), annotations=notes if attack.members > 1 else None)
+            kind = f"{phase}-{gang}-{member % MOST_KINDS}"
+            texts = [selector(attack, kind, i) for i in range(attack.selectors)]
             asked = claim(name, selectors=[{"cel": {"expression": text}} for text in texts])
-            for one in (asked, waiting)[not attack.devices :]:
+            for one in (asked, waiting)[not attack.selectors :]:
                 one["metadata"]["namespace"] = NAMESPACE
                 yield one
 

@@ -1,6 +1,6 @@
 """All of Berth but HTTP on a mixed fleet: share of GPUs allocated and bandwidth of jobs, by the weight of `link`.
 
-One picture: docs/img/weights.svg.
+`make picture` draws the table of docs/quality.md with `drawn`, as docs/img/weights.svg.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
@@ -106,7 +105,7 @@ def run(policy: Policy, seed: int) -> tuple[float, float]:
     return placed / fleet.gpus, statistics.mean(quality)
 
 
-def report(picture: Path) -> list[dict]:
+def report() -> list[dict]:
     print(
         f"\nmixed fleet of {sum(FLEET.values())} nodes, 100 % arrival, {SEEDS} seeds: GPUs allocated, ring bandwidth "
         "over the fleet's best"
@@ -118,7 +117,6 @@ def report(picture: Path) -> list[dict]:
         share, gbps = (statistics.mean(column) for column in zip(*found, strict=True))
         rows.append({"link": link, "allocated": share, "bandwidth": gbps})
         print(f"link {link:3}: {share:6.1%} allocated, {gbps:6.1%} of the best bandwidth")
-    picture.write_text(drawn(rows))
     return rows
 
 

@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     result: dict = {"predictions": predictions(), "backlog": backlog()}
-    result["mixed"] = mixed.report(ROOT / "docs" / "img" / "weights.svg")
+    result["mixed"] = mixed.report()
     if args.traces is not None:
         result["mapa"] = mapa(args.traces / "mapa")
         result["openb"] = openb.report(args.traces / "openb", args.seeds)

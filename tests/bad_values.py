@@ -135,7 +135,7 @@ def honest(folder: Path) -> dict[str, Any]:
         "devices": {"requests": [request], "constraints": [{"requests": ["g"], "matchAttribute": "gpu.nvidia.com/x"}]}
     }
     pod_spec = {
-        "containers": [{"name": "m", "resources": {"claims": [{"name": "g"}], "limits": {"nvidia.com/gpu": 1}}}],
+        "containers": [{"name": "m", "resources": {"claims": [{"name": "g"}], "limits": {"example.com/card": 1}}}],
         "resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}],
         "schedulerName": "berth-scheduler",
     }

@@ -113,6 +113,7 @@ async def browsing(url: str, folder: Path, width: int = 1280, height: int = 800)
                 listener = asyncio.create_task(page.listen())
                 for domain in ("Runtime", "Log", "Network", "Page"):
                     await page.send(f"{domain}.enable")
+                await page.send("Emulation.setFocusEmulationEnabled", enabled=True)  # else elements get no focus events
                 await page.size(width, height)
                 await page.send("Page.navigate", url=url)
                 await page.until(f"location.href.startsWith({url!r}) && document.readyState === 'complete'")

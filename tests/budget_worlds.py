@@ -54,6 +54,7 @@ class Fleet:
     limits: EvaluationLimits = field(default_factory=EvaluationLimits)
     kinds: int = 3
     sink: FilterSink = field(default_factory=FilterSink)
+    remembered_pods: int = 4096
     made: int = 0
 
     def __post_init__(self) -> None:
@@ -63,7 +64,13 @@ class Fleet:
             self.cache.apply_node(f"n{i}", decode_node(node_object(f"n{i}", MACHINES[i % self.kinds], {})))
             self.cache.apply_slice(f"n{i}", decoder.decode(gpu_slice(f"n{i}", MACHINES[i % self.kinds])))
         self.filter_service = FilterService(
-            self.cache, self.policy, Evaluator(Features()), self.clock, self.sink, limits=self.limits
+            self.cache,
+            self.policy,
+            Evaluator(Features()),
+            self.clock,
+            self.sink,
+            self.remembered_pods,
+            limits=self.limits,
         )
 
     @property

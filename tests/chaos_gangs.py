@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from extender.sandbox import Cluster, Scheduler
@@ -190,8 +191,8 @@ async def gang_ended_at_writes(
         for turn in range(times):
             for when, write in every if points is None else points:
                 name = f"g{turn}{when}{write}"
-                apply = KINDS[kind].apply
-                await world.ended_at(who, name, nth(when, write), lambda: apply(world.cluster, name))  # noqa: B023 - called at once
+                begin = partial(KINDS[kind].apply, world.cluster, name)
+                await world.ended_at(who, name, nth(when, write), begin)
                 await _whole(world, name)
                 done[f"{when} write {write}"] += 1
     return dict(done)

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,7 @@ def _user(entry: Json) -> tuple[str, str]:
 async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
     """Wait until the objects have no fault; returns the faults that are left after the time limit."""
     end = time.monotonic() + HANG_SECONDS
-    while (wrong := check_objects(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - no event
+    check = partial(check_objects, cluster, satisfiable=satisfiable)
+    while (wrong := check()) and time.monotonic() < end:  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.05)
     return wrong

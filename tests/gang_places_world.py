@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.fleet import Fleet
 from extender.extension.bound_members import BoundMembers
+from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_places import PlaceLimits
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
@@ -28,19 +29,28 @@ def gang_scheduler(
     fleet: Fleet, limits: PlaceLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
 ) -> GangScheduler:
     """Its clock is that of the fleet."""
+    return watched_gangs(fleet, limits, remembered_gangs, sink)[0]
+
+
+def watched_gangs(
+    fleet: Fleet, limits: PlaceLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
+) -> tuple[GangScheduler, GangMonitor]:
+    """With a monitor. Their clock is that of the fleet."""
 
     def clock() -> float:
         return fleet.now
 
+    sink = sink or FilterSink()
     planning = GangPlanning(fleet.cache, fleet.filter_service)
     bound = BoundMembers(fleet.cache, _none_bound, clock)
-    return GangScheduler(
+    gangs = GangScheduler(
         fleet.cache,
         fleet.filter_service,
         planning,
         bound,
-        sink or FilterSink(),
+        sink,
         clock,
         remembered_gangs=remembered_gangs,
         places=limits,
     )
+    return gangs, GangMonitor(gangs, fleet.cache, planning, bound, sink, clock, retry_seconds=5.0)

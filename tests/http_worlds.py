@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -25,9 +26,11 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def listening(app: Any, limits: HttpLimits, tls: Tls | None = None) -> AsyncIterator[tuple[Any, int]]:
+async def listening(
+    app: Any, limits: HttpLimits, tls: Tls | None = None, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[tuple[Any, int]]:
     """(the server, its port)."""
-    web = server(app, ("127.0.0.1", 0), limits, tls)
+    web = server(app, ("127.0.0.1", 0), limits, tls, clock=clock)
     serving = web._serve(listen_on("--listen", "127.0.0.1", 0))  # noqa: SLF001 - serve() would catch the signals
     task = asyncio.create_task(serving)
     await eventually(lambda: web.started or task.done())
@@ -56,8 +59,8 @@ async def pages(access: Access | None = None) -> AsyncIterator[int]:
         yield port
 
 
-async def connected(port: int, data: bytes = b"") -> Connection:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connected(port: int, data: bytes = b"", source: str = "127.0.0.1") -> Connection:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
     writer.write(data)
     await writer.drain()
     return reader, writer
@@ -91,9 +94,27 @@ async def left(connection: Connection, again: bytes = b"") -> bytes:
         await hang_up(connection)
 
 
-async def status(port: int, data: bytes) -> int:
+@asynccontextmanager
+async def kept(port: int) -> AsyncIterator[Callable[[bytes], Awaitable[bytes]]]:
+    """A function that sends a head without its last line over one connection, and returns the head of the answer."""
+    reader, writer = await connected(port)
+
+    async def ask(head: bytes) -> bytes:
+        writer.write(head + b"\r\n")
+        found = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANG_SECONDS)
+        length = next(line for line in found.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+        return found
+
+    try:
+        yield ask
+    finally:
+        await hang_up((reader, writer))
+
+
+async def status(port: int, data: bytes, source: str = "127.0.0.1") -> int:
     """Of the answer to a request; 0 where there is none."""
-    connection = await connected(port, data)
+    connection = await connected(port, data, source)
     try:
         line = await asyncio.wait_for(connection[0].readline(), HANG_SECONDS)
         return int(line.split()[1]) if line else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +38,7 @@ def script(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, MANIFESTS.parent / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
+    made = sys.modules[name] = importlib.util.module_from_spec(spec)  # where pydantic looks for types
     spec.loader.exec_module(made)
     return made
 

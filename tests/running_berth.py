@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,15 +138,18 @@ def patient(policy: Policy | None = None) -> Policy:
 
 @asynccontextmanager
 async def berthing(
-    nodes: dict[str, str], policy: Policy | None = None, bookmark_seconds: float = 0.5
+    nodes: dict[str, str],
+    policy: Policy | None = None,
+    bookmark_seconds: float = 0.5,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Berthing]:
-    """nodes: name to machine. The policy is made `patient`."""
+    """nodes: name to machine. The policy is made `patient`. A test of a deadline gives a clock that stands still."""
     cluster = Cluster(bookmark_seconds=bookmark_seconds)
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
     async with (
         cluster.serving() as api,
-        both(api, patient(policy)) as (app, console),
+        both(api, patient(policy), clock=clock) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)

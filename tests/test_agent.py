@@ -14,12 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.agent import Liveness, Reader, SlicePublisher
+from extender.agent import AgentApp, Reader, SlicePublisher
 from extender.agent.agent_slice import quantize
 from extender.agent.reader import sysfs_numa
 from extender.cluster import ApiClient, Credentials
 from extender.fabric import bandwidth, fabric_of, ranked
 from extender.model import Fabric
+from extender.runtime import Supervisor
 from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import node_object
@@ -27,6 +28,7 @@ from extender.wire import SliceDecoder
 from tests.eventually import HANG_SECONDS, eventually
 from tests.fakes.nvml import FakeNvml
 from tests.shared_folder import SHARED, needs
+from tests.supervised_worlds import Breakable
 
 MACHINES = carried_machines()
 SLICES = RESOURCES["resource.k8s.io", "resourceslices"]
@@ -200,8 +202,9 @@ async def test_hanging_call_makes_the_reading_stale_and_heals() -> None:
         assert published(cluster) is not None
 
 
-def kubelet(agent: SlicePublisher) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(Liveness(agent))  # type: ignore[arg-type]  # httpx types ASGI more narrowly
+def kubelet(agent: SlicePublisher, supervisor: Supervisor | None = None) -> httpx.AsyncClient:
+    app = AgentApp(agent, supervisor or Supervisor())
+    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]  # httpx types ASGI more narrowly
     return httpx.AsyncClient(transport=transport, base_url="http://agent")
 
 
@@ -225,8 +228,22 @@ async def test_the_liveness_probe_fails_while_nvml_hangs() -> None:
         assert (await client.get("/livez")).text.startswith("NVML has not answered for ")
         nvml.hang.set()
         await eventually(succeeds, "the read has returned")
-        assert (await client.get("/metrics")).status_code == 404
+        assert (await client.get("/readyz")).status_code == 404
         assert (await client.post("/livez")).status_code == 405
+
+
+async def test_a_failing_task_of_the_agent_is_counted_and_named() -> None:
+    supervisor = Breakable()
+    async with publishing(FakeNvml(MACHINES["t4-4"])) as (_, agent), kubelet(agent, supervisor) as client:
+        supervisor.start("publisher", agent.run)
+        await eventually(lambda: supervisor.runs.get("publisher"))
+        supervisor.break_("publisher", again=True)
+        await eventually(lambda: supervisor.failing)
+        live, scraped = await client.get("/livez"), (await client.get("/metrics")).text
+        assert live.status_code == 200, "a restart of the agent would not help"
+        assert live.text == "ok; task publisher keeps failing: RuntimeError: a bug in publisher"
+        assert 'berth_task_failures_total{task="publisher"}' in scraped
+        await supervisor.stop()
 
 
 async def test_a_missing_driver_is_no_reason_to_restart_the_agent() -> None:
@@ -278,7 +295,7 @@ def test_all_machines_of_the_collection_are_chosen_exhaustively() -> None:
 
 
 @pytest.mark.parametrize(("text", "numa"), [("1\n", 1), ("-1\n", 0), ("", 0), (None, 0)])
-def test_numa_is_what_the_kernel_says_of_the_pci_device(tmp_path: Path, text: str | None, numa: int) -> None:
+def test_the_numa_node_comes_from_the_kernel_s_pci_device(tmp_path: Path, text: str | None, numa: int) -> None:
     if text is not None:
         (tmp_path / "0000:65:00.0").mkdir()
         (tmp_path / "0000:65:00.0" / "numa_node").write_text(text)

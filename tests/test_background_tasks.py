@@ -40,7 +40,7 @@ WATCHES = {
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
 SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "background-evaluation", "nominations"}
-PEOPLE = {"event-recorder", "auditor", "shadow", "fleet-sampler", "silent-processes"}
+PEOPLE = {"event-recorder", "auditor", "shadow", "set-comparer", "fleet-sampler", "silent-processes"}
 SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}
 BOTH = SERVICE | PEOPLE | {"records"}
@@ -225,7 +225,8 @@ def test_every_task_is_documented_at_its_process() -> None:
         (Path(__file__).parents[1] / "docs" / "metrics.md").read_text().split("The tasks are:\n\n")[1].split("\n\n")[0]
     )
     places = [set(re.findall(r"`([a-z][a-z-]*)`", place)) for place in text.split("\n* ")]
-    common, serve, console, one = places
+    common, serve, console, one, agent = places
+    assert agent == {"publisher"}
     files = {"certificates", "policies", "console-policies", "records-authority"}
     assert serve | common | WATCHES == SERVE | {"bind", "take-back"}
     assert console | common | WATCHES == CONSOLE

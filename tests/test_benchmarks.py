@@ -36,7 +36,7 @@ def test_masks_of_selectors(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in printed[2:]] == [*cel.SELECTORS, *cel.OURS_ONLY]
 
 
-def test_predictions_of_bandwidth_are_near_what_was_measured() -> None:
+def test_predictions_of_bandwidth_are_near_measurements() -> None:
     rows = quality.predictions()
     assert len(rows) == len(quality.MEASURED)
     assert all(abs(row["off"]) < 0.3 for row in rows if row["machine"] != quality.MISFIT)
@@ -51,7 +51,7 @@ def test_a_soak_tells_memory_that_grows_from_memory_that_does_not() -> None:
     assert soak.grew(rows([100.0 + 2 * tenth for tenth in range(10)])), "slowly, and it never ends"
 
 
-def test_the_cost_of_a_pod_is_what_was_used_between_two_readings() -> None:
+def test_the_cost_of_a_pod_is_the_cpu_between_two_readings() -> None:
     def used(ms: float, *requests: str) -> pod_cost.Usage:
         return pod_cost.Usage({"berth": ms / 1000}, pod_cost.requests_in("\n".join(requests)))
 

@@ -59,7 +59,7 @@ async def test_bind_twice_is_success() -> None:
         assert len(b.held()) == 1
 
 
-async def test_the_watch_may_be_behind_what_filter_was_shown() -> None:
+async def test_the_watch_may_be_behind_the_filter_request() -> None:
     """kube-scheduler saw the claim that was made from a template, and asks to bind before Berth's watch shows the pod
     so."""
     async with berthing(NODES) as b:
@@ -193,7 +193,7 @@ async def test_pod_without_claims_gets_a_plain_binding() -> None:
         assert b.node_of("web") == "n2"
 
 
-async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_now() -> None:
+async def test_a_bind_with_an_old_cache_takes_no_device_back_from_its_new_owner() -> None:
     """This process still sees its pod's claim on a device that another claim had first; meanwhile another process has
     allocated it anew and bound the pod. Found by `make chaos`, two replicas, seed 24."""
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
+from extender.extension.condition_waits import ConditionWaits, WaitLimits
+from extender.extension.gang_places import PlaceLimits
 from extender.policy import Policy
+from extender.web.http_limits import VERBS
 from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import berthing, pod
@@ -85,6 +89,21 @@ async def test_an_allocation_that_was_found_and_failed_is_freed_unless_another_p
         assert reads >= 2
 
 
+async def test_a_bind_stops_if_another_process_takes_the_claim_over_while_it_waits_for_the_driver() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("p"))
+        b.cluster.apply(pod("p", "p"))
+        bind = asyncio.create_task(place(b, "p"))
+        await eventually(lambda: b.app.service.binder.write_barrier.waits or bind.done())
+        mark = {"metadata": {"annotations": {"berth.dev/allocator": "berth-of-another-process"}}}
+        b.cluster.api.registry.patch(CLAIMS, ("default", "p"), mark, "", strategic=False)
+        await b.settled()
+        report(b, "p", "Attached")
+        assert await bind == "claim default/p was taken over by another process"
+        assert (b.node_of("p"), len(b.held())) == ("", 1), "the other process goes on with the allocation"
+
+
 async def test_drivers_have_the_binding_timeout_of_the_policy() -> None:
     async with berthing({"n1": "t4-4"}, Policy(binding_timeout_seconds=1)) as b:
         custom(b, [CONDITIONAL])
@@ -117,3 +136,44 @@ async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> 
         await b.app.service.binder.drain(HANG_SECONDS)
         assert await bind == "waiting for binding conditions of claim default/p"
         assert len(b.held()) == 1, "the allocation stays for the scheduler's next try"
+
+
+# -- how many wait -------------------------------------------------------------------------------------------------
+
+
+def test_the_places_are_for_all_namespaces() -> None:
+    waits = ConditionWaits(WaitLimits(total=5, namespace=3))
+    with ExitStack() as stack:
+        given = [stack.enter_context(waits.place(name)) for name in "aaaabbbc"]
+    assert given == [True, True, True, False, True, True, False, False]
+    with ExitStack() as stack:
+        assert all(stack.enter_context(waits.place("a")) for _ in range(3)), "the places are free again"
+
+
+def test_the_places_of_gangs_and_of_pods_that_wait_for_drivers_leave_connections_to_others() -> None:
+    assert PlaceLimits().total + WaitLimits().total + 16 <= VERBS.connections
+
+
+@pytest.mark.parametrize("minimum", [0, 2])
+async def test_pods_of_one_namespace_that_wait_for_drivers_do_not_take_all_connections(minimum: int) -> None:
+    """Also those of a gang beyond its minimum, which has places for its minimum only."""
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("c"))
+        limit = WaitLimits().namespace + minimum
+        names = [f"p{i}" for i in range(limit + 5)]
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": str(minimum)} if minimum else {}
+        for name in names:
+            b.cluster.apply(pod(name, "c", annotations=notes))
+        await b.settled()
+        for name in names:
+            assert (await b.filter(name))["NodeNames"] == ["n1"]
+        binds = {name: asyncio.create_task(b.bind(name, "n1")) for name in names}
+        await eventually(lambda: sum(task.done() for task in binds.values()) == 5, "those without a place end")
+        rejected = [name for name, task in binds.items() if task.done()]
+        assert {await binds.pop(name) for name in rejected} == {
+            "too many pods wait for binding conditions, as those of claim default/c"
+        }
+        report(b, "c", "Attached")
+        assert set(await asyncio.gather(*binds.values())) == {""}
+        assert {await b.bind(name, "n1") for name in rejected} == {""}, "kube-scheduler calls again"

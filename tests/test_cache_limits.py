@@ -22,6 +22,7 @@ from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     BINARY_SI,
     NANO,
+    Allocation,
     Claim,
     ClaimSpec,
     DeviceRequest,
@@ -55,7 +56,7 @@ def counted(kind: str, events: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", ["mig", "mixed"])
-def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None:
+def test_a_long_time_leaves_behind_little_more_than_the_existing_objects(kind: str) -> None:
     """Nodes come and go under names never used before, states change with every claim."""
     found = counted(kind, 1500)
     vacant_states, vacant_statuses = 1024, 16
@@ -178,7 +179,7 @@ def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first()
     assert len(tiny) == 2
 
 
-def test_the_estimate_of_a_ranking_grows_with_what_it_keeps() -> None:
+def test_the_estimate_of_a_ranking_grows_with_its_entries() -> None:
     fleet = Fleet("mixed")
     requirements = fleet.requirements(fleet.pod("p", 1, 1))
     ranking, sizes = NodeRanking(requirements), []
@@ -231,15 +232,35 @@ def test_of_many_rare_sizes_the_largest_share_is_expected() -> None:
     sizes = [asked(count) for count in range(1, 33)] + [asked(1, eighths) for eighths in range(1, 8)]
     estimator = RequestMixEstimator()
     for number, spec in enumerate([*sizes * 5, asked(7)]):
-        estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=spec))
+        estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", allocation=Allocation(), spec=spec))
     ((shape, share),) = estimator.mix(80 << 30)
     assert (shape.gpus, share > 0) == (7, True)
+
+
+def test_claims_that_are_forgotten_leave_no_count_behind() -> None:
+    """Each claim with another amount of memory once left a zero behind, and every snapshot looked at them all."""
+    estimator = RequestMixEstimator(window=40)
+    for number in range(400):
+        memory = {"memory": Quantity((10 << 30) * NANO + number * NANO, BINARY_SI)}
+        spec = ClaimSpec((Request("r", (DeviceRequest("r", "c", count=1, capacity=memory),)),))
+        estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", allocation=Allocation(), spec=spec))
+    assert len(estimator) == 40
+
+
+def test_labels_that_tenants_name_are_forgotten() -> None:
+    index = ClusterCache().store
+    index.put_node("n1", Node("n1", {"zone": "a"}))
+    for number in range(200):
+        assert not index.nodes_by(f"tenant-{number}")
+    assert index.nodes_by("zone") == {"a": {"n1"}}
+    assert index.remembered_labels <= 64
 
 
 def test_the_request_mix_is_that_of_the_last_claims() -> None:
     estimator = RequestMixEstimator(window=40)
     for number in range(90):
-        estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=asked(8 if number < 50 else 1)))
+        spec = asked(8 if number < 50 else 1)
+        estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", allocation=Allocation(), spec=spec))
     ((shape, share),) = estimator.mix(80 << 30)
     assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -9,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import UNUSED, ChangeLog
-from extender.cache import ClusterCache
+from extender.cache import CacheListener, ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, Event, InvalidTransition, Reservations
 from extender.model import Allocation, Claim, DeviceId, ObjectKey, PoolKey, ReservationState, Result, from_int
+from extender.runtime import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_node
+from tests.skipping_loop import SkippingLoop
 
 POOL = PoolKey("d", "p")
 results = st.builds(
@@ -184,7 +187,7 @@ def in_state(state: ReservationState) -> Reservations:
 
 @pytest.mark.parametrize("state", list(ReservationState))
 @pytest.mark.parametrize("event", list(Event))
-def test_the_table_is_what_runs(state: ReservationState, event: Event) -> None:
+def test_the_table_has_the_running_transitions(state: ReservationState, event: Event) -> None:
     """Each event in each state leads to the state in the table, or it is an error, or it has no effect."""
     reservations = in_state(state)
     happens = {
@@ -250,3 +253,41 @@ def test_changes_are_known_or_said_to_be_unknown(noted: list[set[str]], kept: in
     assert found is None or (set(found) == truth and len(found) == len(truth))
     assert found is not None or len(set().union(*noted)) > kept
     assert ChangeLog().since(0) is None
+
+
+class Rescheduling(CacheListener):
+    def __init__(self, expirer: HoldExpirer) -> None:
+        self._expirer = expirer
+
+    def deadline_moved(self) -> None:
+        self._expirer.reschedule()
+
+
+def test_an_agent_becomes_silent_on_time_though_no_other_event_comes() -> None:
+    """The first report of an agent starts the timer, and a policy with a shorter time moves it."""
+
+    async def run() -> None:
+        clock = asyncio.get_running_loop().time
+        expirer = HoldExpirer(clock)
+        cache = ClusterCache(listener=Rescheduling(expirer))
+        cache.set_live_memory_seconds(900.0)
+        machine = carried_machines()["t4-4"]
+        slices = {name: SliceDecoder().decode(fabric_slice(name, machine)) for name in ("n1", "n2")}
+        for name in slices:
+            cache.apply_node(name, decode_node(node_object(name, machine, {})))
+        task = asyncio.create_task(expirer.run(cache))
+        await asyncio.sleep(1)  # the task waits, and has no deadline
+        cache.apply_slice("fabric-n1", slices["n1"], clock())
+        await asyncio.sleep(899)
+        assert not cache.store.silent_agents
+        await asyncio.sleep(2)
+        assert cache.store.silent_agents == {"n1"}
+        cache.apply_slice("fabric-n2", slices["n2"], clock())
+        await asyncio.sleep(1)  # the task waits until the deadline of this report
+        cache.set_live_memory_seconds(100.0)
+        await asyncio.sleep(100)
+        assert cache.store.silent_agents == {"n1", "n2"}
+        task.cancel()
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(run())

@@ -54,7 +54,8 @@ LINES: dict[str, str] = {
     "serve --listen [::1:80": "--listen: must be HOST:PORT with a port below 65536, is '[::1:80'",
     "serve --listen [:80": "--listen: must be HOST:PORT with a port below 65536, is '[:80'",
     "serve --probes :65536": "--probes: must be HOST:PORT with a port below 65536, is ':65536'",
-    "serve --records http://x:1/y": "--records: must be http://HOST:PORT or https://HOST:PORT without a path, is 'http://x:1/y'",
+    "serve --records http://x:1/y": "--records: must be http://HOST:PORT or https://HOST:PORT without a path, "
+    "is 'http://x:1/y'",
     "run --api-port 65536": "--api-port: must be a port below 65536, is 65536",
     # names
     "agent --node A_B": f"--node: {NAME.format(236)}'A_B'",
@@ -189,7 +190,7 @@ def test_files_of_kubeconfig_are_merged(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("content", SECRETS)
 @pytest.mark.parametrize("line", READERS)
-def test_no_error_shows_what_a_file_of_others_holds(
+def test_no_error_shows_the_content_of_a_file_of_others(
     line: str, content: str, files: dict[str, str], tmp_path: Path
 ) -> None:
     target = tmp_path / "given"
@@ -200,12 +201,12 @@ def test_no_error_shows_what_a_file_of_others_holds(
     assert code != 0 or line.startswith(("lint", "select --cases")), "it was taken for something"
 
 
-def test_what_is_wrong_in_a_file_of_ours_is_shown(tmp_path: Path) -> None:
+def test_an_error_shows_the_wrong_value_of_a_file_of_ours(tmp_path: Path) -> None:
     (tmp_path / "policy").write_text("weights: {lnk: 3}\nwrong: yes\n")
     code, _, stderr = berth(["policy", "show", str(tmp_path / "policy")])
     assert code == 2
     assert "weights.lnk: is no known field (is 3, line 1, column 11)" in stderr
-    assert "wrong: is no known field (is True, line 2, column 1)" in stderr
+    assert "wrong: is no known field (is true, line 2, column 1)" in stderr
 
 
 def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> None:

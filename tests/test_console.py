@@ -128,7 +128,7 @@ def good_token(folder: Path) -> Path:
     return folder / "token"
 
 
-async def test_what_serve_does_is_seen_in_the_console(tmp_path: Path) -> None:
+async def test_the_console_sees_the_decisions_of_serve(tmp_path: Path) -> None:
     cluster, pages, records = sandbox(), free_port(), free_port()
     async with (
         cluster.serving() as api,

@@ -176,6 +176,32 @@ async def test_a_plugin_that_hangs_is_an_error_of_the_request() -> None:
             continue
 
 
+async def test_another_read_begins_beside_one_that_hangs_for_a_minute() -> None:
+    plugin, now = Plugin(), [0.0]
+    cache = TokenCache(plugin, clock=lambda: now[0], patience_seconds=0.01)
+
+    async def reads_begin(number: int) -> bool:
+        with pytest.raises(ClusterError, match="a credential plugin may hang"):
+            await cache.get()
+        return plugin.reads == number
+
+    await eventually(lambda: reads_begin(1))
+    for number in range(2, 6):
+        now[0] += 60.0
+        await eventually(lambda number=number: reads_begin(number))
+    now[0] += 60.0
+    assert not await reads_begin(6), "four hang, so no further thread is spent"
+    plugin.release.release(5)
+
+    async def served() -> bool:
+        try:
+            return (await cache.get() or "").startswith("t")
+        except ClusterError:
+            return False
+
+    await eventually(served)
+
+
 async def test_a_request_without_credentials_says_why_and_is_not_sent() -> None:
     def read() -> str:
         raise ClusterError("credential plugin p failed: revoked")
@@ -216,7 +242,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_only_what_may_pass_is_a_passing_fault(status: int) -> None:
+def test_each_status_has_its_class_of_error(status: int) -> None:
     found = error_for(status, "words", 1.0)
     assert type(found) is STATUSES[status]
     assert "words" in str(found)

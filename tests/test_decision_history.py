@@ -87,3 +87,14 @@ def test_the_times_of_holds_are_bounded_and_end_with_the_hold() -> None:
     times.apply(Released("d"))
     times.apply(Released("unknown"))
     assert dict(times.by_claim) == {"b": "10:01", "c": "10:04"}
+
+
+def test_an_attempt_that_finds_nodes_does_not_say_that_the_others_fit() -> None:
+    history = DecisionHistory()
+    changes = []
+    for fitting, reasons in ((0, (("no room", 3),)), (0, (("no room", 2),)), (1, ())):
+        history.record_attempt(Attempted(ObjectKey("x", "p"), "p", Attempt("10:00", fitting, 3, reasons)))
+        entry = history.entry("p")
+        assert entry is not None
+        changes.append(entry.change())
+    assert changes == ["", "'no room' on 2 nodes instead of 3", ""]

@@ -30,7 +30,7 @@ def test_masks_are_bounded_as_a_product_by_bytes() -> None:
     assert masks.remembered()["masks"] == masks.remembered()["mask_bytes"] == 0
 
 
-def test_what_the_decoder_shares_goes_with_the_slices() -> None:
+def test_shared_values_of_the_decoder_end_with_their_slices() -> None:
     decoder = SliceDecoder(orders=2)
 
     def decode(number: int) -> Slice:

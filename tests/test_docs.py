@@ -6,60 +6,21 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from extender import __version__
 from extender.cache.reservations import TRANSITIONS
-from extender.model import Code
-from extender.model.reasons import DESCRIPTIONS
 from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox import load_examples
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
-from extender.web.metrics import COMMON
 from extender.web.serve_metrics import METRICS as OF_SERVE
+from tests.commands import berth
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-
-
-def settings(model: type[BaseModel], prefix: str = "") -> list[str]:
-    found = []
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += settings(inner, f"{prefix}{name}.")
-        else:
-            found.append(prefix + name)
-    return found
-
-
-@pytest.mark.parametrize("name", settings(Policy))
-def test_every_setting_is_documented(name: str) -> None:
-    assert f"| `{name}` |" in (DOCS / "policy.md").read_text()
-
-
-@pytest.mark.parametrize("code", list(Code))
-def test_every_reason_is_documented(code: Code) -> None:
-    assert f"| `{code.name}` | {code.value} | {DESCRIPTIONS[code]} |" in (DOCS / "reasons.md").read_text()
-
-
-def metrics_of(title: str) -> dict[str, tuple[str, list[str]]]:
-    """Metrics in the table of a section of metrics.md, with their meaning and labels."""
-    section = (DOCS / "metrics.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `(berth_\w+)` \| ([^|]+) \|([^|]*)\|$", section, re.MULTILINE)
-    return {name: (meaning, re.findall(r"`(\w+)`", labels)) for name, meaning, labels in rows}
-
-
-@pytest.mark.parametrize(("title", "readings"), [
-    ("Both processes", COMMON),
-    ("berth serve", [r for r in OF_SERVE if r not in COMMON]),
-    ("berth console", [r for r in OF_CONSOLE if r not in COMMON]),
-])  # fmt: skip
-def test_every_metric_is_documented_where_it_is(title: str, readings: list) -> None:
-    assert metrics_of(title) == {reading.name: (reading.help, list(reading.labels)) for reading in readings}
 
 
 def test_life_cycle_is_drawn_from_the_table() -> None:
@@ -70,8 +31,8 @@ def test_life_cycle_is_drawn_from_the_table() -> None:
     assert drawn == {(state.value, event.value, after.value) for (state, event), after in TRANSITIONS.items()}
 
 
-def test_policy_in_the_readme_is_the_default() -> None:
-    (block,) = re.findall(r"```yaml\n(weights.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_policy_to_tune_is_the_default() -> None:
+    (block,) = re.findall(r"```yaml\n(weights.*?)```", (DOCS / "tune.md").read_text(), re.DOTALL)
     assert load_policy(block) == Policy()
 
 
@@ -80,7 +41,7 @@ def test_policy_in_the_readme_is_the_default() -> None:
     [
         ("candidates: 0", "candidates: must be at least"),
         ("weights: {links: 1}", "weights.links"),
-        ("hold_seconds: yes", "must not be true or false (is True"),
+        ("hold_seconds: yes", "must not be true or false (is true"),
         ("[1]", "must be a mapping"),
         ("a: [", "not YAML"),
         ("headroom: big", "headroom"),
@@ -91,10 +52,40 @@ def test_bad_policy_names_the_field(text: str, words: str) -> None:
         load_policy(text)
 
 
-def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if f"]({page.name}" not in index and page.name != "README.md"] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings as GitHub names them in links."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.rglob("*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def yaml_of(page: Path) -> list[Any]:
+    """The objects in a page's blocks of YAML."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [obj for block in blocks for obj in yaml.safe_load_all(block)]
+
+
+def test_the_page_on_quotas_shows_the_files_that_it_names() -> None:
+    named = (ROOT / "manifests/components/admission/quota.yaml", DOCS / "tutorials/kueue/pods.yaml")
+    objects = [obj for path in named for obj in yaml.safe_load_all(path.read_text())]
+    assert all(obj in objects for obj in yaml_of(DOCS / "quotas.md"))
+
+
+def test_lint_finds_nothing_in_the_pod_of_the_readme(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump_all(yaml_of(ROOT / "README.md")))
+    assert berth(["lint", str(tmp_path / "pod.yaml")])[:2] == (0, "0 findings\n")
 
 
 def test_examples_and_configuration_are_well_formed() -> None:
@@ -129,6 +120,7 @@ FOREIGN = {
     "Any", "CSafeLoader", "DynamicResources", "FailedAndUnresolvableNodes", "FailedNodes",
     "SchedulingWithResourceClaim", "TaskGroup", "distinctAttribute", "extendedResourceClaimStatus",
     "limit_concurrency", "multiPoint", "nominatedNodeName", "nvmlDeviceGetNumaNodeId", "readAt", "reservedFor",
+    "resourceSliceCount",
 }  # fmt: skip
 
 
@@ -173,7 +165,14 @@ def test_foreign_names_are_in_decisions() -> None:
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "Makefile", "Dockerfile", "pyproject.toml")
 FOLDERS = ("manifests", "scheduler-config", "examples", "tests/cases", "extender/sandbox/machines")
 LONG = {"fleet.yaml", "dashboard.yaml"}  # written by .ci/make_trial.py, and JSON in a block
+CODE = [
+    page
+    for folder in ("extender", "tests", "benchmarks", ".ci", ".github")
+    for page in sorted((ROOT / folder).rglob("*"))
+    if page.suffix in {".py", ".js", ".css", ".html", ".yml"}
+]
 LINED = [
+    *CODE,
     *(ROOT / name for name in PAGES),
     *sorted(DOCS.rglob("*.md")),
     *sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.yaml") if page.name not in LONG),

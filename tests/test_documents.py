@@ -15,7 +15,7 @@ from extender.files import read_file, read_mounted
 from extender.model import WireError, one_line
 from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime import CandidateFile, PolicyFile
-from extender.wire import Places, json_value, one_value, parts_of, text_of
+from extender.wire import Positions, json_value, one_value, parts_of, text_of
 from extender.wire.documents import MOST_DEPTH, values_of
 from tests.bad_values import FILES, bomb
 
@@ -93,7 +93,7 @@ def test_faults_have_a_place(content: bytes, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_alias_bomb_costs_what_its_text_costs() -> None:
+def test_an_alias_bomb_costs_no_more_than_its_text() -> None:
     """Counted, not timed: no more values than characters are ever made."""
     text = bomb()
     assert len(text) < 400
@@ -120,10 +120,10 @@ def test_one_value_only() -> None:
 
 
 def test_places() -> None:
-    places: Places = {}
-    one_value("weights:\n  link: 3\nlist: [1, {a: 2}]\n", "f", 100, places)
-    assert places["weights", "link"] == (2, 3)
-    assert places["list", 1, "a"] == (3, 12)
+    positions: Positions = {}
+    one_value("weights:\n  link: 3\nlist: [1, {a: 2}]\n", "f", 100, positions)
+    assert positions["weights", "link"] == (2, 3)
+    assert positions["list", 1, "a"] == (3, 12)
 
 
 def test_json_depth() -> None:
@@ -144,7 +144,7 @@ def leaves() -> st.SearchStrategy:
 
 
 @given(leaves())
-def test_what_is_written_is_read(value: object) -> None:
+def test_written_documents_are_read(value: object) -> None:
     text = yaml.safe_dump(value)
     assert values(text.encode()) == [value]
 

@@ -13,7 +13,8 @@ from tests.budget_worlds import Clock, Fleet
 
 def test_a_namespace_has_a_share_of_the_time_and_a_small_burst() -> None:
     clock = Clock()
-    throttle, used, began = EvaluationThrottle(EvaluationLimits(), clock), 0.0, clock.now
+    limits = EvaluationLimits()
+    throttle, used, began = EvaluationThrottle(limits, clock), 0.0, clock.now
     while clock.now < 100:
         budget = throttle.budget("hostile", 0.1, 0.1)
         start = clock.now
@@ -24,31 +25,106 @@ def test_a_namespace_has_a_share_of_the_time_and_a_small_burst() -> None:
         throttle.charge("hostile", budget, 0.1)
         used += clock.now - start
         clock.now += 0.01
-    assert 0.1 * 100 < used < 0.1 * 100 + 5 * 0.1 + 1, "its share, the burst, and what the looks themselves take"
+    assert limits.share * 100 < used < limits.share * 100 + 5 * 0.1 + 1, "its share, the burst, and the checks"
     assert throttle.budget("honest", 0.1, 0.1).seconds == 0.1, "others are not touched"
     assert began < 1
 
 
-def test_calls_that_come_to_their_end_count_for_nothing() -> None:
+def test_short_calls_that_finish_their_work_are_free() -> None:
     clock = Clock()
-    throttle = EvaluationThrottle(EvaluationLimits(), clock)
+    limits = EvaluationLimits()
+    throttle = EvaluationThrottle(limits, clock)
     for _ in range(1000):
         budget = throttle.budget("busy", 0.1, 0.1)
-        clock.now += 0.09
+        clock.now += 0.9 * limits.free_seconds
         throttle.charge("busy", budget, 0.1)
     assert throttle.budget("busy", 0.1, 0.1).seconds == 0.1
     assert len(throttle) == 0
 
 
-def test_a_call_that_ends_later_than_its_budget_is_charged() -> None:
-    """The search of a gang plan checks no budget while it needs no new evaluation, and may be repeated."""
+def test_long_calls_that_finish_their_work_use_up_a_large_burst() -> None:
+    """A namespace may evaluate many new shapes when Berth starts, and then gets its share."""
+    clock, limits = Clock(), EvaluationLimits()
+    throttle, used = EvaluationThrottle(limits, clock), 0.0
+    burst = (limits.finished_burst + limits.burst) * 0.1
+    while clock.now < 200:
+        budget = throttle.budget("busy", 0.1, 0.1)
+        if budget.seconds == 0.1:
+            clock.now += 0.09
+            throttle.charge("busy", budget, 0.1)
+            used += 0.09 - limits.free_seconds
+        else:
+            assert used > 0.9 * limits.finished_burst * 0.1
+            clock.now += 0.01
+    assert burst < used < burst + limits.share * 200 + 0.1
+    assert throttle.budget("other", 0.1, 0.1).seconds == 0.1
+
+
+def test_finished_work_leaves_the_burst_of_unfinished_work_as_it_is() -> None:
+    clock, limits = Clock(), EvaluationLimits(share=0.0)
+    throttle = EvaluationThrottle(limits, clock)
+    for _ in range(10):
+        budget = throttle.budget("busy", 0.1, 0.1)
+        clock.now += 0.09
+        throttle.charge("busy", budget, 0.1)
+    assert throttle.has_tokens("busy", limits.burst * 0.1, 0.1)
+    assert not throttle.has_tokens("busy", limits.burst * 0.1 + 0.01, 0.1)
+
+
+def test_the_burst_of_finished_work_fills_up_again() -> None:
+    clock, limits = Clock(), EvaluationLimits()
+    throttle = EvaluationThrottle(limits, clock)
+
+    def finished_calls() -> int:
+        calls = 0
+        while throttle.has_tokens("busy", 0.1, 0.1):
+            budget = throttle.budget("busy", 0.1, 0.1)
+            clock.now += 0.09
+            throttle.charge("busy", budget, 0.1)
+            calls += 1
+        return calls
+
+    first = finished_calls()
+    clock.now += (limits.finished_burst + limits.burst + 1) * 0.1 / limits.share
+    assert abs(finished_calls() - first) <= 1
+
+
+def test_pods_just_below_the_budget_leave_the_time_to_others() -> None:
+    """Every pod has selectors that no pod had before, and its evaluation ends within the budget of one call."""
+    fleet = Fleet(nodes=20)
+    honest, hostile, errors, placed = fleet.pod("honest"), 0.0, 0, 0
+    assert fleet.filter_service.filter(honest, fleet.names).passed
+    first = fleet.hostile(4)
+    start = fleet.clock.now
+    assert not fleet.error(first)
+    assert 0.02 < fleet.clock.now - start < fleet.policy.evaluation_seconds, "the attack stays below the budget"
+    began = fleet.clock.now
+    while fleet.clock.now - began < 100:
+        pod, start = fleet.hostile(4), fleet.clock.now
+        result = fleet.filter_service.filter(pod, fleet.names)
+        assert result.passed or result.error, "spent tokens are an error, never a reason"
+        errors += bool(result.error)
+        hostile += fleet.clock.now - start
+        fleet.gone(pod)
+        placed += bool(fleet.filter_service.filter(honest, fleet.names).passed)
+        fleet.clock.now += 0.05
+    assert hostile < 0.2 * (fleet.clock.now - began)
+    assert errors > 100
+    assert placed > 1000
+
+
+def test_work_in_vain_is_charged_however_short_it_is() -> None:
+    """A plan of a gang that failed keeps no result, and is made again."""
     clock = Clock()
     throttle = EvaluationThrottle(EvaluationLimits(), clock)
-    budget = throttle.budget("busy", 0.1, 0.1)
-    clock.now += 1
-    throttle.charge("busy", budget, 0.1)
-    assert not throttle.has_tokens("busy", 0.1)
-    assert throttle.has_tokens("other", 0.1)
+    for _ in range(20):
+        budget = throttle.budget("busy", 0.1, 0.1)
+        clock.now += 0.01
+        budget.in_vain = True
+        throttle.charge("busy", budget, 0.1)
+    assert not throttle.has_tokens("busy", 0.1, 0.1)
+    assert throttle.has_tokens("busy", 0.0, 0.1) == (throttle.budget("busy", 0.1, 0.1).seconds > 0)
+    assert throttle.has_tokens("other", 0.1, 0.1)
 
 
 def test_namespaces_remembered_are_bounded() -> None:

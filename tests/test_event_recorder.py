@@ -35,22 +35,25 @@ class World:
 
         await self.event_recorder.run(listed)
 
-    async def waits(self, name: str, count: int = 9) -> None:
+    async def waits(self, name: str, count: int = 9, namespace: str = "default") -> None:
         """A pod that wants so many GPUs of a node that has four."""
-        self.b.cluster.apply(claim(name, count))
-        self.b.cluster.apply(pod(name, name))
+        for one in (claim(name, count), pod(name, name)):
+            one["metadata"]["namespace"] = namespace
+            self.b.cluster.apply(one)
         await self.b.settled()
 
-    def refused(self, name: str, reason: str = "in use") -> None:
+    def refused(self, name: str, reason: str = "in use", namespace: str = "default") -> None:
         """A record of a filter request that named no node."""
-        key = ObjectKey("default", name)
-        found = self.b.cluster.store.get("pods", ("default", name))
+        key = ObjectKey(namespace, name)
+        found = self.b.cluster.store.get("pods", (namespace, name))
         uid = found["metadata"]["uid"] if found is not None else f"uid-{name}"
         self.history.record_attempt(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
         self.event_recorder.unschedulable(key, uid)
 
     def pods_with_events(self) -> list[str]:
-        return [event["regarding"]["name"] for event in self.b.cluster.store.all("events")]
+        """In the order in which the Events were written."""
+        events = sorted(self.b.cluster.store.all("events"), key=lambda e: int(e["metadata"]["resourceVersion"]))
+        return [event["regarding"]["name"] for event in events]
 
 
 @asynccontextmanager
@@ -137,6 +140,29 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
         for name in ("a", "b", "c"):
             w.refused(name)
         await eventually(lambda: w.pods_with_events() == ["b", "c"])
+
+
+async def test_namespaces_take_turns() -> None:
+    """An Event of an honest pod once came after those of all hostile pods that waited before it."""
+    async with recording() as w:
+        for name in ("h1", "h2", "h3"):
+            await w.waits(name, namespace="hostile")
+        await w.waits("honest")
+        for name in ("h1", "h2", "h3"):
+            w.refused(name, namespace="hostile")
+        w.refused("honest")
+        await eventually(lambda: w.pods_with_events() == ["h1", "honest", "h2", "h3"])
+
+
+async def test_a_full_queue_drops_pods_of_the_namespace_with_the_most() -> None:
+    async with recording(remembered=2) as w:
+        await w.waits("honest")
+        for name in ("h1", "h2", "h3"):
+            await w.waits(name, namespace="hostile")
+        w.refused("honest")
+        for name in ("h1", "h2", "h3"):
+            w.refused(name, namespace="hostile")
+        await eventually(lambda: set(w.pods_with_events()) == {"honest", "h3"})
 
 
 async def test_an_event_that_cannot_be_written_harms_nothing() -> None:

@@ -25,7 +25,7 @@ H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
 DRIVER = "gpu.nvidia.com"
 
 
-def test_what_a_claim_would_have_to_give_back() -> None:
+def test_near_misses_name_the_claim_whose_devices_are_needed() -> None:
     async def body() -> None:
         async with berthing({"n1": H100, "n2": A100}) as b:
             for i in range(2):
@@ -52,7 +52,7 @@ def test_what_a_claim_would_have_to_give_back() -> None:
     asyncio.run(body())
 
 
-async def test_what_is_held_for_a_pod_is_no_obstacle_to_it_and_costs_no_ranking() -> None:
+async def test_a_pod_s_own_hold_is_no_obstacle_and_costs_no_ranking() -> None:
     """Filter holds the last GPUs of the better node for the pod; explained, it has both nodes, and others have one."""
     async with berthing({"n1": H100, "n2": A100, "n3": A100}) as b:
         service = b.app.service
@@ -76,7 +76,7 @@ async def test_what_is_held_for_a_pod_is_no_obstacle_to_it_and_costs_no_ranking(
         assert (await why(b, "q"))["best"][0]["node"] != chosen
 
 
-def test_selector_terms_say_what_devices_have_instead() -> None:
+def test_selector_terms_name_the_values_of_devices() -> None:
     async def body() -> None:
         async with berthing({"n1": H100, "n2": H100}) as b:
             selector = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].productName == 'H100'"
@@ -217,6 +217,37 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
     )
     assert freed.exit_code == 0
     assert "fits on" in freed.output
+
+
+def test_a_pod_of_another_scheduler_is_told_before_its_nodes() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            b.cluster.apply(claim("c", 2))
+            b.cluster.apply(pod("typo", "c", schedulerName="berth-schedular"))
+            await b.settled()
+            advice = "Berth does not place it: write schedulerName: berth-scheduler. With it, pod default/"
+            assert (await why(b, "typo"))["sentence"].startswith(
+                f"pod default/typo names scheduler berth-schedular; {advice}typo fits on 1 of 1 node"
+            )
+            reply = await b.client.post("/v1/explain", content=orjson.dumps({"objects": [JOB, TEMPLATE]}))
+            sentence = reply.json()[0]["sentence"]
+            assert " names no scheduler; " in sentence, sentence
+            assert advice in sentence
+
+    asyncio.run(body())
+
+
+def test_a_missing_template_is_named_with_the_command_that_shows_it() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            b.cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "hh"}]))
+            await b.settled()
+            assert (await why(b, "p"))["sentence"] == (
+                "pod default/p: claim gpu is not created from template hh yet; if it stays so, check that the template "
+                "exists: kubectl -n default get resourceclaimtemplate hh"
+            )
+
+    asyncio.run(body())
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

@@ -45,7 +45,7 @@ def test_a_bound_pod_keeps_its_decision() -> None:
     asyncio.run(body())
 
 
-def test_a_process_that_did_not_bind_the_pod_tells_what_the_binding_wrote() -> None:
+def test_a_process_that_did_not_bind_the_pod_reads_the_annotation_of_the_binding() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
             await run_pod(b, "p", [claim("c", 2)])

@@ -33,7 +33,7 @@ def test_a_gang_that_fits_has_a_plan() -> None:
     assert [(one.pod, one.state) for one in found.members] == [("default/p0", "waiting"), ("default/p1", "waiting")]
 
 
-def test_a_gang_that_fits_says_what_the_last_answer_was() -> None:
+def test_a_gang_that_fits_shows_its_last_answer() -> None:
     """The plan knows nothing of CPU: kube-scheduler may reject each plan."""
     world = GangWorld()
     racks(world, "a1", "a2")
@@ -62,7 +62,7 @@ def test_members_that_are_missing_gated_and_refused() -> None:
     assert found.outcome == "waiting"
     assert found.sentence == (
         "group default/job waits for 2 pods: 2 of at least 4 exist, and 1 more with scheduling gates, "
-        "and 1 more of another scheduler than berth-scheduler"
+        "and 1 more without schedulerName berth-scheduler"
     )
     assert [(one.pod, one.state, one.reason, one.since) for one in found.members] == [
         ("default/p0", "waiting", told, "2026-11-23T09:00:00Z"),
@@ -121,7 +121,7 @@ def test_a_gang_whose_minimum_runs_and_one_that_is_bound() -> None:
     )
 
 
-def test_a_group_of_which_no_pod_waits_is_explained_by_what_a_bound_pod_says() -> None:
+def test_a_bound_pod_explains_a_group_of_which_no_pod_waits() -> None:
     world = GangWorld()
     racks(world, "a1", "b1")
     for name, node in (("p0", "a1"), ("p1", "b1")):
@@ -168,7 +168,8 @@ def test_a_group_that_is_no_gang_says_why(notes: dict[str, str], why: str) -> No
     obj = pod("p1", annotations={"berth.dev/group": "job", **notes})
     obj["metadata"]["uid"] = "p1"
     world.cache.apply_pod("p1", decode_pod(obj))
-    assert explained(world).sentence == f"group default/job is no gang: {why}, so each pod is placed alone"
+    advice = "" if notes else "; the annotation berth.dev/group-min on its pods would make it a gang"
+    assert explained(world).sentence == f"group default/job is no gang: {why}, so each pod is placed alone{advice}"
 
 
 def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:
@@ -191,7 +192,7 @@ def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:
     assert explained(world, name="vllm-1").sentence == "group default/vllm-1 waits for 2 pods: 1 of at least 3 exist"
 
 
-def test_what_makes_a_group_invalid_comes_before_all_else() -> None:
+def test_the_cause_of_an_invalid_group_comes_first() -> None:
     world = GangWorld()
     racks(world, "a1")
     members(world, 1, minimum=2)
@@ -227,6 +228,15 @@ def test_groups_that_are_no_gang_or_invalid() -> None:
     found = explained(world)
     assert found.outcome == "waiting"
     assert "claim default/p1 is not known yet" in found.sentence
+
+
+def test_five_thousand_members_are_explained_by_their_minimum() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2", "b1")
+    members(world, 5000, gpus=1, minimum=16)
+    found = explained(world)
+    assert (found.outcome, len(found.plan), len(found.members)) == ("fits", 16, 5000)
+    assert found.sentence.startswith(f"group default/job fits: 16 pods in {CLIQUE}=clique-a")
 
 
 def test_a_planner_that_gave_up_does_not_say_that_the_gang_is_impossible() -> None:

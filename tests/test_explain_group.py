@@ -73,13 +73,45 @@ async def test_unknown_groups_and_bad_questions_get_exact_answers() -> None:
     async with berthing(NODES) as b:
         reply = await b.client.get("/v1/explain/group/default/absent")
         assert reply.status_code == 404
-        wanted = "no pod that waits, and no claim with devices, belongs to a group default/absent"
+        wanted = (
+            "no pod that waits, and no claim with devices, belongs to a group default/absent; "
+            "the pods of a Job or a JobSet are a group only with the annotation berth.dev/group-min"
+        )
         assert reply.json()["error"] == wanted
         member(b, "p0")
         await b.settled()
         reply = await b.client.get(PATH, params={"without": "n7"})
         assert reply.status_code == 400
         assert "'n7'" in reply.json()["error"]
+
+
+async def test_a_job_without_a_minimum_is_told_that_it_is_no_gang_and_how_it_would_be_one() -> None:
+    async with berthing(NODES) as b:
+        for i in range(2):
+            b.cluster.apply(claim(f"j{i}", 4))
+            made = pod(f"j{i}", f"j{i}")
+            made["spec"]["schedulingGates"] = [{"name": "g"}] if i else []
+            made["metadata"]["labels"] = {
+                "batch.kubernetes.io/job-name": "train-lead-0",
+                "jobset.sigs.k8s.io/jobset-name": "train",
+            }
+            b.cluster.apply(made)
+        await b.settled()
+        for kind, source, name in (
+            ("JobSet", "jobset.sigs.k8s.io/jobset-name", "train"),
+            ("Job", "batch.kubernetes.io/job-name", "train-lead-0"),
+        ):
+            (found,) = (await b.client.get(f"/v1/explain/group/default/{name}")).json()
+            assert (found["outcome"], found["source"]) == ("no-gang", source)
+            assert found["sentence"] == (
+                f"{kind} default/{name} is no gang: it has no minimum, so its pods are placed one by one; "
+                "the annotation berth.dev/group-min on its pods would make it a gang"
+            )
+            members = [(one["pod"], one["state"]) for one in found["members"]]
+            assert members == [("default/j0", "waiting"), ("default/j1", "gated")]
+        url = str(b.client.base_url)
+        code, out, _ = await berth_beside(["explain", "group", "default/train", "--server", url])
+        assert (code, out.splitlines()[0].startswith("JobSet default/train is no gang")) == (0, True)
 
 
 async def test_the_console_tells_serves_plan_and_its_begin_by_records(tmp_path: Path) -> None:
@@ -178,10 +210,55 @@ async def test_the_command(tmp_path: Path) -> None:
         assert "pod default/p0 waits with its group: group default/job does not fit in this fleet" in out
 
 
+async def test_a_snapshot_file_has_the_groups_of_a_console(tmp_path: Path) -> None:
+    """The objects and annotations that name a minimum, and what keeps members from nodes or from the group."""
+    plugins, kueue = {"scheduling.x-k8s.io/pod-group": "labelled"}, {"kueue.x-k8s.io/pod-group-name": "queued"}
+    total = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    async with berthing(NODES) as b:
+        kind = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup"}
+        b.cluster.apply({**kind, "metadata": {"name": "labelled", "namespace": "default"}, "spec": {"minMember": 3}})
+        for i in range(3):
+            b.cluster.apply(claim(f"a{i}", 8))
+            made = pod(f"a{i}", f"a{i}", nodeSelector={"kubernetes.io/hostname": f"n{min(i, 1)}"})
+            made["metadata"]["labels"] = plugins
+            b.cluster.apply(made)
+        for i in range(2):
+            made = pod(f"b{i}", annotations=total)
+            made["spec"]["schedulingGates"] = [{"name": "g"}] if i else []
+            made["metadata"]["labels"] = kueue
+            b.cluster.apply(made)
+        worker = {"spec": {"containers": [{"name": "w", "image": "i", "env": [{"name": "TOKEN", "value": "hidden"}]}]}}
+        workers: Json = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+        workers |= {"metadata": {"name": "set", "namespace": "default"}}
+        inner = {"size": 3, "workerTemplate": worker}
+        b.cluster.apply({**workers, "spec": {"startupPolicy": "LeaderCreated", "leaderWorkerTemplate": inner}})
+        labels = {"group-key": "5ba93c9d", "name": "set", "group-index": "0"}
+        made = pod("set-0", annotations={"leaderworkerset.sigs.k8s.io/size": "3"})
+        made["metadata"]["labels"] = {f"leaderworkerset.sigs.k8s.io/{key}": text for key, text in labels.items()}
+        b.cluster.apply(made)
+        await b.settled()
+        known_objects = b.console.cache.store.group_policies
+        names = {"labelled", "set"}
+        await eventually(lambda: {key.name for key in known_objects} == names, "the console knows the objects")
+        path = tmp_path / "snapshot.json"
+        path.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
+        for name, text in (
+            ("labelled", "for 2 of 3 pods"),
+            ("set-0", "group default/set-0 waits for 2 pods: 1 of at least 3 exist"),
+            ("queued", "waits for 1 pod: 1 of at least 2 exist, and 1 more with scheduling gates"),
+        ):
+            (known,) = (await b.client.get(f"/v1/explain/group/default/{name}")).json()
+            words = ["explain", "group", f"default/{name}", "--snapshot", str(path), "--output", "json"]
+            _, out, err = await berth_beside(words)
+            assert orjson.loads(out)["sentence"] == known["sentence"], err
+            assert text in known["sentence"]
+        assert "hidden" not in path.read_text(), "templates have environments, too"
+
+
 async def test_wrong_words_of_the_command() -> None:
     for words, wanted in (
         (["group"], "must name one group"),
-        (["group", "job"], "must name one group"),
+        (["group", "job"], "the namespace is missing: write berth explain group NAMESPACE/job"),
         (["group", "a/b/c"], "must name one group"),
         (["group", "a/b", "c/d"], "must name one group"),
         (["group", "a/b", "--narrate", "n1"], "takes no -f, --policy or --narrate"),

@@ -11,6 +11,7 @@ from extender.console.active_policy import ActivePolicy
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Brief, Explainer
 from extender.console.fleet_overview import FleetOverview
+from extender.console.fleet_sampler import FleetTrend
 from extender.policy import Policy
 from extender.records import Attempted
 from extender.scheduling import Attempt
@@ -64,7 +65,7 @@ async def test_a_member_of_a_group_that_fits_is_planned_or_is_too_large() -> Non
         assert found["outcome"] == "fits"
         assert found["sentence"] == (
             "pod default/p1 waits with its group: group default/job fits: 3 pods across the cluster; "
-            "Berth places it when kube-scheduler asks again"
+            "Berth places it when kube-scheduler asks for it"
         )
         nodes = await planned(b, "p0")
         assert (await explained(b, "p1"))["outcome"] == "planned"
@@ -137,7 +138,7 @@ async def refused_gang(b: Berthing) -> DecisionHistory:
 async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_once() -> None:
     async with berthing(NODES) as b:
         history, counting = await refused_gang(b), Counting(b)
-        overview = FleetOverview(b.console.cache, history, counting, lambda: 5.0)
+        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0)
         news = await anext(overview.updates())
         (row,) = news["pending"]
         assert (row["pods"], news["waiting"]) == (20, 20)

@@ -61,7 +61,7 @@ def test_ring_bandwidth(machine: str, count: int, best: float, worst: float, low
     assert (round(max(found)), round(min(found)), round(bandwidth(graph, (1 << count) - 1))) == (best, worst, lowest)
 
 
-# What all-reduce measured, GB/s bus bandwidth (public nccl-tests reports).
+# Measurements of all-reduce, GB/s bus bandwidth (public nccl-tests reports).
 MEASURED = [("dgx1-v100", 8, 129), ("hgx-h100-8", 8, 370), ("a100-pcie-8-bridged", 2, 208)]
 
 

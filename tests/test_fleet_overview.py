@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import orjson
@@ -52,7 +53,8 @@ async def test_fleet_commands() -> None:
         assert "1 pod waits" in out
         assert "default/b" in out
         assert "too few devices match" in out
-        assert "default/a" in out
+        assert re.search(r"(\d\d:\d\d:\d\dZ|\d{4}-\d\d-\d\d) +default/a ", out), "the time, or the day"
+        assert "free (f)" not in out, "top shows no letters"
         code, out = await command(b, "explain", "pod", "default/b")
         assert code == 1
         assert "too few devices match request gpu" in out

@@ -176,7 +176,7 @@ def test_damaged_selectors(text: str, device: Device) -> None:
     check(text, device)
 
 
-def test_what_crashed_once() -> None:
+def test_former_crashes_stay_fixed() -> None:
     device = SliceDecoder().decode(OBJECTS["resourceslices"]["driver's"]).devices[0]
     for case in CRASHES["cel"]:
         check(case["expression"], device)

@@ -44,7 +44,7 @@ def leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 COMMANDS = dict(leaves(typer.main.get_command(APP)))
 ALONE = {words[0]: commands([words[0]]) for words in COMMANDS}  # much faster than all of them for each line
-# What each file that a command takes should hold, by command or for all.
+# The content that each file of a command should have, by command or for all.
 HOLDS = {
     "kubeconfig": "kubeconfig",
     "policy": "policy",

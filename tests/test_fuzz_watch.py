@@ -23,7 +23,7 @@ from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.web import serve_metrics
 from extender.web.console import console_metrics
-from extender.web.metrics import scrape
+from extender.web.metrics import Scrapes
 from extender.wire import decode_pod, lenient_loads
 from tests.bad_values import spots
 from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, dropped, profile, replaced, unfolded
@@ -143,8 +143,8 @@ class World:
         """Run the auditor's check, both scrapes and the pages on the cache."""
         cache = self.service.cache
         check_consistency(cache)
-        scrape(serve_metrics.METRICS, self.service)
-        scrape(console_metrics.METRICS, self.console)
+        Scrapes(serve_metrics.METRICS, self.service).answer()
+        Scrapes(console_metrics.METRICS, self.console).answer()
         orjson.dumps(
             [self.console.overview.claims(), [row(node_info) for node_info in cache.snapshot().node_infos.values()]]
         )
@@ -224,7 +224,7 @@ def test_some_fields_and_bytes_made_wrong(name: str) -> None:
 
 
 @pytest.mark.parametrize("case", CRASHES["watch"], ids=lambda case: f"{case['object']} {case['spot'][-1]}")
-async def test_what_crashed_once(case: Json) -> None:
+async def test_former_crashes_stay_fixed(case: Json) -> None:
     with capture_logs() as logs:
         async with World(case["object"]) as world:
             await world.feed([replaced(world.good, tuple(case["spot"]), unfolded(case["text"]))])

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from extender.model import Code
+from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling import MOST_TOGETHER
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, claim, pod
+from tests.test_gang_pauses import key
 from tests.test_gangs import INCOMPLETE, NO_ROOM, NODES, bind_all, delete, member, planned, reasons
 
 LABEL = "scheduling.x-k8s.io/pod-group"
@@ -68,6 +71,19 @@ async def test_the_reason_names_two_members_that_disagree(key: str, values: tupl
             assert "default/p1" in said
         assert await reasons(b, "p0") == {f"the pods of group job {text}"}
         assert not b.app.service.cache.reservations.by_claim
+
+
+@pytest.mark.parametrize("invalid", ["p0", "p1"])
+async def test_the_reason_of_the_others_names_the_member_whose_annotation_is_invalid(invalid: str) -> None:
+    async with berthing(NODES) as b:
+        for name in ("p0", "p1"):
+            notes = {"berth.dev/group": "job", "berth.dev/group-min": "many" if name == invalid else "2"}
+            b.cluster.apply(claim(f"{name}-gpus", 8))
+            b.cluster.apply(pod(name, f"{name}-gpus", annotations=notes))
+        await b.settled()
+        problem = "pod annotation berth.dev/group-min: 'many' is not a number from 1 to 100000"
+        assert await reasons(b, invalid) == {problem}
+        assert await reasons(b, "p1" if invalid == "p0" else "p0") == {f"pod default/{invalid} of group job: {problem}"}
 
 
 async def test_a_minimum_of_one_is_no_gang() -> None:
@@ -160,6 +176,10 @@ async def test_a_pod_that_is_created_again_under_its_name_is_another_member() ->
         assert not b.app.service.cache.reservations.holds
         member(b, "p2")
         await b.settled()
+        waiting = b.app.service.gangs.waiting.get(key())
+        assert waiting is not None
+        assert waiting.reason.code is Code.GANG_CHANGED
+        waiting.retry_at = -inf
         assert await bind_all(b, await planned(b, "p0", "p1", "p2")) == ["", "", ""]
 
 
@@ -173,7 +193,7 @@ async def test_a_minimum_of_five_thousand_is_rejected_at_once() -> None:
 
 
 async def test_five_thousand_members_of_a_small_minimum_are_planned_in_part() -> None:
-    async with berthing(NODES) as b:
+    async with berthing(NODES, Policy(evaluation_seconds=2)) as b:  # the plan also has time on a busy machine
         for i in range(MANY):
             member(b, f"p{i}", minimum=25, gpus=1)
         await b.settled()

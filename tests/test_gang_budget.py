@@ -6,11 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from extender.extension.bound_members import BoundMembers
+from extender.extension.evaluation_throttle import EvaluationLimits
+from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.sinks import FilterSink
 from extender.model import Code, GroupKey, GroupSource, Membership, Pod, Reason
-from tests.budget_worlds import Fleet
+from extender.sandbox.machines import node_object
+from extender.wire import decode_node
+from tests.budget_worlds import MACHINES, Fleet
+
+RETRY_SECONDS = 5.0
 
 
 async def no_bound_members(_: str) -> Mapping[GroupKey, Mapping[str, str]]:
@@ -24,11 +30,17 @@ class Gangs(Fleet):
         super().__post_init__()
         planning = GangPlanning(self.cache, self.filter_service)
         bound = BoundMembers(self.cache, no_bound_members, self.clock)
-        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, FilterSink(), self.clock)
+        sink = FilterSink()
+        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, sink, self.clock)
+        self.monitor = GangMonitor(self.gangs, self.cache, planning, bound, sink, self.clock, RETRY_SECONDS)
 
     def gang(self, name: str, size: int) -> list[Pod]:
         """Members in the namespace `hostile` whose claims all differ and are costly."""
         return self.joined(name, [self.hostile() for _ in range(size)])
+
+    def too_large(self, namespace: str, name: str) -> list[Pod]:
+        """Members that each fit on a node of the larger machines, one more than there are such nodes."""
+        return self.joined(name, [self.pod(namespace, count=5) for _ in range(self.nodes // 3 * 2 + 1)])
 
     def joined(self, name: str, pods: list[Pod]) -> list[Pod]:
         """The pods as a gang."""
@@ -60,6 +72,7 @@ def test_no_gang_is_planned_while_its_namespace_has_no_time_left() -> None:
     throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
     long = throttle.budget("hostile", seconds, seconds)
     fleet.clock.now += 1.0
+    long.in_vain = True
     throttle.charge("hostile", long, seconds)
     assert set(fleet.reasons(fleet.gang("g", 20))) == {unfinished("g")}
     assert not fleet.filter_service.remembered()["rankings"]
@@ -80,3 +93,53 @@ def test_a_hundred_gangs_of_one_namespace_leave_the_time_to_others() -> None:
         used += fleet.clock.now - start
         fleet.clock.now += 5.0
     assert used < 0.2 * (fleet.clock.now - began)
+
+
+# -- plans that fail -----------------------------------------------------------------------------------------------
+
+
+def test_a_namespace_pays_for_plans_that_fail_and_waits_without_tokens() -> None:
+    """Each of its plans is shorter than a budget, and all their evaluations are known after the first."""
+    fleet, limits = Gangs(nodes=30), EvaluationLimits()
+    gangs = [fleet.too_large("busy", f"g{i}") for i in range(300)]
+    other = fleet.too_large("other", "job")
+    began, used, told = fleet.clock.now, 0.0, set[str]()
+    for members in gangs:
+        start = fleet.clock.now
+        told.update(fleet.reasons(members[:1]))
+        used += fleet.clock.now - start
+        fleet.clock.now += 0.01
+    assert str(Reason(Code.GANG_NO_ROOM, ("g0",))) in told
+    assert unfinished("g299") in told
+    share = limits.share * (fleet.clock.now - began)
+    assert used < share + (limits.burst + 1) * fleet.policy.evaluation_seconds
+    assert set(fleet.reasons(other[:1])) == {str(Reason(Code.GANG_NO_ROOM, ("job",)))}
+
+
+def test_the_requeuer_plans_no_gang_of_a_namespace_without_time_and_has_it_asked_about_later() -> None:
+    fleet = Gangs(nodes=30)
+    gangs = [fleet.too_large("busy", f"g{i}") for i in range(10)]
+    for members in gangs:
+        list(fleet.reasons(members[:1]))
+        fleet.clock.now += 1.0
+    throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
+    began = fleet.clock.now
+    for change in range(30):
+        fleet.cache.apply_node("n0", decode_node(node_object("n0", MACHINES[0], {"changed": str(change)})))
+        assert not any(fleet.monitor.find_schedulable())
+    assert not throttle.has_tokens("busy", seconds, seconds)
+    assert fleet.clock.now - began < 3 * seconds
+    assert fleet.gangs.waiting.next_deadline > fleet.clock.now
+    fleet.clock.now = fleet.gangs.waiting.next_deadline
+    assert fleet.gangs.waiting.requeue_due(fleet.cache.snapshot().version)
+    assert set(fleet.reasons(gangs[0][:1])) == {str(Reason(Code.GANG_NO_ROOM, ("g0",)))}
+
+
+def test_pods_outside_of_gangs_keep_some_time_of_their_namespace() -> None:
+    """A plan needs a full budget, so the plans that fail leave less than that to others."""
+    fleet = Gangs(nodes=30)
+    for i in range(100):
+        list(fleet.reasons(fleet.too_large("busy", f"g{i}")[:1]))
+    assert not fleet.filter_service.has_time("busy", for_plan=True)
+    assert fleet.filter_service.has_time("busy")
+    assert fleet.filter_service.filter(fleet.pod("busy", count=2), fleet.names).passed

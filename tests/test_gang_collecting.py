@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from extender.extension.waiting_gangs import WaitingGangs
@@ -20,9 +21,11 @@ ON = Policy(gang_collect_seconds=3600)
 
 
 @asynccontextmanager
-async def racks(policy: Policy | None, *sizes: int) -> AsyncIterator[Berthing]:
+async def racks(
+    policy: Policy | None, *sizes: int, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[Berthing]:
     """A cluster with racks a, b, ... of so many nodes a0, a1, ... with 8 GPUs each."""
-    async with berthing({}, policy) as b:
+    async with berthing({}, policy, clock=clock) as b:
         for rack, size in zip("abcdef", sizes, strict=False):
             for i in range(size):
                 b.cluster.add_node(f"{rack}{i}", carried_machines()["a100-pcie-8-bridged"], {RACK: rack})
@@ -86,7 +89,7 @@ async def planned_in_the_end(b: Berthing, *names: str) -> dict[str, str]:
     return await planned(b, *names)
 
 
-async def test_by_default_smaller_pods_take_what_becomes_free() -> None:
+async def test_by_default_smaller_pods_take_freed_devices() -> None:
     async with racks(None, 2) as b:
         await run_alone(b, "x0", "a0")
         await run_alone(b, "x1", "a1")
@@ -127,13 +130,15 @@ async def test_the_devices_of_one_domain_are_kept_for_a_gang_until_it_runs() -> 
 
 
 async def test_collecting_ends_after_its_time_and_others_run_in_between() -> None:
-    async with racks(Policy(gang_collect_seconds=1), 2) as b:
+    now = [0.0]
+    async with racks(Policy(gang_collect_seconds=1), 2, clock=lambda: now[0]) as b:
         await run_alone(b, "x", "a0")
         names = await gang(b, 2)
         assert await reasons(b, names[0]) == {NO_ROOM}
         await collecting(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
         touches = b.app.service.requeuer.touches
+        now[0] = 1.0
         await eventually(lambda: not kept(b), "the time is over")
         await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pods are requeued")
 

@@ -35,7 +35,7 @@ def alternatives(world: GangWorld, size: int, *counts: int) -> list[str]:
 @pytest.mark.parametrize(
     ("most", "placed", "left"), [(2, {}, 2), (2, {"n0": 1}, 1), (2, {"n0": 2}, 0), (2, {"n0": 3}, 0), (2, {"n1": 2}, 2)]
 )
-def test_what_a_limit_leaves_on_a_node(most: int, placed: dict[str, int], left: int) -> None:
+def test_room_below_the_limit_of_a_node(most: int, placed: dict[str, int], left: int) -> None:
     assert NodeLimit(most, placed).left("n0") == left
 
 
@@ -158,7 +158,7 @@ def test_other_alternatives_keep_to_the_limit() -> None:
     assert (found_in(plan), Counter(nodes_of(plan))) == ((CLIQUE, "c"), {"n0": 2, "n1": 2, "n2": 2})
 
 
-def test_other_alternatives_keep_to_what_members_that_stay_leave() -> None:
+def test_other_alternatives_use_only_devices_that_members_with_a_node_leave() -> None:
     world = cluster("s/r/c:3")
     names, limit = alternatives(world, 5, 4, 1), NodeLimit(3, {"n0": 2, "n2": 2})
     plan = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])

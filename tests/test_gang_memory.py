@@ -1,4 +1,4 @@
-"""What a plan does not depend on: the order of nodes, what the planner remembers, and in how many calls it is made."""
+"""A plan does not depend on the order of nodes, the memory of the planner, or the number of calls that make it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_order_in_which_members_are_named_changes_no_plan() -> None:
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_planner_remembers_changes_no_plan() -> None:
+def test_the_planner_s_memory_changes_no_plan() -> None:
     """Claims come and go between plans of two shapes."""
     world, rng = mixed_fleet(), random.Random(11)
     problems = [pairs(world, 6), GangProblem(world.gang(3, 3, "v"), (CLIQUE, RACK, SPINE), "preferred")]
@@ -197,7 +197,7 @@ def chosen(plan: GangPlan | GangShortage) -> dict[str, tuple[str, list[list[int]
 
 
 def test_a_plan_with_shared_claims_continues_and_ends() -> None:
-    """What is known of pairs that share one claim is used for no pair of equal members that share the other one."""
+    """The evaluation of pairs that share one claim is not used for equal members that share another claim."""
     world = mixed_fleet()
     for shared in ("one", "two"):
         problem = sharing(world, shared)

@@ -1,4 +1,4 @@
-"""What would make a gang fit: changes that really do, and the cheapest ones first."""
+"""Near misses of a gang: changes that make it fit, the cheapest ones first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 
 from extender.diagnosis.gang_question import where
 from extender.model import CallBudget, GroupPolicy
+from extender.wire import decode_pod
 from tests.explained_gangs import apply, explained, free, hold, members, occupy, racks, sentences
 from tests.gang_worlds import CLIQUE, GPU, RACK, GangWorld, key
-from tests.running_berth import claim
+from tests.running_berth import claim, pod
 
 CORE = {"schedulingGroup": {"podGroupName": "job"}}
 
@@ -243,7 +244,7 @@ def test_devices_of_a_pool_that_nodes_share_do_not_count_as_never_free() -> None
     assert any("without default/user" in sentence for sentence in sentences(found))
 
 
-def test_what_is_held_for_another_gang() -> None:
+def test_devices_held_for_another_gang() -> None:
     world = GangWorld()
     racks(world, "a1", "a2")
     members(world, 2)
@@ -256,8 +257,29 @@ def test_what_is_held_for_another_gang() -> None:
     assert [(one.pods, one.state, one.group) for one in found.holders] == [(("default/r0",), "held", "rival")]
 
 
+def test_groups_in_the_way_are_named_as_users_know_them() -> None:
+    """Not by the label that their pods have: a LeaderWorkerSet by its name and the index of the group."""
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    members(world, 2)
+    occupy(world, "vllm-1", "a1", 0, 8, group="leaderworkerset.sigs.k8s.io/group-key=vllm-1")
+    labels = {"group-key": "5ba93c9db0cff93f", "name": "vllm", "group-index": "2"}
+    world.add_claim(claim("w0", 8))
+    made = pod("vllm-2", "w0", annotations={"leaderworkerset.sigs.k8s.io/size": "2"})
+    made["metadata"] |= {
+        "uid": "w0",
+        "labels": {f"leaderworkerset.sigs.k8s.io/{name}": text for name, text in labels.items()},
+    }
+    world.cache.apply_pod("w0", decode_pod(made))
+    hold(world, "w0", "a2", 8)
+    found = explained(world)
+    others = "default/vllm-1 (8 devices on a1, group vllm-1) and default/vllm-2 (8 devices on a2, held, group vllm-2)"
+    assert sentences(found) == (f"fits in {CLIQUE}=clique-a without {others}",)
+    assert {one.group for one in found.holders} == {"vllm-1", "vllm-2"}
+
+
 @pytest.mark.parametrize("steps", range(0, 400, 7))
-def test_a_budget_that_ends_leaves_what_was_found(steps: int) -> None:
+def test_a_budget_that_ends_leaves_the_near_misses_found_before(steps: int) -> None:
     world = GangWorld()
     racks(world, "a1", "a2", "b1", "b2")
     occupy(world, "middle", "a2", 1, 4)

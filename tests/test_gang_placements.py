@@ -59,6 +59,18 @@ async def test_kube_scheduler_binds_in_any_domain_that_it_has_tried(chosen: str)
         assert not b.app.service.cache.reservations.holds
 
 
+async def test_a_gang_is_bound_where_kube_scheduler_chose_although_its_namespace_has_no_time_left() -> None:
+    """The domains without room cost its time, and the claims are about to be written."""
+    async with racks() as b:
+        nodes = {rack: await tried(b, names) for rack, names in RACKS.items()}
+        service = b.app.service.filter_service
+        long = service.throttle.budget("default", 0.1, 0.1)
+        long.in_vain, long.began = True, long.began - 1000.0
+        service.throttle.charge("default", long, 0.1)
+        assert not service.has_time("default")
+        assert await bind_all(b, nodes["a"]) == ["", "", ""]
+
+
 async def test_a_new_round_does_not_renew_the_turn_of_a_gang() -> None:
     """Else a gang that never reaches bind could keep its places for ever."""
     async with racks() as b:

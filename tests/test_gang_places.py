@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.fleet import Fleet
 from extender.extension.filter_service import FilterResult
-from extender.extension.gang_places import GangPlaces, PlaceLimits
+from extender.extension.gang_places import GangPlaces, PlaceLimits, PlacesQueue
 from extender.extension.gang_state import FormingGang, PlannedGang
 from extender.extension.sinks import FilterSink
-from extender.model import GroupKey, GroupSource, ObjectKey
+from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.scheduling import MOST_TOGETHER, GangPlan
 from extender.web.http_limits import VERBS
 from tests.dra_worlds import place
@@ -29,7 +29,7 @@ def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, bou
     """A gang with a plan, of whose members the first few arrived at bind or are bound."""
     uids = [f"u{i}" for i in range(size)]
     key = GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}")
-    gang = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {})
+    gang = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {}, {})
     found = FormingGang(key, gang, size, since, since, 1000.0, since)
     found.arrived.update(dict.fromkeys(uids[:arrived], "n0"))
     found.bound.update(uids[:bound])
@@ -62,6 +62,12 @@ def test_the_last_places_are_for_small_namespaces() -> None:
     assert in_the_way("c", 2, full, forming("b", 2)) is None
 
 
+def test_small_namespaces_do_not_keep_a_gang_of_the_largest_size_from_its_places() -> None:
+    assert in_the_way("b", 10, forming("a", 2)) == []
+    assert in_the_way("b", 10, forming("a", 2), forming("c", 1)) is None, "they have used up their own places"
+    assert in_the_way("b", 9, forming("a", 2), forming("c", 1)) == []
+
+
 def test_a_plan_that_waits_too_long_gives_way_to_other_namespaces_only() -> None:
     old, new = forming("a", 6), forming("a", 4, since=90.0)
     assert in_the_way("b", 6, old, new, now=100.0) == [0]
@@ -78,7 +84,8 @@ def test_a_plan_whose_minimum_is_bound_has_one_place_and_gives_way_to_all() -> N
     done = forming("a", 6, arrived=6, bound=6)
     assert in_the_way("a", 9, done) == []
     assert in_the_way("a", 10, done) == [0]
-    assert in_the_way("b", 10, done) == [0]
+    assert in_the_way("b", 10, done) == [], "the places of a small namespace are no burden"
+    assert in_the_way("b", 10, done, forming("c", 2)) == [0]
 
 
 def test_gangs_that_wait_are_retried_once_a_plan_gives_way() -> None:
@@ -90,6 +97,89 @@ def test_gangs_that_wait_are_retried_once_a_plan_gives_way() -> None:
         assert places.began_to_give_way(plans)
         assert not places.began_to_give_way(plans)
     assert places.next_deadline(plans) == float("inf")
+
+
+# -- the turn ------------------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """Gangs that ask for places. Those that got them stay until `end`."""
+
+    def __init__(self) -> None:
+        self.fleet, self.requeues = Fleet("mixed"), Requeues()
+        self.fleet.fill(1, 0.0)
+        self.gangs = gang_scheduler(self.fleet, LIMITS, remembered_gangs=100, sink=self.requeues)
+        self.pods: dict[str, Pod] = {}
+
+    def ask(self, namespace: str, group: str, minimum: int) -> bool:
+        """Whether the gang, made at its first filter request, has a plan now."""
+        name, names = f"{namespace}/{group}", list(self.fleet.devices)
+        if name not in self.pods:
+            members = [gang_member(self.fleet, namespace, group, f"{group}-{i}", minimum) for i in range(minimum)]
+            self.pods[name] = members[0]
+        self.fleet.now += 0.1
+        return self.gangs.filter(self.pods[name], names) == FilterResult()
+
+    def end(self, group: str) -> None:
+        """The members of the gang are all bound."""
+        (plan,) = [plan for key, plan in self.gangs.forming.items() if key.name == group]
+        self.gangs.plans.end(plan, "done")
+
+
+@pytest.mark.parametrize("namespace", ["own", "of-others"])
+def test_newer_gangs_do_not_overtake_one_that_needs_many_places(namespace: str) -> None:
+    """Two newer gangs at a time take half of the places each, and the next one comes before the first has ended."""
+    queue = Queue()
+    assert queue.ask(namespace, "n0", 5)
+    assert queue.ask(f"{namespace}-2" if namespace == "of-others" else namespace, "n1", 5)
+    assert not queue.ask("own", "old", 8)
+    queue.end("n0")
+    assert not queue.ask(f"{namespace}-3" if namespace == "of-others" else namespace, "n2", 5)
+    queue.end("n1")
+    assert queue.ask("own", "old", 8)
+
+
+def test_gangs_that_fit_beside_the_places_kept_for_an_older_one_do_not_wait() -> None:
+    queue = Queue()
+    assert queue.ask("a", "n0", 7)
+    assert not queue.ask("a", "old", 6)
+    assert queue.ask("small", "n1", 2)
+    assert queue.ask("other", "n2", 3), "the namespace of the old gang has a plan already"
+    assert not queue.ask("a", "n3", 2)
+
+
+def test_a_namespace_with_many_gangs_that_wait_has_one_turn_after_the_other() -> None:
+    """Its gangs are older than that of the other namespace, and each needs all places."""
+    queue = Queue()
+    for i in range(5):
+        assert queue.ask("evil", f"n{i}", 10) == (i == 0)
+    assert not queue.ask("good", "job", 10)
+    queue.end("n0")
+    assert not queue.ask("evil", "n2", 10)
+    assert queue.ask("good", "job", 10)
+    queue.end("job")
+    assert queue.ask("evil", "n1", 10)
+
+
+def test_a_gang_that_is_not_tried_any_more_loses_its_turn() -> None:
+    queue = Queue()
+    assert queue.ask("a", "n0", 10)
+    assert not queue.ask("b", "absent", 10)
+    assert not queue.ask("c", "job", 10)
+    queue.end("n0")
+    assert not queue.ask("c", "job", 10)
+    queue.requeues.times.clear()
+    queue.fleet.now = queue.gangs.plans.next_deadline
+    queue.gangs.plans.requeue_due()
+    assert queue.requeues.times == ["fits"]
+    assert queue.ask("c", "job", 10)
+
+
+def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded() -> None:
+    queue = PlacesQueue(lambda: 0.0, namespaces=4)
+    for i in range(20):
+        queue.wait(GroupKey(f"n{i}", GroupSource.BERTH, "job"), 2, 0.0)
+    assert len(queue) == 4
 
 
 class Requeues(FilterSink):
@@ -142,7 +232,17 @@ def test_a_namespace_whose_gangs_end_early_does_not_keep_the_places_with_new_gan
         fleet.now += 2.0
     plans = gangs.forming.values()
     assert sorted(plan.key.namespace for plan in plans) == ["evil", "good"]
-    assert {plan.since for plan in plans} == {fleet.now}, "the remaining plans have a new turn"
+
+
+def test_after_a_plan_gave_way_the_other_plans_of_its_namespace_have_a_new_turn() -> None:
+    queue = Queue()
+    for i in range(5):
+        assert queue.ask("evil", f"n{i}", 2)
+    queue.fleet.now = queue.gangs.plans.next_deadline
+    assert queue.ask("good", "job", 8)
+    plans = queue.gangs.forming
+    assert sorted(key.namespace for key in plans) == ["evil", "good"]
+    assert {plan.since for plan in plans.values()} == {queue.fleet.now}
 
 
 def test_the_places_leave_connections_to_pods_outside_of_gangs() -> None:

@@ -97,7 +97,11 @@ async def test_later_members_do_not_end_the_holds_of_each_other() -> None:
         for name in ("p2", "p3"):
             member(b, name, minimum=2)
         await b.settled()
-        assert (await b.filter("p2"))["NodeNames"]
+
+        async def is_placed() -> bool:
+            return bool((await b.filter("p2"))["NodeNames"])
+
+        await eventually(is_placed, "the bound pods are read, and p2 gets the last node")
         assert not (await b.filter("p3"))["NodeNames"], "the last node is held for p2"
 
 

@@ -66,7 +66,7 @@ def test_pods_of_jobs_that_are_created_together_alternate() -> None:
 
 
 @pytest.mark.parametrize("place", [emptiest, first_fit, pod_by_pod])
-def test_two_gangs_that_hold_what_the_other_needs_wait_until_one_fails(place: Place) -> None:
+def test_two_half_placed_gangs_wait_until_one_fails(place: Place) -> None:
     """Four nodes: a gets three of them, b one. After the patience a fails, b runs, and a after b."""
     found = outcome_of(FOUR, BY_NAME[place], [[Job("a", 0, 4, 4, 5), Job("b", 0, 4, 4, 3)]])
     assert found.half_placed == {"a", "b"}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+from extender.model import ObjectKey
+from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -50,6 +53,17 @@ async def planned(b: Berthing, *names: str) -> dict[str, str]:
 
 async def bind_all(b: Berthing, nodes: dict[str, str]) -> list[str]:
     return list(await asyncio.gather(*(b.bind(name, node) for name, node in nodes.items())))
+
+
+async def bind_until_bound(b: Berthing, nodes: dict[str, str]) -> None:
+    """Bind all at once, and again while a bind waits for the others longer than the policy allows."""
+
+    async def bound(name: str, node: str) -> bool:
+        error = await b.bind(name, node)
+        assert not error or "waiting for the other pods" in error
+        return not error
+
+    await asyncio.gather(*(eventually(partial(bound, *one)) for one in nodes.items()))
 
 
 async def test_no_member_is_placed_before_all_exist_and_then_all_are() -> None:
@@ -155,7 +169,7 @@ async def test_the_deletion_of_a_member_ends_the_wait() -> None:
         await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
         delete(b, "pods", "p2")
         for task in waiting:
-            assert "was deleted" in await task
+            assert "pod default/p2 of group job was deleted" in await task
         assert not b.held()
         assert not b.app.service.cache.reservations.holds
 
@@ -177,13 +191,29 @@ async def test_a_member_for_which_kube_scheduler_finds_no_node_ends_the_wait() -
         assert not b.app.service.cache.reservations.holds
 
 
-async def test_the_deadline_ends_the_wait() -> None:
+async def test_the_deadline_ends_a_plan_that_no_bind_reaches() -> None:
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}", timeout="1s")
         await b.settled()
+        await planned(b, "p0")
+        await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
+        assert not b.app.service.cache.reservations.holds
+
+
+async def test_the_deadline_ends_the_wait_of_a_bind() -> None:
+    now, policy = [0.0], Policy(binding_wait_seconds=600)
+    async with berthing(NODES, policy, clock=lambda: now[0]) as b:
+        for i in range(3):
+            member(b, f"p{i}", timeout="24h")
+        await b.settled()
         nodes = await planned(b, "p0", "p1", "p2")
-        assert "did not reach bind in time" in await b.bind("p0", nodes["p0"])
+        bind = asyncio.create_task(b.bind("p0", nodes["p0"]))
+        plan = next(iter(b.app.service.gangs.forming.values()))
+        await eventually(lambda: plan.arrived, "the bind arrived")
+        now[0] = plan.deadline
+        assert not (await b.filter("p1"))["NodeNames"], "the plan ended"
+        assert "did not reach bind in time" in await bind
         assert not b.held()
         assert not b.app.service.cache.reservations.holds
 
@@ -295,3 +325,20 @@ async def test_nodes_on_which_kube_scheduler_has_room_for_different_numbers_of_m
             assert len(answer["NodeNames"] or ()) == 1, (i, answer)
             nodes[f"p{i}"] = answer["NodeNames"][0]
         assert await bind_all(b, nodes) == [""] * 4
+
+
+async def test_the_record_and_the_metric_of_an_attempt_name_the_gang_as_the_reply_does() -> None:
+    async with berthing({name: NODES[name] for name in ("n0", "n1")}) as b:
+        for name in ("g-0", "g-1"):
+            member(b, name, minimum=2)
+        await planned(b, "g-0", "g-1")
+        b.cluster.apply(claim("c", 1))
+        b.cluster.apply(pod("single", "c"))
+        text = "matching devices are held for group default/job"
+        assert await reasons(b, "single") == {text}
+        key = ObjectKey("default", "single")
+        await eventually(lambda: b.console.history.newest(key), "the record arrives")
+        history = b.console.history.newest(key)
+        assert history is not None
+        assert history.attempts[-1].reasons == ((text, 2),)
+        assert b.app.service.filter_service.unschedulable_reasons == {"HELD_FOR_GANG": 1}

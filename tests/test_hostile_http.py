@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from extender.web.http_limits import HttpLimits, RejectionLog
+from extender.web.http_limits import HttpLimits, RejectionLog, RequestRates
+from extender.web.serve_app import Probes
 from tests.eventually import HANG_SECONDS, eventually
 from tests.http_worlds import (
     EXPLAIN,
@@ -21,10 +22,12 @@ from tests.http_worlds import (
     berth,
     connected,
     hang_up,
+    kept,
     left,
     listening,
     status,
 )
+from tests.running_berth import berthing
 
 ENDLESS = {
     "a header without end": (HEAD + b"X: ", b"x" * 1024),
@@ -37,7 +40,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-async def test_what_is_no_body_is_limited(name: str) -> None:
+async def test_headers_are_limited(name: str) -> None:
     first, again = ENDLESS[name]
     async with berth() as port:
         with capture_logs() as lines:
@@ -51,6 +54,32 @@ async def test_headers_that_come_in_one_piece_are_limited_too() -> None:
     async with berth() as port:
         assert await status(port, HEAD + b"X: " + b"x" * 4096 + b"\r\n\r\n") == 431
         assert await status(port, HEAD + b"X: " + b"x" * 3072 + b"\r\n\r\n") == 200
+        assert await status(port, HEAD + b"X: " + b"x" * 4096) == 431, "also before their end"
+
+
+async def test_a_client_that_floods_the_probes_gets_429_and_others_get_their_answers() -> None:
+    """64 connections that asked for /metrics without a pause once made a filter request a hundred times slower."""
+    now = [0.0]
+    limits = HttpLimits(requests_per_second=20)
+    async with berthing({"n1": "t4-4"}) as b:
+        probes = Probes(b.app.service)
+        async with listening(probes, limits, clock=lambda: now[0]) as (_, port), kept(port) as ask:
+            for _ in range(20):
+                assert b" 200 " in await ask(HEAD)
+            assert await status(port, HEAD + b"\r\n") == 429
+            found = await left(await connected(port, HEAD + b"\r\n"))
+            assert found.startswith(b"HTTP/1.1 429")
+            assert b"connection: close" in found
+            assert await status(port, HEAD + b"\r\n", source="127.0.0.2") == 200, "kubelet has a rate of its own"
+            now[0] += 0.1
+            assert [await status(port, HEAD + b"\r\n") for _ in range(3)] == [200, 200, 429]
+
+
+def test_the_addresses_with_a_rate_are_bounded() -> None:
+    rates = RequestRates(20, lambda: 0.0)
+    for number in range(5000):
+        assert rates.take(f"10.0.{number // 256}.{number % 256}")
+    assert len(rates) == 1024
 
 
 async def test_trailers_are_no_headers() -> None:
@@ -62,22 +91,24 @@ async def test_trailers_are_no_headers() -> None:
         )
 
 
+HEAD_LIMIT, IDLE_LIMIT = HttpLimits(head_seconds=SOON), HttpLimits(idle_seconds=SOON)
+BODY_LIMIT = HttpLimits(body_seconds=SOON, head_seconds=SOON)  # the latter closes the connection after the answer
 SILENT = {
-    "nothing": (b"", b""),
-    "half a head": (HEAD, b""),
-    "a head that drips": (HEAD, b"x"),
-    "lines that drip": (b"\r\n", b"\r\n"),
-    "idle after an answer": (HEAD + b"\r\n", b""),
-    "half a body": (FILTER + b"Content-Length: 100\r\n\r\n{", b""),
-    "half a body of a page": (EXPLAIN + b"Content-Length: 100\r\n\r\n{", b""),
-    "a body after the reply": (HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
+    "nothing": (IDLE_LIMIT, b"", b""),
+    "half a head": (HEAD_LIMIT, HEAD, b""),
+    "a head that drips": (HEAD_LIMIT, HEAD, b"x"),
+    "lines that drip": (IDLE_LIMIT, b"\r\n", b"\r\n"),
+    "idle after an answer": (IDLE_LIMIT, HEAD + b"\r\n", b""),
+    "half a body": (BODY_LIMIT, FILTER + b"Content-Length: 100\r\n\r\n{", b""),
+    "half a body of a page": (BODY_LIMIT, EXPLAIN + b"Content-Length: 100\r\n\r\n{", b""),
+    "a body after the reply": (HEAD_LIMIT, HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
 }
 
 
 @pytest.mark.parametrize("name", SILENT)
 async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
-    first, drop = SILENT[name]
-    limits = HttpLimits(head_seconds=SOON, idle_seconds=SOON, body_seconds=SOON)
+    """Only the limit of the case is short: on a busy machine another one could end the connection first."""
+    limits, first, drop = SILENT[name]
     async with berth(limits) as port:
         reader, writer = await connected(port, first)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extender.diagnosis import FleetStats
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
-from extender.web.metrics import HISTOGRAM, SUMMARY
+from extender.web.metrics import GAUGE, HISTOGRAM, SUMMARY, MetricSource, Scrapes
 from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.running_berth import berthing, claim, pod
 
@@ -29,6 +31,14 @@ BAD = [
     ("/preempt", b'{"NodeNameToMetaVictims": 3}', 400, "NodeNameToMetaVictims"),
     ("/nothing", b"{}", 404, "Not Found"),
 ]
+
+
+def test_a_text_of_metrics_answers_all_requests_of_a_second() -> None:
+    now, readings = [0.0], count(1)
+    scrapes = Scrapes((MetricSource("x", GAUGE, "Readings", lambda _: float(next(readings))),), None, lambda: now[0])
+    assert [scrapes.answer().body for _ in range(3)] == [b"# HELP x Readings\n# TYPE x gauge\nx 1.0\n"] * 3
+    now[0] += 1.0
+    assert scrapes.answer().body.endswith(b"\nx 2.0\n")
 
 
 async def test_bad_requests_get_an_error_and_serve_continues() -> None:
@@ -64,7 +74,7 @@ def types_of(text: str) -> dict[str, str]:
     return {family.name: family.type for family in text_string_to_metric_families(text)}
 
 
-async def test_metrics_count_what_happened() -> None:
+async def test_metrics_count_events() -> None:
     """The metrics of serve cover its calls, those of the console the fleet."""
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         await b.client.post("/filter", content=b"{")

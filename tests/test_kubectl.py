@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not KUBECTL.exists(), reason="BERTH_KUBE_BIN nam
 
 @dataclass
 class Kubectl:
-    """kubectl in a folder with own.yaml, changed.yaml and wrong.yaml."""
+    """kubectl in a folder with own.yaml and other manifests."""
 
     folder: Path
     kubeconfig: Path
@@ -47,7 +47,17 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
     wrong["spec"]["devices"]["requests"][0]["exactly"]["count"] = "two"
     changed = pod("own", "own")
     changed["spec"]["containers"][0]["image"] = "other"
-    for name, objects in (("own", [claim("own"), pod("own", "own")]), ("changed", [changed]), ("wrong", [wrong])):
+    misspelt = pod("misspelt", "own")
+    misspelt["spec"]["containers"][0]["imag"] = "other"
+    items = {"apiVersion": "v1", "kind": "List", "items": [claim("in-list"), pod("in-list", "in-list")]}
+    group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}}
+    core_group = {**group, "apiVersion": "scheduling.k8s.io/v1beta1"}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {}}
+    for name, objects in (
+        ("own", [claim("own"), pod("own", "own")]), ("changed", [changed]), ("wrong", [wrong]),
+        ("misspelt", [misspelt]), ("list", [items]), ("bad-list", [{**items, "items": [misspelt]}]),
+        ("groups", [core_group, group]), ("deployment", [deployment]),
+    ):  # fmt: skip
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(objects))
     async with cluster.serving() as url:
         yield Kubectl(tmp_path, write_kubeconfig(tmp_path, url))
@@ -72,6 +82,17 @@ SESSION = (
     ("apply -f changed.yaml", 0, "pod/own configured"),
     ("get pod own -o yaml", 0, "image: other"),
     ("apply -f wrong.yaml", 1, "spec.devices.requests[0].exactly.count: must be an integer, is 'two'"),
+    ("apply -f misspelt.yaml", 1, 'strict decoding error: unknown field "spec.containers[0].imag"'),
+    ("apply -f misspelt.yaml --validate=warn", 0, 'Warning: unknown field "spec.containers[0].imag"'),
+    ("delete -f misspelt.yaml", 0, 'pod "misspelt" deleted'),
+    ("apply -f list.yaml", 0, "resourceclaim.resource.k8s.io/in-list created pod/in-list created"),
+    ("apply -f list.yaml", 0, "resourceclaim.resource.k8s.io/in-list unchanged pod/in-list unchanged"),
+    ("delete -f list.yaml", 0, 'pod "in-list" deleted'),
+    ("apply -f bad-list.yaml", 1, 'strict decoding error: unknown field "spec.containers[0].imag"'),
+    ("apply -f groups.yaml", 0, "podgroup.scheduling.k8s.io/g created podgroup.scheduling.x-k8s.io/g created"),
+    ("get podgroups.scheduling.x-k8s.io -o name", 0, "podgroup.scheduling.x-k8s.io/g"),
+    ("delete -f groups.yaml", 0, 'podgroup.scheduling.k8s.io "g" deleted'),
+    ("apply -f deployment.yaml", 1, 'no matches for kind "Deployment" in version "apps/v1"'),
     ("apply --server-side -f own.yaml", 1, "use kubectl apply without --server-side"),
     ("create -f own.yaml", 1, 'pods "own" already exists'),
     ("get pods -o wide", 0, "NAME READY STATUS RESTARTS AGE NODE NOMINATED NODE own 0/1 Pending 0"),

@@ -64,7 +64,13 @@ async def test_openapi_leaves_the_validation_to_the_server(kubectl: httpx.AsyncC
     patches = [path["patch"] for path in document["paths"].values()]
     assert "ResourceClaim" in {patch["x-kubernetes-group-version-kind"]["kind"] for patch in patches}
     assert all({"name": "fieldValidation", "in": "query"} in patch["parameters"] for patch in patches)
-    assert (await kubectl.get("/openapi/v2")).status_code == 404  # then kubectl uses the types that it contains
+
+
+async def test_a_list_is_validated_by_an_openapi_document_without_schemas(kubectl: httpx.AsyncClient) -> None:
+    protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    found = await kubectl.get("/openapi/v2", headers={"Accept": protobuf})
+    assert (found.status_code, found.headers["Content-Type"]) == (200, protobuf.replace("@", "."))
+    assert found.content == b"\n\x032.0", "field 1, a text of three bytes: the version"
 
 
 def rows_of(table: Json) -> list[dict[str, str]]:
@@ -162,7 +168,7 @@ async def test_get_watch_streams_rows(cluster: Cluster, kubectl: httpx.AsyncClie
     assert (event["type"], rows_of(event["object"])[0]["Name"]) == ("ADDED", "p")
 
 
-async def test_a_watch_without_a_version_begins_with_what_is_there(
+async def test_a_watch_without_a_version_begins_with_the_existing_objects(
     cluster: Cluster, kubectl: httpx.AsyncClient
 ) -> None:
     cluster.apply(pod("p"))
@@ -212,12 +218,54 @@ async def test_a_dry_run_changes_nothing(cluster: Cluster, kubectl: httpx.AsyncC
     assert "labels" not in cluster.store["pods", ("default", "q")]["metadata"]
 
 
-async def test_what_berth_cannot_read_is_refused_with_the_field(kubectl: httpx.AsyncClient) -> None:
+async def test_the_sandbox_rejects_unreadable_objects_with_the_field(kubectl: httpx.AsyncClient) -> None:
     body, path = claim("c"), "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     body["spec"]["devices"]["requests"][0]["exactly"]["count"] = "two"
     reply = await kubectl.post(path, params=STRICT, content=orjson.dumps(body), headers=JSON)
-    assert reply.status_code == 422
+    assert reply.status_code == 400
     assert "spec.devices.requests[0].exactly.count: must be an integer, is 'two'" in reply.json()["message"]
+    body = claim("c")
+    del body["spec"]["devices"]["requests"][0]["name"]
+    reply = await kubectl.post(path, params=STRICT, content=orjson.dumps(body), headers=JSON)
+    assert reply.status_code == 422
+    assert "spec.devices.requests[0].name: is missing" in reply.json()["message"]
+
+
+MISSPELT = {**pod("p"), "spec": {"containers": [{"name": "c", "image": "i", "comand": ["a"]}], "nodeNam": "n"}}
+IN_ORDER = ['unknown field "spec.containers[0].comand"', 'unknown field "spec.nodeNam"']
+
+
+async def test_unknown_fields_are_refused_as_by_a_real_server(kubectl: httpx.AsyncClient) -> None:
+    reply = await kubectl.post(PODS, params=STRICT, content=orjson.dumps(MISSPELT), headers=JSON)
+    cannot = 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: '
+    assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
+    assert reply.json()["message"] == cannot + ", ".join(IN_ORDER)
+    assert (await kubectl.get(f"{PODS}/p")).status_code == 404
+
+
+async def test_unknown_fields_of_a_patch_are_refused(cluster: Cluster, kubectl: httpx.AsyncClient) -> None:
+    cluster.apply(pod("p"))
+    change = {"spec": {"$setElementOrder/containers": [{"name": "main"}], "nodeNam": "n"}}
+    reply = await kubectl.patch(f"{PODS}/p", params=STRICT, content=orjson.dumps(change), headers=STRATEGIC)
+    assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
+    assert 'patch: Invalid value: strict decoding error: unknown field "spec.nodeNam"' in reply.json()["message"]
+
+
+@pytest.mark.parametrize(("directive", "warned"), [("Warn", True), ("Ignore", False)])
+async def test_unknown_fields_are_warned_about_or_ignored(
+    kubectl: httpx.AsyncClient, directive: str, warned: bool
+) -> None:
+    params = {"fieldValidation": directive}
+    reply = await kubectl.post(PODS, params=params, content=orjson.dumps(MISSPELT), headers=JSON)
+    assert reply.status_code == 201
+    quoted = [f"299 - {json.dumps(text)}" for text in IN_ORDER]
+    assert reply.headers.get_list("Warning") == (quoted if warned else [])
+
+
+async def test_a_kind_without_schema_may_have_any_field(kubectl: httpx.AsyncClient) -> None:
+    path = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+    reply = await kubectl.post(path, params=STRICT, json={"metadata": {"name": "g"}, "spec": {"any": 1}})
+    assert reply.status_code == 201
 
 
 async def test_label_and_annotate_patch_by_merge(cluster: Cluster, kubectl: httpx.AsyncClient) -> None:
@@ -243,7 +291,7 @@ async def test_label_and_annotate_patch_by_merge(cluster: Cluster, kubectl: http
         ("POST", "/apis/apps/v1/namespaces/default/deployments", "application/json", 404, "is not served"),
     ],
 )
-async def test_what_is_not_there_is_said_in_a_sentence(
+async def test_a_missing_object_gets_a_sentence(
     cluster: Cluster, kubectl: httpx.AsyncClient, method: str, path: str, kind: str, code: int, words: str
 ) -> None:
     cluster.apply(pod("p"))

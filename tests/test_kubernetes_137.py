@@ -59,7 +59,7 @@ def features_of(case: Json) -> Features:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_what_is_allocated(case: Json) -> None:
+def test_allocated_devices(case: Json) -> None:
     world = {
         "name": case["name"],
         "features": [*GATES, *case.get("gates", ())],

@@ -15,7 +15,7 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"model"},
     {"wire", "cel", "fabric"},
     {"policy", "files", "sockets"},
-    {"allocation"},
+    {"allocation", "api_schema"},
     {"scoring"},
     {"cache", "scheduling"},
     {"records", "diagnosis"},
@@ -49,6 +49,7 @@ ALLOWED = {
     "cachetools", "orjson", "pydantic", "re2", "yaml",
 }  # fmt: skip
 BUILTINS = {"open", "print", "input", "__import__"}
+AWAITING = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
 ATTRIBUTES = {"now", "utcnow", "today", "stdin", "stdout", "stderr"}  # of datetime and sys
 SERVE = CORE - {"diagnosis"} | {"cluster", "runtime", "extension"}
 COLD = (
@@ -144,6 +145,7 @@ def test_core_has_no_io(path: Path) -> None:
     known = ALLOWED | {f"extender.{package}" for package in CORE}
     assert {name for name in imports(path) if not any(f"{name}.".startswith(f"{root}.") for root in known)} == set()
     nodes = list(ast.walk(ast.parse(path.read_text())))
+    assert [node.lineno for node in nodes if isinstance(node, AWAITING)] == []
     assert {node.id for node in nodes if isinstance(node, ast.Name)} & BUILTINS == set()
     assert {node.attr for node in nodes if isinstance(node, ast.Attribute)} & ATTRIBUTES == set()
 

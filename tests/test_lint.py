@@ -151,7 +151,7 @@ def test_forms_that_articles_print(tmp_path: Path) -> None:
     text = result.output
     assert result.exit_code == 1
     for words in (
-        "document 1: ResourceClaimTemplate t, apiVersion: resource.k8s.io/v1beta1 is not what Kubernetes 1.34",
+        "document 1: ResourceClaimTemplate t, apiVersion: Kubernetes 1.34 and newer do not serve resource.k8s.io",
         "spec.spec.devices.requests[0].deviceClassName: deviceClassName, selectors, count must be inside `exactly`",
         "spec.spec.devices.constraints[0].cel: a constraint cannot have CEL",
         "reads the domain 'memory', not an attribute",
@@ -168,7 +168,7 @@ def test_forms_that_articles_print(tmp_path: Path) -> None:
         assert words in text, (words, text)
 
 
-def test_fix_prints_what_lint_accepts(tmp_path: Path) -> None:
+def test_lint_accepts_the_output_of_fix(tmp_path: Path) -> None:
     path = tmp_path / "old.yaml"
     path.write_text("""
 apiVersion: resource.k8s.io/v1beta1
@@ -244,6 +244,7 @@ def test_topologies_that_no_node_has(tmp_path: Path) -> None:
                 "kind": "Pod",
                 "metadata": {"name": f"p{count}", "annotations": {"berth.dev/topology": "required"}},
                 "spec": {
+                    "schedulerName": "berth-scheduler",
                     "containers": [{"name": "m", "resources": {"claims": [{"name": "g"}]}}],
                     "resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}],
                 },
@@ -256,7 +257,7 @@ def test_topologies_that_no_node_has(tmp_path: Path) -> None:
     assert "p2" not in result.output
 
 
-# What lint must not be able to read, by the reason; everything else of FILES can be read.
+# Files that lint must reject as unreadable, by the reason; lint can read all other FILES.
 UNREADABLE = {
     "empty": "is empty", "blank": "is empty", "comment": "holds no Kubernetes objects",
     "null": "holds no Kubernetes objects", "binary": "is binary", "gzip": "is binary", "utf16": "is binary",
@@ -272,7 +273,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_only_what_cannot_be_read_is_bad_input(tmp_path: Path, name: str) -> None:
+def test_only_unreadable_files_are_bad_input(tmp_path: Path, name: str) -> None:
     """Exit code 2, one sentence, and the findings about all other documents; a finding is exit code 1."""
     bad = tmp_path / "bad"
     bad.write_bytes(FILES[name])
@@ -316,3 +317,57 @@ def test_an_item_of_a_list_that_is_no_object_hides_no_other_item(tmp_path: Path)
     assert code == 1
     assert "x: .items[1]: must be an object, is 1" in out
     assert "no DeviceClass 'gpuu'" in out
+
+
+def test_a_class_may_be_in_the_cluster_unless_the_files_have_its_slices(tmp_path: Path) -> None:
+    class_ = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "nic"}, "spec": {}}
+    requests = [{"name": name, "exactly": {"deviceClassName": name}} for name in ("nic", "gpu.nvidia.com")]
+    claim = {**class_, "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump_all([class_, claim]))
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "note: " in result.output
+    assert "no DeviceClass 'gpu.nvidia.com' in these files: the cluster must have it" in result.output
+
+
+def test_a_patch_is_told_from_an_object(tmp_path: Path) -> None:
+    path = tmp_path / "patch.yaml"
+    path.write_text("{$patch: delete, apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: gpu}}")
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert result.exit_code == 1
+    assert "correction: this is a patch, not an object: check what kubectl kustomize prints" in result.output
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ("{name: g, deviceClassName: g}", "correction: move it into spec.devices.requests[0].exactly"),
+        ("{name: g, deviceClassName: g, count: 2}", "correction: move them into spec.devices.requests[0].exactly"),
+        ("{name: g, exactly: {deviceClassName: g, count: true}}", "must be an integer, is true"),
+        ("{exactly: {deviceClassName: g}}", "spec.devices.requests[0].name: is missing"),
+    ],
+)
+def test_words_of_a_claims_findings(tmp_path: Path, request_: str, words: str) -> None:
+    head = "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c}"
+    path = tmp_path / "claim.yaml"
+    path.write_text(f"{head}, spec: {{devices: {{requests: [{request_}]}}}}}}")
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert result.exit_code == 1
+    assert words in result.output
+
+
+@pytest.mark.parametrize(("labels", "is_told"), [({}, True), ({"resource.kubernetes.io/admin-access": "true"}, False)])
+def test_admin_access_needs_a_label_of_the_namespace(tmp_path: Path, labels: dict, is_told: bool) -> None:
+    exactly = {"deviceClassName": "g", "allocationMode": "All", "adminAccess": True}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "n"},
+        "spec": {"devices": {"requests": [{"name": "g", "exactly": exactly}]}},
+    }  # fmt: skip
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", "labels": labels}}
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump_all([namespace, claim]))
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert result.exit_code == 0, result.output
+    told = 'note: ResourceClaim n/c: adminAccess needs the label resource.kubernetes.io/admin-access: "true" on'
+    assert (told in result.output) == is_told, result.output

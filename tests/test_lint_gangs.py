@@ -139,7 +139,9 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
     ),
     "no PodGroup": (
         [pod("a", labels=PLUGINS)], 0,
-        ["note: ", "PodGroup default/pg is not in these files", "create it: until then the pods wait"],
+        ["note: ", "PodGroup default/pg is not in these files",
+         "create it: without it the pods wait, or are placed alone if",
+         "the cluster has no PodGroups of scheduling.x-k8s.io"],
     ),
     "no LeaderWorkerSet": (
         [pod("a", {"leaderworkerset.sigs.k8s.io/size": "2"}, WORKER)], 0,
@@ -158,6 +160,15 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
         ["PyTorchJob w, spec.specs.Master.template.metadata.annotations: berth.dev/group-min: 'x' is not a number"],
     ),
 }  # fmt: skip
+
+
+def test_an_invalid_member_is_the_only_finding_about_its_group(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump_all([pod("a", GANG), pod("b", {**GANG, MIN: "many"})]))
+    code, out, _ = berth(["lint", str(path)])
+    assert code == 1
+    assert "'many' is not a number" in out
+    assert out.endswith("\n1 finding\n"), "not that one pod is missing"
 
 
 @pytest.mark.parametrize("name", CASES)

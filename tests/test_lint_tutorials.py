@@ -37,7 +37,7 @@ def written(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", CORRECTED)
-def test_what_can_be_corrected_is(tmp_path: Path, name: str) -> None:
+def test_lint_corrects_correctable_objects(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, CORRECTED[name])
     code, out, _ = berth(["lint", path])
     assert code == (0 if "no container" in name else 1), out
@@ -47,7 +47,7 @@ def test_what_can_be_corrected_is(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_corrected_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
+def test_lint_rejects_other_objects_with_the_reason(tmp_path: Path, name: str) -> None:
     text, reason = REFUSED[name]
     path = written(tmp_path, text)
     code, out, _ = berth(["lint", path])
@@ -81,7 +81,7 @@ def test_refused_tutorials_end_in_the_reason(tmp_path: Path, cluster: str, name:
     assert reason in err
 
 
-def test_what_a_driver_publishes_as_an_attribute_is_one(tmp_path: Path) -> None:
+def test_lint_accepts_an_attribute_that_a_driver_publishes(tmp_path: Path) -> None:
     slice_ = gpu_slice("n", H100)
     slice_["spec"]["devices"][0]["attributes"]["memory"] = {"int": 80}
     text = CORRECTED["bytes"].replace("v1beta1", "v1").replace("deviceClassName: gpu.nvidia.com", "exactly:")
@@ -101,6 +101,7 @@ def test_explain_of_files_leads_with_the_gang(tmp_path: Path, cluster: str) -> N
     pod = POD.replace("{name: pod1}", notes)
     text = claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + pod + pod.replace("pod1", "pod2")
     code, out, err = berth(["explain", "-f", written(tmp_path, text), "--snapshot", cluster])
-    assert (code, err) == (0, "")
-    assert out.startswith("group default/g is a gang: at least 2 pods are placed together, or none.")
-    assert "pod default/pod1 fits" in out
+    assert (code, err.count("the pod names no scheduler")) == (0, 2)
+    assert out.startswith("group default/g fits: 2 pods on node n\n")
+    assert "only with schedulerName berth-scheduler, which they lack" in out
+    assert "default/pod2" in out

@@ -93,7 +93,11 @@ def test_no_key_stands_twice(path: Path) -> None:
     """PyYAML takes the last one silently."""
 
     class Strict(yaml.SafeLoader):
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT002 - as PyYAML has it
+        def construct_mapping(
+            self,
+            node: yaml.MappingNode,
+            deep: bool = False,  # noqa: FBT002 - as PyYAML has it
+        ) -> dict[Any, Any]:
             keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
             assert len(keys) == len(set(keys)), (
                 f"{path}: {[k for k in keys if keys.count(k) > 1]} twice, line {node.start_mark.line + 1}"
@@ -126,7 +130,7 @@ def test_the_console_with_tls_is_the_same_console() -> None:
     assert secrets == {"berth-console-tls"}, "with the certificate of the verbs it could speak as kube-scheduler does"
 
 
-def test_trial_fleet_is_what_the_machines_make() -> None:
+def test_the_machines_make_the_trial_fleet() -> None:
     made = script("make_trial")
     assert made.FILE.read_text() == made.fleet(), "run .ci/make_trial.py"
 

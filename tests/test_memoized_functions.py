@@ -46,6 +46,7 @@ SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
 REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_compiled": lambda i: (f"device.driver == '{i}'",),
     "environment_of": lambda i: (Dialect((1, i)),),
+    "_digits_of": lambda i: (Graph(((0,),), (0,), float(i), 1.0, ((0,),), (0,)), (0,)),
     "_in_order": lambda i: (tuple(range(i)),),
     "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
     "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),

@@ -122,7 +122,7 @@ def test_a_ranking_far_behind_starts_over(identity: bool) -> None:
     world.assert_right(ranking)
 
 
-def test_who_gave_up_half_way_goes_on_from_there() -> None:
+def test_an_update_continues_from_the_point_where_it_gave_up() -> None:
     outcomes = set()
     for steps in range(16):
         world = World("abcdef")

@@ -28,7 +28,7 @@ def test_worlds_are_worth_asking_about() -> None:
 
 
 @given(st.integers(0, 1 << 32), st.lists(st.integers(0, 127), max_size=6))
-def test_what_needs_no_search_is_answered_as_the_search_answers(seed: int, some: list[int]) -> None:
+def test_the_fast_path_answers_as_the_search_does(seed: int, some: list[int]) -> None:
     """One request for whole devices: the same solution, among all and among some; the moment one device is not plain,
     no answer."""
     rng = random.Random(seed)

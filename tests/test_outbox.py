@@ -13,12 +13,14 @@ from extender.cluster import ApiClient, Credentials, Delays
 from extender.console.ingest import Ingest
 from extender.extension import Service
 from extender.extension.outbox import NotDelivered, Outbox, Rejected
-from extender.model import DEFAULT_MIX, DeviceId, ReservationState, Result
+from extender.model import DEFAULT_MIX, DeviceId, ObjectKey, ReservationState, Result
 from extender.policy import Policy
-from extender.records import MAX_BODY, Batch, PolicyState, Record, Released, Reserved, decode
+from extender.records import MAX_BODY, Attempted, Batch, PolicyState, Record, Released, Reserved, decode
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster
+from extender.scheduling import Attempt
 from tests.eventually import HANG_SECONDS, eventually
+from tests.running_berth import berthing
 
 POLICY = PolicyState(1, "d")
 NOW = Delays(first=0.0, most=0.0)
@@ -280,3 +282,17 @@ async def test_the_end_does_not_wait_for_a_console_that_does_not_answer() -> Non
     await box.flush(HANG_SECONDS)
     assert console.posts == 2, "and tries each batch once"
     assert len(box) == 1
+
+
+async def test_a_desk_drops_a_batch_that_its_console_rejects_and_takes_the_next() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        outbox, key = b.app.service.outbox, ObjectKey("default", "p")
+        assert outbox is not None
+        bad, good = (Attempted(key, "u", Attempt(at, 0, 1, (("text", nodes),))) for at, nodes in (("1", -1), ("2", 1)))
+        outbox.put(bad)
+        await eventually(lambda: outbox.lost == 1, "the batch is dropped")
+        outbox.put(good)
+        await eventually(lambda: b.console.history.newest(key), "the next batch arrives")
+        history = b.console.history.newest(key)
+        assert history is not None
+        assert [attempt.at for attempt in history.attempts] == ["2"]

@@ -124,7 +124,7 @@ def test_every_pin_has_hashes() -> None:
     assert not [pin for pin in named if not re.search(r"--hash=sha256:[0-9a-f]{64}", pin)]
 
 
-def test_what_is_fetched_is_named_by_digest() -> None:
+def test_images_and_actions_are_pinned_by_digest() -> None:
     images = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert images
     assert all(re.search(r"@sha256:[0-9a-f]{64}$", image) for image in images)

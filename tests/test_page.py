@@ -28,6 +28,20 @@ UNNAMED = (
     "[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter("
     "e => !(e.ariaLabel || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
 )
+# The words of the page, without separators, that are on more than one line.
+BROKEN_WORDS = """(() => {
+    const broken = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let text; (text = walker.nextNode());) {
+        if (!text.parentElement.checkVisibility() || text.parentElement.closest('option, script')) continue;
+        for (const word of text.data.matchAll(/[^\\s\\-./_=:,]+/g)) {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            if (new Set([...range.getClientRects()].map(box => box.top)).size > 1) broken.push(word[0]);
+        }
+    }
+    return broken;
+})()"""
 
 
 async def opened(page: Page, title: str) -> str:
@@ -59,10 +73,18 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         await page.until("document.getElementById('waiting').innerText.includes('fits on n2 if')")
         await page.until("document.getElementById('decisions').innerText.includes('default/train')")
         await page.until("fleet.nodes.get('n2').gpus === 'uuuuuuuu'")
-        assert await page.run("map.heads.find(head => head[0].includes('H100'))[1]") == "1 node, 0 GPUs free"
-        since = (await b.client.get("/v1/fleet")).json()["remembered_since"]
-        assert await page.run("document.getElementById('decisions-title').innerText") == f"Decisions since {since}"
-        assert "1 waiting pod" in await page.run("document.getElementById('totals').innerText")
+        groups = await page.run("[...document.querySelectorAll('#cards h3')].map(head => head.innerText)")
+        assert any("H100" in head and "0 of 8 free" in head for head in groups)
+        assert (await page.run("document.getElementById('decisions-title').innerText")).startswith(
+            "Decisions of the last"
+        )
+        tiles = await page.run("[...document.querySelectorAll('.tile')].map(tile => tile.innerText)")
+        assert tiles[0].startswith("Free GPUs\n12\nof 20 on 3 nodes")
+        assert tiles[1].startswith("Largest free NVLink set\n8")
+        assert tiles[2].startswith("Waiting pods\n1\nfor ")
+        await page.until("document.querySelectorAll('.tile').length === 4")
+        tile = await page.run("document.querySelector('.tile:last-child').innerText")
+        assert tile == "Pods with several GPUs, joined\n1 of 1\nfirst fit there: 1"
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
@@ -71,7 +93,8 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert "Attempts" in text
         await page.run("document.querySelector('#decisions button').click()")
         text = await opened(page, "default/train")
-        assert "Bound at" in text
+        assert "Bound to n2" in text
+        assert "Berth, and first fit" in text
         assert "371 of 371 GB/s" in text
         assert "link" in text
         await page.run("openNode('n1')")
@@ -81,6 +104,9 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert await page.run("document.querySelectorAll('#detail line.wire').length") == 16
         await page.run("openNode('n2')")
         assert "default/train" in await opened(page, "n2")
+        await page.run("document.getElementById('close').click()")
+        await page.run("document.querySelector('#decisions button').focus()")
+        await page.until("document.querySelector('.node.lit')?.dataset.node === 'n2'")
         assert page.errors == []
         assert {httpx.URL(url).host for url in page.requested if url.startswith("http")} == {"127.0.0.1"}, (
             "no external assets"
@@ -106,8 +132,8 @@ async def test_a_member_leads_to_its_group(tmp_path: Path) -> None:
         text = await opened(page, "default/p0")
         assert "pod default/p0 waits with its group: group default/job fits nowhere" in text
         assert "IF IT WERE IN NO GROUP" in text.upper()
-        assert "Group default/job" in text
-        await page.run("document.querySelector('#detail-body button').click()")
+        assert "All about its group: default/job" in text
+        await page.run("document.querySelector('#detail-body a').click()")
         text = await opened(page, "default/job")
         assert "no domain has room for 2 pods together" in text
         assert f"without default/held (2 devices on {node})" in text
@@ -115,7 +141,55 @@ async def test_a_member_leads_to_its_group(tmp_path: Path) -> None:
         assert "HOLDERS ACROSS THE CLUSTER" in text.upper()
         assert "named by berth.dev/group · 0 of at least 2 bound · topology none" in text
         assert "default/p1" in text
+        assert "2 wait · minimum 2" in await page.run("document.getElementById('groups').innerText")
         assert page.errors == []
+
+
+async def test_the_set_of_first_fit_is_beside_another_one(tmp_path: Path) -> None:
+    async with berthing({"n": "dgx1-v100"}) as b, browsing(str(b.client.base_url), tmp_path) as page:
+        b.cluster.apply(claim("pair", 2))
+        b.cluster.apply(pod("pair", "pair"))
+        await b.settled()
+        assert await b.bind("pair", (await b.filter("pair"))["NodeNames"][0]) == ""
+        await page.until("document.querySelectorAll('#decisions .set').length === 2")
+        text = await page.run("document.querySelector('#decisions .pair').innerText")
+        assert " ".join(text.split()) == "Berth 40 GB/s NVLink First fit 20 GB/s NVLink"
+        lit = "[...document.querySelectorAll('#decisions .first_fit .dot')].map(d => d.classList.contains('lit'))"
+        assert await page.run(lit) == [True, True] + 6 * [False]
+        await page.run("document.querySelector('#decisions button').click()")
+        text = await opened(page, "default/pair")
+        assert "First fit on this node" in text
+        assert "gpu-0, gpu-1" in text
+        assert page.errors == []
+
+
+async def test_every_view_has_an_address(tmp_path: Path) -> None:
+    async with berthing({"n1": "t4-4", "n2": "dgx1-v100"}) as b:
+        b.cluster.apply(claim("large", 16))
+        b.cluster.apply(pod("large", "large"))
+        await b.settled()
+        await b.filter("large")
+        url = str(b.client.base_url).rstrip("/")
+        async with browsing(f"{url}/#/pod/default/large", tmp_path) as page:
+            text = await opened(page, "default/large")
+            advice = "no node has 16 free devices for request gpu; 1 node has 8"
+            assert text.count(advice) == 1, "the advice is not in the sentence, too"
+            await page.press("Escape")
+            await page.until("location.hash === '#/fleet'")
+            await page.run("location.hash = '#/node/n1'")
+            await opened(page, "n1")
+            await page.run("document.getElementById('close').click()")
+            await page.run("location.hash = '#/fleet/name/product/Tesla%20T4'")
+            await page.until("map.places.length === 1 && map.places[0].name === 'n1'")
+            assert await page.run("document.getElementById('path').innerText") == "all nodes / Tesla T4"
+            await page.run("document.querySelector('#path button').click()")
+            await page.until("map.places.length === 2 && location.hash === '#/fleet'")
+            for nonsense in ("#/node/%", "#/other/x", "#/fleet/x/name/y", "#/group/default/none"):
+                await page.run(f"location.hash = {nonsense!r}")
+            await page.until("document.getElementById('detail-body').innerText.includes('none')")
+            await page.until("map.places.length === 2")
+            answered = "no pod that waits, and no claim with devices, belongs to a group default/none"
+            assert answered in await opened(page, "default/none")
 
 
 async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
@@ -133,10 +207,10 @@ async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
         await opened(page, "n1")
         await page.press("Escape")
         await page.until("!document.getElementById('detail').open")
-        await page.run("document.getElementById('map').focus()")
-        for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        await page.run("document.querySelector('.node').focus()")
+        for key in ("ArrowRight", "ArrowRight"):
             await page.press(key)
-        assert await page.run("document.getElementById('here').textContent") == "n1 · Tesla V100-SXM2-16GB · 8 free"
+        assert await page.run("document.activeElement.title") == "n1 · Tesla V100-SXM2-16GB · 8 free"
         await page.press("Enter")
         await page.until("document.getElementById('detail').open")
         await page.press("Escape")
@@ -144,9 +218,10 @@ async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
         light = await page.run("getComputedStyle(document.body).backgroundColor")
         await page.dark(True)
         await page.until(f"getComputedStyle(document.body).backgroundColor !== {light!r}")
-        for width in (360, 768, 1920):
+        for width in (360, 420, 768, 1920):
             await page.size(width, 800)
             await page.until("document.documentElement.scrollWidth <= window.innerWidth")
+            assert await page.run(BROKEN_WORDS) == [], width
         assert await page.run(UNNAMED) == 0, "every control has a name for a screen reader"
         assert page.errors == []
 
@@ -186,14 +261,28 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
         async with browsing(url, tmp_path) as page:
             await page.until(LIVE)
             assert await page.run("map.places.length") == 5000
+            assert await page.run("map.heads.length") == 4
             assert page.received < 1_000_000, "bytes transferred"
             before = page.received
             for i in range(100):
                 console.cache.apply_node(f"node-{i:05}", None)
             await page.until("map.places.length === 4900")
             assert page.received - before < 50_000, "bytes of an update"
+            await page.run("document.getElementById('map').focus()")
+            for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+                await page.press(key)
+            assert "A100 80GB PCIe" in await page.run("document.getElementById('here').textContent")
             await page.picture(tmp_path / "page.png")
             assert (tmp_path / "page.png").stat().st_size > 10_000
+            fits = "document.getElementById('view').scrollHeight <= document.getElementById('view').clientHeight + 8"
+            assert await page.run(fits), "the whole fleet is on the screen"
+            await page.run("document.querySelector('#heads button').click()")
+            await page.until("map.places.length === 1225")
+            await page.run("document.querySelector('#heads button').click()")
+            await page.until("map.isCards && document.querySelectorAll('.node').length === 64")
+            await page.run("document.querySelector('.node').focus()")
+            await page.press("Escape")
+            await page.until("map.places.length === 1225")
             assert page.errors == []
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import DeviceId, ObjectKey, Pod, PodClaim, Result
 from extender.policy import Policy, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext, PodRequirements, evaluate, requirements_of
+from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, evaluate, requirements_of
+from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.placements import PlacementCache
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
@@ -27,6 +28,8 @@ _SELECTORS = (
     'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0',
     'device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"',
     'device.attributes["gpu.nvidia.com"].nothing == 1',
+    'device.driver == "net.example.com"',
+    'device.driver in ["net.example.com", "gpu.nvidia.com"]',
 )
 _ANNOTATIONS: tuple[dict[str, str], ...] = (
     {},
@@ -35,6 +38,7 @@ _ANNOTATIONS: tuple[dict[str, str], ...] = (
     {"min-bandwidth-gbps": "100"},
     {"expected-memory": "30Gi"},
 )
+SHARED = 8  # the number of the pool that all nodes reach
 _ASKED = st.tuples(
     st.integers(1, 4),
     st.sampled_from(_SELECTORS),
@@ -45,17 +49,23 @@ _ASKED = st.tuples(
 
 
 def fleet(held: list[tuple[int, int]]) -> tuple[ClusterCache, Masks]:
-    """Four machines twice; of each node in turn, these devices are held."""
+    """Four machines twice; of each node in turn, these devices are held. A pool that all nodes reach is number 8."""
     cache, decoder, machines = ClusterCache(), SliceDecoder(), carried_machines()
     cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
     for number, kind in enumerate(("hgx-h100-8", "dgx1-v100", "a100-pcie-8-bridged", "t4-4") * 2):
         name = f"n{number}"
         cache.apply_node(name, decode_node(node_object(name, machines[kind], {})))
         cache.apply_slice(name, decoder.decode(gpu_slice(name, machines[kind])))
+    if any(node == SHARED for node, _ in held):
+        pool = {"name": f"n{SHARED}", "generation": 1, "resourceSliceCount": 1}
+        devices = [{"name": f"gpu-{i}", "capacity": {"memory": {"value": f"{10 * (5 - i)}Gi"}}} for i in range(5)]
+        spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": devices}
+        cache.apply_slice("net", decoder.decode({"metadata": {"name": "net"}, "spec": spec}))
     for number, (node, device) in enumerate(held):
         one: dict[str, Any] = claim(f"held-{number}", 1)
         one["metadata"]["uid"] = f"held-{number}"
-        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{node}", "device": f"gpu-{device}"}
+        driver = "net.example.com" if node == SHARED else "gpu.nvidia.com"
+        result = {"request": "gpu", "driver": driver, "pool": f"n{node}", "device": f"gpu-{device}"}
         found = decode_claim({**one, "status": {"allocation": {"devices": {"results": [result]}}}})
         cache.apply_claim(found.key, found)
     return cache, Masks()
@@ -77,10 +87,10 @@ def requirements(
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=12, unique=True),
+    st.lists(st.tuples(st.integers(0, SHARED), st.integers(0, 3)), max_size=12, unique=True),
     st.lists(_ASKED, min_size=1, max_size=6),
 )
-def test_a_shared_placement_is_what_the_pod_would_have_got_alone(
+def test_a_shared_placement_equals_the_placement_of_the_pod_alone(
     held: list[tuple[int, int]], asked: list[tuple]
 ) -> None:
     cache, masks = fleet(held)
@@ -91,8 +101,22 @@ def test_a_shared_placement_is_what_the_pod_would_have_got_alone(
             EvaluationContext(masks, Features(), snapshot.baseline),
             EvaluationContext(masks, Features(), snapshot.baseline, placements),
         )
+        if ignores_identity(wanted, alone):
+            shared = shared.sharing_selections()
         for node_info in snapshot.node_infos.values():
             assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
+
+
+def test_nodes_that_differ_in_use_alone_are_matched_once() -> None:
+    """A ranking reads the selectors for one node of each kind, and for every node if they read an identity."""
+    cache, _ = fleet([(0, 1), (4, 2)])
+    for selector, slices in ((_SELECTORS[2], 4), ('device.attributes["gpu.nvidia.com"].uuid != "x"', 8)):
+        masks, wanted = Masks(), requirements(cache, 1, selector, {}, _POLICIES[0], "gpu")
+        snapshot = cache.snapshot()
+        ranking = NodeRanking(wanted)
+        assert ranking.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline))
+        assert ranking.nodes == len(snapshot.node_infos)
+        assert masks.remembered()["masks"] == slices
 
 
 def test_requests_that_match_the_same_devices_are_evaluated_once() -> None:
@@ -119,7 +143,7 @@ def test_placements_are_bounded() -> None:
     assert len(placements) == 3
 
 
-def test_what_others_are_compared_with_changed() -> None:
+def test_placements_of_another_fleet_are_dropped() -> None:
     """Scores are relative to the fleet, so placements of another fleet are dropped."""
     cache, masks = fleet([])
     placements = PlacementCache()
@@ -136,3 +160,19 @@ def test_what_others_are_compared_with_changed() -> None:
             )
             assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
     assert len(placements) == 5
+
+
+def test_nodes_share_the_choice_among_the_devices_that_all_of_them_reach() -> None:
+    """Four machines, and one more number of own devices in use. A claim on the pool changes no own placement."""
+    cache, masks = fleet([(0, 1), (0, 2), (SHARED, 0)])
+    placements, known = PlacementCache(), []
+    for driver, held in (("net", ""), ("gpu", ""), ("gpu", "gpu-1")):
+        if held:
+            result = Result("r", DeviceId("net.example.com", f"n{SHARED}", held))
+            cache.hold("c", "other", "n0", (result,), 10.0)
+        wanted = requirements(cache, 1, f'device.driver.startsWith("{driver}")', {}, _POLICIES[0], "gpu")
+        snapshot = cache.snapshot()
+        for node_info in snapshot.node_infos.values():
+            evaluate(node_info, wanted, EvaluationContext(masks, Features(), snapshot.baseline, placements))
+        known.append(len(placements))
+    assert known == [5, 10, 10]

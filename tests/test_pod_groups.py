@@ -9,6 +9,7 @@ import pytest
 
 from extender.cluster import Writer
 from extender.model import ObjectKey
+from extender.runtime import WatchProgress
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import CONDITIONAL, asks, custom, report
@@ -119,7 +120,9 @@ async def test_a_failed_bind_leaves_the_groups_claim_to_the_other_members() -> N
         assert [entry["uid"] for entry in reserved(b, "made")] == [uid]
 
 
-async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_read_is_not_written_twice() -> None:
+async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_read_is_not_written_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Found on a real control plane: the bind of the member that the claim was held for continued with data from before
     it read the PodGroup.
     """
@@ -130,17 +133,25 @@ async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_re
         await b.settled()
         (node,) = (await b.filter("g-0"))["NodeNames"]
         assert (await b.filter("g-1"))["NodeNames"] == [node]
-        reservations, reads = b.app.service.cache.reservations, 0
+        reservations, progress = b.app.service.cache.reservations, b.app.service.informers.progress
+        reads, waits, writes = 0, 0, 0
+
+        async def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+            nonlocal waits
+            waits += not condition()
+            return await WatchProgress.wait_for(progress, condition, seconds)
 
         async def slow(method: str, path: str) -> None:
-            nonlocal reads
+            nonlocal reads, writes
             if method == "GET" and path.endswith("/podgroups/g"):
                 reads += 1
                 if reads == 1:
                     await eventually(lambda: reservations.in_flight)
             elif path.endswith("/resourceclaims/made"):
-                await asyncio.wait([first], timeout=1.0)  # long enough for the fault to show
+                writes += 1
+                await eventually(lambda: waits or writes > 1, "the first bind waits for the second, or also writes")
 
+        monkeypatch.setattr(progress, "wait_for", wait_for)
         b.cluster.api.intercept = slow
         first = asyncio.create_task(b.bind("g-0", node))
         await eventually(lambda: reads)
@@ -304,7 +315,8 @@ async def test_members_are_looked_for_on_every_page_of_the_list(groups: tuple[li
             items = [{**pod("p", schedulingGroup={"podGroupName": name} if name else {})} for name in groups[number]]
             return {"items": items, "metadata": {"continue": str(number + 1) if number + 1 < len(groups) else ""}}
 
-    assert await Writer(Pages()).read_has_bound_member(ObjectKey("default", "g")) == bound  # type: ignore[arg-type]  # a fake
+    writer = Writer(Pages())  # type: ignore[arg-type]  # a fake
+    assert await writer.read_has_bound_member(ObjectKey("default", "g")) == bound
 
 
 @pytest.mark.parametrize("bound", [False, True])

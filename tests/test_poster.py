@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from extender.cluster import Credentials
@@ -55,9 +56,15 @@ async def _answered(status: int) -> None:
             assert asked == 1
 
 
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("tls", [False, True])
-async def test_an_answer_without_an_end_is_cut_off(tmp_path: Path, tls: bool) -> None:
+def test_an_answer_without_an_end_is_cut_off(tmp_path: Path, tls: bool, new_loop: Any) -> None:
     """aiohttp would parse 1xx answers until its time-out, and meanwhile no other task of the event loop would run."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_answered_without_end(tmp_path, tls))
+
+
+async def _answered_without_end(tmp_path: Path, tls: bool) -> None:
     context = None
     if tls:
         certificate(tmp_path, "server")

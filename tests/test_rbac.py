@@ -176,11 +176,11 @@ async def unlike(account: str) -> tuple[list[Call], list[tuple[str, str, str]]]:
     return missing, unused
 
 
-async def test_berth_may_do_what_it_does_and_no_more() -> None:
+async def test_serve_has_exactly_the_rights_of_its_calls() -> None:
     assert await unlike("berth") == ([], [])
 
 
-async def test_the_console_may_do_what_it_does_and_no_more() -> None:
+async def test_the_console_has_exactly_the_rights_of_its_calls() -> None:
     assert await unlike("berth-console") == ([], [])
 
 
@@ -234,7 +234,7 @@ def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
     assert console["serviceAccountName"] == "berth-console"
 
 
-def test_table_of_rights_is_what_the_manifests_make() -> None:
+def test_the_table_of_rights_agrees_with_the_manifests() -> None:
     made = script("make_rights")
     assert made.FILE.read_text() == made.written(), "run .ci/make_rights.py"
 
@@ -249,7 +249,7 @@ def test_the_table_of_rights_leaves_no_manifest_out() -> None:
     assert files == {"rbac.yaml", "agent.yaml"}
 
 
-def test_agent_may_do_what_it_does_and_no_more() -> None:
+def test_the_agent_has_exactly_the_rights_of_its_calls() -> None:
     source = inspect.getsource(agent_module)
     used = {
         ("resource.k8s.io", "resourceslices", {"get": "get", "post": "create", "put": "update"}[m])

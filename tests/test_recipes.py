@@ -1,22 +1,29 @@
-"""What the recipes of CONTRIBUTING.md ask for: a weight, an annotation or a field of the requirements in all places."""
+"""The recipes of CONTRIBUTING.md: a weight, an annotation or a field of the requirements is in all its files."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from extender.allocation import Features
 from extender.cache import ClusterCache
+from extender.cel.dra import Masks
+from extender.cli.annotation_findings import annotation_findings
+from extender.model import Node, Taint
 from extender.policy import Policy, load_policy
 from extender.policy.policy_schema import Weights
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_claim, decode_class, decode_pod
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
+from extender.scoring import ScorePart
+from extender.wire import PodTemplate, SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,6 +93,7 @@ KEEP_THE_KEY = {
     "berth.dev/allocator": "Berth writes it to a claim",
     "berth.dev/wake": "Berth writes it to a DeviceClass",
 }
+WRITTEN_ELSEWHERE = {"berth.dev/allocator", "berth.dev/wake"}  # Berth writes them to objects other than pods
 VALUES = {
     "berth.dev/topology": "required",
     "berth.dev/min-bandwidth-gbps": "9",
@@ -136,14 +144,21 @@ def test_an_annotation_changes_the_key_unless_it_need_not(name: str) -> None:
     assert same == (name in KEEP_THE_KEY), f"{name} belongs in `key` of _requirements, or in KEEP_THE_KEY"
 
 
+@pytest.mark.parametrize("name", sorted(berth_annotations()))
+def test_the_linter_knows_every_annotation_of_users(name: str) -> None:
+    template = PodTemplate({"metadata": {"annotations": {name: VALUES.get(name, "x")}}}, "")
+    found = [one for one in annotation_findings({}, [template]) if one.problem.startswith("Berth knows no annotation")]
+    assert bool(found) == (name in WRITTEN_ELSEWHERE), f"add {name} to ANNOTATION_READERS or OWN_ANNOTATIONS"
+
+
 def test_annotations_are_found_in_the_code() -> None:
     assert berth_annotations() >= {"berth.dev/topology", "berth.dev/group", "berth.dev/group-min", "berth.dev/decision"}
     assert berth_annotations() >= KEEP_THE_KEY.keys() | VALUES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(berth_annotations()))
-def test_every_annotation_is_documented(name: str) -> None:
-    assert f"| `{name}` |" in (ROOT / "docs" / "policy.md").read_text()
+def test_the_page_on_policy_lists_the_annotations() -> None:
+    text = (ROOT / "docs" / "policy.md").read_text()
+    assert set(re.findall(r"^\| `(berth\.dev/[a-z-]+)` \|", text, re.MULTILINE)) == berth_annotations()
 
 
 def test_the_manifest_names_every_weight() -> None:
@@ -151,6 +166,47 @@ def test_the_manifest_names_every_weight() -> None:
     assert yaml.safe_load(manifest["data"]["policy.yaml"])["weights"] == Weights().model_dump()
 
 
-def test_the_readme_names_every_weight() -> None:
-    (block,) = re.findall(r"```yaml\n(weights.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_page_on_tuning_names_every_weight() -> None:
+    (block,) = re.findall(r"```yaml\n(weights.*?)```", (ROOT / "docs" / "tune.md").read_text(), re.DOTALL)
     assert yaml.safe_load(block)["weights"] == Weights().model_dump()
+
+
+OTHER_NODE = Node("other", {"zone": "b"}, frozenset({"example.com/gpu"}), (Taint("k", "v", "NoSchedule"),))
+# One whole GPU, two, and a choice of alternatives: together they have every part that `parts` yields.
+TWO_GPUS = claim("c", 2)
+ALTERNATIVES = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [
+    {"name": "gpu", "firstAvailable": [
+        {"name": name, "deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": count}
+        for name, count in (("two", 2), ("one", 1))
+    ]}
+]}}}  # fmt: skip
+
+
+def scored(request: dict[str, Any], node: Node | None = None) -> tuple[ScorePart, ...]:
+    """The parts of the score for a claim on a machine with NVLink. `node` replaces the node, not its devices."""
+    world, machine = World(), carried_machines()["hgx-h100-8"]
+    world.cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
+    world.cache.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", machine)))
+    requirements = world.requirements(Asked(claim={**request, "metadata": claim("c")["metadata"]}))
+    snapshot = world.cache.snapshot()
+    context = EvaluationContext(Masks(), Features(), snapshot.baseline)
+    node_info = snapshot.node_infos["n1"]
+    found = evaluate(replace(node_info, node=node or node_info.node), requirements, context)
+    assert isinstance(found, Placement)
+    return found.parts
+
+
+@pytest.mark.parametrize("request_", [claim("c"), TWO_GPUS, ALTERNATIVES], ids=["one", "two", "alternatives"])
+def test_parts_read_no_name_label_allocatable_or_taint_of_a_node(request_: dict[str, Any]) -> None:
+    assert scored(request_) == scored(request_, OTHER_NODE)
+
+
+def test_every_weight_has_a_part_of_the_score() -> None:
+    found = {part.name for request in (TWO_GPUS, ALTERNATIVES) for part in scored(request)}
+    assert found | {"clique"} == set(Weights.model_fields), "add the missing part to `parts`, or delete its weight"
+
+
+def test_the_page_on_concepts_lists_the_parts_of_the_score() -> None:
+    text = (ROOT / "docs" / "concepts.md").read_text()
+    (sentence,) = re.findall(r"weighted mean of parts between 0 and 1:(.*?)\n  \[policy\]", text, re.DOTALL)
+    assert set(re.findall(r"`([a-z]+)`", sentence)) == set(Weights.model_fields)

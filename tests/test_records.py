@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import orjson
@@ -106,7 +107,7 @@ def batches(words: st.SearchStrategy[str]) -> st.SearchStrategy[Batch]:
 
 
 @given(batches(texts))
-def test_what_was_encoded_is_decoded(sent: Batch) -> None:
+def test_decoding_reverses_encoding(sent: Batch) -> None:
     assert decode(encode(sent)) == sent
 
 
@@ -193,6 +194,9 @@ def _with_result(**fields: Any) -> bytes:
 
 SHAPE = {"cpu": 1, "memory": 1, "gpus": 1, "milli": 1, "models": [], "share": 2}
 SHORT = {"request": "", "driver": "", "pool": "", "device": ""}
+_WORDS_OF_PYDANTIC = re.compile(
+    r"Input (?:should|tag)|Field required|should |Value error|Unable to|discriminator|dictionary"
+)
 HOSTILE = [
     (b"", "batch: is no JSON"),
     (b"\xff\xfe", "batch: is no JSON"),
@@ -200,25 +204,25 @@ HOSTILE = [
     (b"[" * 200_000, "batch: is no JSON: depth"),
     (b'{"version": ' + b"[" * 1000 + b"]" * 1000 + b"}", "version: a list of 1 is not known here"),
     (_with(policy=None).replace(b"null", b"[" * 1000 + b"]" * 1000), r"policy: .* \(is a list of 1\)"),
-    (b'{"version": 1, "a": ' + b"[" * 1000 + b"]" * 1000 + b"}", "replica: Field required"),
+    (b'{"version": 1, "a": ' + b"[" * 1000 + b"]" * 1000 + b"}", "replica: is missing$"),
     (b'{"version": 1, "sequence": ' + b"9" * 500_000 + b"}", "batch: is no JSON"),
     (b'{"version": 1, "replica": "\\ud800"}', "batch: is no JSON"),
     (b" " * (MAX_BODY + 1), "batch: is larger than 1048576 bytes"),
     (_with(sequence=0), r"sequence: .* \(is 0\)"),
     (_with(sequence=2**63), r"sequence: .* \(is 9223372036854775808\)"),
-    (_with(sequence=True), r"sequence: .* \(is True\)"),
+    (_with(sequence=True), r"sequence: .* \(is true\)"),
     (_with(sequence="1"), r"sequence: .* \(is '1'\)"),
     (_with(lost=-1), r"lost: .* \(is -1\)"),
     (_with(epoch=""), r"epoch: "),
     (_with(replica="r" * 257), r"replica: "),
-    (_with(policy=None), r"policy: .* \(is None\)"),
-    (_with(mix=[{}]), r"mix\.0\.cpu: Field required"),
+    (_with(policy=None), r"policy: .* \(is null\)"),
+    (_with(mix=[{}]), r"mix\.0\.cpu: is missing$"),
     (_with(mix=[SHAPE]), r"mix\.0\.share: .* \(is 2\)"),
     (_with(more=1), "batch: .*has 9 fields, 8 are known"),
     (_with(**{f"k{i}": 1 for i in range(50_000)}), "batch: .*fields, 8 are known"),
     (_with(records=[{"kind": "released", "claim_uid": "c"}] * (MAX_RECORDS + 1)), "records: .* at most 512 items"),
-    (_with(records=[{"kind": "k" * 500_000}]), "records.0: .*'kkkk"),
-    (_with(records=[{}]), "records.0: "),
+    (_with(records=[{"kind": "k" * 500_000}]), "records.0: kind must be one of 'attempted', .*, is 'kkkk"),
+    (_with(records=[{}]), "records.0: has no kind"),
     (_with(records=[7]), "records.0: "),
     (_with_record(results=[SHORT] * (MAX_DEVICES + 1)), "results: .* at most 1024 items"),
     (_with(records=[{"kind": "reserved", "results": [{}] * 1024}] * 200), "records.0.reserved"),
@@ -242,6 +246,7 @@ def test_a_hostile_batch_is_refused_in_one_short_sentence(body: bytes, words: st
     with pytest.raises(WireError, match=words) as caught:
         decode(body)
     assert len(str(caught.value)) < 1024
+    assert not _WORDS_OF_PYDANTIC.search(str(caught.value))
 
 
 @given(

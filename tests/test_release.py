@@ -40,7 +40,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_image_bill_and_manifests_are_those_of_one_digest() -> None:
-    """What is signed, attached and rendered is what was pushed, and nothing is released before it is signed."""
+    """The workflow signs, attaches and renders the pushed images, and releases nothing before it is signed."""
     digest = "${{ steps.image.outputs.digest }}"
     signed = [step for step in STEPS.values() if "attest" in step.get("uses", "")]
     assert [step["with"]["subject-digest"] for step in signed] == [digest] * 2

@@ -73,7 +73,7 @@ def test_the_oldest_goes_where_there_are_too_many() -> None:
     assert set(w.states()) == {str(number) for number in range(20, 30)}
 
 
-def test_what_ended_in_the_cache_takes_no_place_for_ever() -> None:
+def test_an_ended_reservation_keeps_no_entry() -> None:
     w = World(limit=3)
     for number in range(3):
         w.remote.apply("e", reserved(str(number), seconds=1))
@@ -110,7 +110,7 @@ def test_a_process_that_ended_holds_nothing() -> None:
     w.remote.drop("unknown")
 
 
-def test_one_process_does_not_release_what_another_reserved() -> None:
+def test_one_process_does_not_release_the_reservation_of_another() -> None:
     """Both answered a filter request for the pod; the hold of the first ends later than that of the second began."""
     w = World()
     w.remote.apply("e", reserved("a"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from typing import Any, cast
 
@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 
 from benchmarks.fleet import Fleet
 from extender.cluster import Unavailable, Writer
+from extender.entry.serve_process import application
 from extender.extension.filter_service import FilterService
 from extender.extension.requeue import Requeuer
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import ObjectKey
+from extender.model import GroupKey, GroupSource, ObjectKey, Pod
+from extender.sandbox import Cluster, carried_machines
+from extender.scheduling import CollectedDomain
+from tests import running_berth
 from tests.eventually import eventually
 
 
@@ -81,7 +85,7 @@ def test_a_look_that_was_cut_short_is_made_up_for() -> None:
         assert not answer(fleet.filter_service), "what was looked at is not looked at again"
 
 
-def test_what_changes_during_a_look_is_for_the_next_one() -> None:
+def test_a_change_during_a_check_is_for_the_next_check() -> None:
     fleet = Fleet("mixed")
     fleet.fill(3, 1.0)
     rejected(fleet, 20)
@@ -92,30 +96,98 @@ def test_what_changes_during_a_look_is_for_the_next_one() -> None:
     assert any(look) or answer(fleet.filter_service)
 
 
+@pytest.mark.parametrize("taken", [1, 6])  # both are of one kind; either may stand for both in the search
+@pytest.mark.parametrize("steps", range(6))
+def test_of_equal_nodes_that_become_free_one_may_be_taken_during_a_look(steps: int, taken: int) -> None:
+    """The look evaluates one of them; the pod still fits on the other."""
+    fleet = Fleet("mixed")
+    fleet.fill(6, 1.0)
+    nodes = fleet.cache.snapshot().node_infos
+    assert nodes["node-000001"].state is nodes["node-000006"].state
+    rejected(fleet, 3, count=9)
+    assert not fleet.filter(fleet.pod("p", 77, 1)).passed
+    assert not answer(fleet.filter_service)
+    for number in (0, 5):
+        fleet.apply("resourceclaims", f"held/h{number}", None)
+    look = fleet.filter_service.queueing_hints.find_schedulable()
+    first = list(islice(look, steps))
+    node = f"node-{taken:06}"
+    fleet.hold(9, node, fleet.devices[node])
+    assert any(first) or any(look) or answer(fleet.filter_service)
+
+
+def reading_identity(fleet: Fleet, uid: str) -> Pod:
+    """A pod for one GPU whose selector reads the UUID: the look evaluates every node by itself."""
+    pod = fleet.pod(uid, 77, 1)
+    selector = {"cel": {"expression": f"device.attributes['{fleet.driver}'].uuid != ''"}}
+    exactly = {"deviceClassName": fleet.driver, "count": 1, "selectors": [selector]}
+    metadata = {"namespace": "x", "name": uid, "uid": uid, "resourceVersion": "2"}
+    spec = {"devices": {"requests": [{"name": "g", "exactly": exactly}]}}
+    fleet.apply("resourceclaims", f"x/{uid}", {"metadata": metadata, "spec": spec})
+    return pod
+
+
+def pinned(fleet: Fleet, uid: str, node: str) -> Pod:
+    """A pod with a second claim, which is allocated on this node."""
+    fleet.pod(uid, 1, 1)
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+    allocation = {"devices": {"results": []}, "nodeSelector": {"nodeSelectorTerms": terms}}
+    metadata = {"namespace": "x", "name": "shared", "uid": "s", "resourceVersion": "1"}
+    spec: dict[str, Any] = {"devices": {"requests": []}}
+    fleet.apply(
+        "resourceclaims", "x/shared", {"metadata": metadata, "spec": spec, "status": {"allocation": allocation}}
+    )
+    claims = [{"name": "g", "resourceClaimName": uid}, {"name": "s", "resourceClaimName": "shared"}]
+    metadata = {"namespace": "x", "name": uid, "uid": uid, "resourceVersion": "1"}
+    fleet.apply("pods", f"x/{uid}", {"metadata": metadata, "spec": {"resourceClaims": claims}})
+    return fleet.cache.store.pods[uid]
+
+
+def kept_for_a_gang(node: str) -> CollectedDomain:
+    key = GroupKey("x", GroupSource.BERTH, "gang")
+    return CollectedDomain(key, "node", node, frozenset([node]), 0.0)
+
+
+PODS: dict[str, Callable[[Fleet], Pod]] = {
+    "any GPU": lambda fleet: fleet.pod("p", 77, 1),
+    "a GPU by its UUID": lambda fleet: reading_identity(fleet, "p"),
+    "a GPU of one node": lambda fleet: pinned(fleet, "p", "node-000001"),
+}
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_a_node_that_is_taken_during_a_look_wakes_nobody(kind: str) -> None:
+    """An equal node is free, but kept for a gang, or not the node of the pod."""
+    fleet = Fleet("mixed")
+    fleet.fill(6, 1.0)
+    rejected(fleet, 3, count=9)
+    assert not fleet.filter(PODS[kind](fleet)).passed
+    fleet.filter_service.keep_for_gang(kept_for_a_gang("node-000006"))
+    assert not answer(fleet.filter_service)
+    for number in (0, 5):
+        fleet.apply("resourceclaims", f"held/h{number}", None)
+    look = fleet.filter_service.queueing_hints.find_schedulable()
+    assert not next(look)
+    fleet.hold(9, "node-000001", fleet.devices["node-000001"])
+    assert not any(look)
+
+
+def test_a_node_that_is_kept_for_a_gang_wakes_no_other_pod() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(1, 1.0)
+    assert not fleet.filter(fleet.pod("p", 77, 1)).passed
+    fleet.filter_service.keep_for_gang(kept_for_a_gang("node-000001"))
+    fleet.apply("resourceclaims", "held/h0", None)
+    assert not answer(fleet.filter_service)
+    fleet.filter_service.keep_for_gang(None)
+    fleet.touch_node("node-000001", {"a": "b"})
+    assert answer(fleet.filter_service), "without the gang it does"
+
+
 def test_a_pod_pinned_to_nodes_is_helped_by_those_alone() -> None:
     fleet = Fleet("mixed")
     fleet.fill(2, 1.0)
-    pod = fleet.pod("p", 1, 2)
-    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-000002"]}]}]
-    fleet.apply(
-        "resourceclaims",
-        "x/shared",
-        {
-            "metadata": {"namespace": "x", "name": "shared", "uid": "s", "resourceVersion": "1"},
-            "spec": {"devices": {"requests": []}},
-            "status": {"allocation": {"devices": {"results": []}, "nodeSelector": {"nodeSelectorTerms": terms}}},
-        },
-    )
-    claims = [{"name": "g", "resourceClaimName": "p"}, {"name": "s", "resourceClaimName": "shared"}]
-    fleet.apply(
-        "pods",
-        "x/p",
-        {
-            "metadata": {"namespace": "x", "name": "p", "uid": "p", "resourceVersion": "1"},
-            "spec": {"resourceClaims": claims},
-        },
-    )
-    pod = fleet.cache.store.pods["p"]
+    pod = pinned(fleet, "p", "node-000002")
     assert fleet.filter(pod).passed == []
     fleet.apply("resourceclaims", "held/h0", None)
     assert not answer(fleet.filter_service)
@@ -244,6 +316,22 @@ async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> N
     task = asyncio.create_task(requeuer.run(looks))
     await eventually(lambda: writer.touched)
     task.cancel()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_pods_that_wait_at_the_start_are_requeued_once(waits: bool) -> None:
+    """The process that rejected them is gone, and kube-scheduler waits for an event that no change causes."""
+    cluster = Cluster()
+    if waits:
+        cluster.apply(running_berth.claim("c"))
+        cluster.apply(running_berth.pod("p", "c"))
+    async with cluster.serving() as api, application(api) as app:
+        await eventually(lambda: not app.service.informers.not_ready)
+        if waits:
+            await eventually(lambda: app.service.requeuer.touches)
+        cluster.add_node("late", carried_machines()["t4-4"])
+        await eventually(lambda: "late" in app.service.cache.store.nodes)
+        assert app.service.requeuer.touches == waits
 
 
 async def test_others_have_their_turn_during_a_long_look() -> None:

@@ -39,11 +39,13 @@ async def woken(b: Berthing, name: str) -> None:
 async def test_a_deadline_ends_holds_and_wakes() -> None:
     """A gang of three that cannot fit holds what there is; a single pod is rejected once and woken when the holds
     end."""
-    async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1)) as b:
+    now = [0.0]
+    async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1), clock=lambda: now[0]) as b:
         await held(b, "gang-0", 2)
         await held(b, "gang-1", 2)
         await refused(b, "gang-2", 2)
         assert "held by a pod being scheduled" in await refused(b, "single", 1)
+        now[0] = 1.0
         await eventually(lambda: b.app.service.cache.reservations.holds == 0)
         await woken(b, "single")
 

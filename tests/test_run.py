@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import termios
@@ -36,12 +38,13 @@ def test_every_example_lands_as_its_file_says() -> None:
     assert "train-eight" in done.stdout
     assert "✗" not in done.stdout
     # Berth joins the GPUs of every pod; first fit takes GPUs of two bridges, and interleaves the gangs.
-    assert "Joined by NVLink: Berth 9 of 9 multi-GPU pods, first fit 3 of 9." in done.stdout
+    assert "Joined by NVLink: Berth 9 of 9 multi-GPU pods, first fit on the first node 3 of 9." in done.stdout
     assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20$", done.stdout, re.MULTILINE)
     assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in done.stdout
-    shown = (ROOT / "docs" / "img" / "run.svg").read_text().replace("&#160;", " ")
-    for said in done.stdout.splitlines()[-3:]:
-        assert all(word in shown for word in said.split()), "make picture"
+    picture = html.unescape(re.sub(r"<[^>]+>", "", (ROOT / "docs" / "img" / "run.svg").read_text()))
+    shown = "".join(picture.split())
+    rows = [re.sub("[│─┼╇]+|━{8,}", " ", line) for line in done.stdout.splitlines()]
+    assert [word for row in rows for word in row.split() if word not in shown] == [], "make picture"
     assert "… never-fits" in done.stdout  # it waits, as its file says
 
 
@@ -95,6 +98,16 @@ def test_an_expected_domain_without_a_group_is_an_error(tmp_path: Path) -> None:
     code, _, errors = berth([*ONCE, "--examples", str(tmp_path)])
     assert code == 2
     assert "berth.dev/expect-domain]: the pod names no group" in errors
+
+
+def test_a_port_that_is_used_is_an_error_with_the_command_for_free_ports() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for option in ("--listen", "--console"):
+            code, _, errors = berth([*ONCE, option, address])
+            assert code == 2
+            assert f"{option}: cannot listen on {address}: Address already in use" in errors
+            assert "berth run --listen 127.0.0.1:0 --console 127.0.0.1:0" in errors
 
 
 def test_a_narrow_terminal_cuts_no_name(tmp_path: Path) -> None:

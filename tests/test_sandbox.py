@@ -67,6 +67,34 @@ def test_status_is_validated(cluster: Cluster, change: dict, words: str) -> None
     refused(cluster, {"status": change}, 422, words)
 
 
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        (
+            {"constraints": [{"matchAttribute": "a/b", "requests": ["gpus"]}]},
+            "spec.devices.constraints[0].requests[0]: Invalid value: 'gpus': must be the name of a request",
+        ),
+        (
+            {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "nvidia.com/gpu"}}]},
+            "spec.devices.requests[0].exactly.deviceClassName: Invalid value: 'nvidia.com/gpu'",
+        ),
+        (
+            {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "g", "allocationMode": "exactcount"}}]},
+            "exactly.allocationMode: Unsupported value: 'exactcount': supported values: All, ExactCount",
+        ),
+    ],
+)
+def test_new_claims_and_templates_are_validated(devices: dict, words: str) -> None:
+    found = claim("c")
+    found["spec"]["devices"] |= devices
+    template = {**found, "kind": "ResourceClaimTemplate", "spec": {"spec": found["spec"]}}
+    for obj, expected in ((found, words), (template, words.replace("spec.devices", "spec.spec.devices"))):
+        with pytest.raises(ApiError) as caught:
+            Cluster().apply(obj)
+        assert caught.value.code == 422
+        assert expected in caught.value.message
+
+
 def test_status_writes_leave_the_rest(cluster: Cluster) -> None:
     """Finalizers cannot be set through /status, status not through the object."""
     patch(cluster, {"metadata": {"finalizers": ["x"]}, "status": {"allocation": allocation()}})
@@ -161,3 +189,21 @@ def test_a_bound_pod_says_that_no_container_starts() -> None:
     status = cluster.store["pods", ("default", "p")]["status"]
     assert (status["reason"], status["conditions"][0]["status"]) == ("Scheduled", "True")
     assert "no kubelet" in status["message"]
+
+
+def test_the_two_kinds_of_pod_groups_are_apart(cluster: Cluster) -> None:
+    core, plugins = (RESOURCES[group, "podgroups"] for group in ("scheduling.k8s.io", "scheduling.x-k8s.io"))
+    for resource, spec in ((core, {"a": 1}), (plugins, {"b": 1})):
+        api = {"apiVersion": resource.api_version, "kind": "PodGroup"}
+        cluster.apply({**api, "metadata": {"name": "g"}, "spec": spec})
+    registry, key = cluster.api.registry, ("default", "g")
+    assert [registry.get(resource, key)["spec"] for resource in (core, plugins)] == [{"a": 1}, {"b": 1}]
+    registry.delete(core, key)
+    assert registry.get(plugins, key)["apiVersion"] == "scheduling.x-k8s.io/v1alpha1"
+    with pytest.raises(ApiError, match="not found"):
+        registry.get(core, key)
+
+
+def test_a_pod_group_without_version_is_the_built_in_one(cluster: Cluster) -> None:
+    made = cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})
+    assert made["apiVersion"] == "scheduling.k8s.io/v1beta1"

@@ -12,6 +12,7 @@ import pytest
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.model import (
     DEFAULT_MIX,
+    Allocation,
     Claim,
     ClaimSpec,
     DeviceRequest,
@@ -87,6 +88,9 @@ def test_gpus_in_use_without_an_allocation(drift: str, avoided: bool, fits: bool
             await ask(b, "five", 5)
             found = await why(b, "five")
             assert (found["outcome"] == "fits") is fits
+            if fits:
+                sentences = " ".join(part["sentence"] for part in found["best"][0]["parts"])
+                assert "no memory requested for 5 GPUs: 398 GiB assumed of 398 GiB unclaimed" in sentences, sentences
             if drift == "penalise":
                 assert any("memory in use that no claim holds" in p["sentence"] for p in found["best"][0]["parts"])
 
@@ -109,7 +113,7 @@ def test_idle_memory_and_old_words_are_no_drift() -> None:
     asyncio.run(body())
 
 
-def test_expected_memory_leaves_small_cards_out_and_says_what_they_have() -> None:
+def test_expected_memory_leaves_small_cards_out_and_names_their_memory() -> None:
     async def body() -> None:
         async with berthing({"n1": T4, "n2": L40S}) as b:
             assert (await ask(b, "small", 1, {"berth.dev/expected-memory": "10Gi"}))["NodeNames"][0] == "n1"
@@ -221,7 +225,7 @@ def spec(count: int, memory: str = "") -> ClaimSpec:
 
 def see(estimator: RequestMixEstimator, start: int, number: int, asked: ClaimSpec) -> None:
     for i in range(start, start + number):
-        estimator.observe(Claim(ObjectKey("x", f"c{i}"), f"u{i}", spec=asked))
+        estimator.observe(Claim(ObjectKey("x", f"c{i}"), f"u{i}", allocation=Allocation(), spec=asked))
 
 
 def test_request_mix_is_learned_in_steps() -> None:
@@ -257,7 +261,9 @@ def test_learned_request_mix_moves_the_choice() -> None:
     async def body() -> None:
         async with berthing({"n1": H100, "n2": H100}, load_policy("weights: {packing: 0}")) as b:
             for i in range(40):
-                b.cluster.apply(claim(f"old-{i}", 8))
+                old = claim(f"old-{i}", 8)
+                old["status"] = {"allocation": {"devices": {"results": []}}}
+                b.cluster.apply(old)
             first = (await ask(b, "a"))["NodeNames"][0]
             assert await b.bind("a", first) == ""
             await b.settled()

@@ -25,7 +25,7 @@ from tests.running_berth import claim, pod
     ("status", "message"),
     [(403, "resourceclaims is forbidden"), (404, "the server could not find the requested resource")],
 )
-async def test_not_ready_says_what_is_missing_and_why(status: int, message: str) -> None:
+async def test_not_ready_names_each_missing_kind_with_its_cause(status: int, message: str) -> None:
     """Missing rights and an API version that is not served: named in one sentence, with the next step."""
     cluster = Cluster()
 

@@ -77,7 +77,7 @@ async def test_a_candidate_that_differs_and_one_that_does_not() -> None:
         assert shadow.left_out == 0
 
 
-async def test_what_is_not_reproduced_is_left_out() -> None:
+async def test_attempts_that_are_not_reproduced_are_left_out() -> None:
     """Serve chose with another view of the cluster than the console's, or the pod is deleted, or another pod has its
     name.
     """

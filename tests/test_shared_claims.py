@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 
-from extender.model import MAX_RESERVATIONS
+from extender.cluster import Writer
+from extender.extension.binding_cycle import BindError
+from extender.extension.shared_claims import SharedClaims
+from extender.model import MAX_RESERVATIONS, Allocation, Claim, Consumer, DeviceId, ObjectKey, Result
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.commands import berth_beside
@@ -208,3 +212,40 @@ async def test_a_claim_is_reserved_for_no_more_pods_than_it_can_be() -> None:
         node = (await b.filter(names[0]))["NodeNames"][0]
         answers = await asyncio.gather(*(b.bind(name, node) for name in names))
         assert len(reservations(b)) == answers.count("") == MAX_RESERVATIONS
+
+
+class _Writes(Writer):
+    """Stores reservations in memory, one write after the other, once `go` is set."""
+
+    def __init__(self) -> None:
+        self.go, self.batches = asyncio.Event(), list[set[str]]()
+
+    async def reserve(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+        self.batches.append({one.uid for one in consumers})
+        await self.go.wait()
+        return claim
+
+
+async def _once(claim: Claim, write: Callable[[Claim], Awaitable[Claim]], _: object) -> Claim:
+    return await write(claim)
+
+
+async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation() -> None:
+    """The claim was allocated on another node meanwhile: the bind of q is about to fail, and must not reserve it."""
+    writes = _Writes()
+    shared = SharedClaims(writes, _once)
+    now, before = (
+        Claim(
+            ObjectKey("default", "c"), "c", "1", allocation=Allocation((Result("gpu", DeviceId("d", node, "gpu-0")),))
+        )
+        for node in ("n1", "n2")
+    )
+    binds = {
+        uid: asyncio.create_task(shared.reserve(known, Consumer(uid, uid)))
+        for uid, known in (("first", now), ("p", now), ("q", before), ("r", now))
+    }
+    await eventually(lambda: writes.batches, "the first write is under way")
+    writes.go.set()
+    done = await asyncio.gather(*binds.values(), return_exceptions=True)
+    assert writes.batches == [{"first"}, {"p", "r"}]
+    assert [uid for uid, one in zip(binds, done, strict=True) if isinstance(one, BindError)] == ["q"]

@@ -23,7 +23,7 @@ from tests.supervised_worlds import QUICK, client_of
 from tests.test_layers import FILES, ROOT
 
 
-async def test_what_a_task_raises_is_logged_with_its_trace_and_it_starts_again() -> None:
+async def test_an_error_of_a_task_is_logged_with_its_trace_and_the_task_starts_again() -> None:
     runs: list[None] = []
     supervisor, forever = Supervisor(QUICK), asyncio.Event()
 
@@ -138,7 +138,7 @@ class Buggy(ApiClient):
         raise KeyError("a bug")
 
 
-async def test_binds_and_what_is_taken_back_are_supervised() -> None:
+async def test_binds_and_rollbacks_are_supervised() -> None:
     """Work of its own for each pod and claim: a bug in it is counted, though the caller may have hung up."""
     supervisor, cluster = Supervisor(), Cluster(bookmark_seconds=0.5)
     cluster.add_node("n1", carried_machines()["t4-4"])

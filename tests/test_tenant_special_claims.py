@@ -50,7 +50,7 @@ async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() ->
 
 
 @pytest.mark.parametrize("allocation", ["none", "unreserved", "of p2 and p1"])
-async def test_what_only_looks_like_a_leftover_does_not_stop_the_pod(allocation: str) -> None:
+async def test_a_claim_that_only_looks_like_a_leftover_does_not_stop_the_pod(allocation: str) -> None:
     """Name, namespace, owner and annotation fit, but no scheduler has reserved it for the pod alone."""
     async with berthing({"n1": "t4-4"}) as b:
         for one in (extended("p1"), pod("p2")):

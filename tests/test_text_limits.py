@@ -53,7 +53,7 @@ def test_every_reason_is_short(code: Code) -> None:
     assert len(str(Reason(code, (HUGE, HUGE))).encode()) <= REASON_BYTES
 
 
-def test_errors_quote_what_is_wrong_and_no_more() -> None:
+def test_errors_quote_only_the_wrong_value() -> None:
     text = f"{shown(HUGE)} is not a quantity: use forms such as 80Gi, 500m or 1e9"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         parse_quantity(HUGE)

@@ -87,7 +87,7 @@ async def test_an_absent_collector_does_not_affect_serve(tmp_path: Path) -> None
         await place(verbs, tmp_path, "one")
 
 
-def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_url_and_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BerthError, match="--traces: must be http://HOST:PORT or https://HOST:PORT, is 'collector'"):
         Traces("collector")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # as where it is not installed

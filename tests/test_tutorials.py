@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ TUTORIALS = sorted((ROOT / "docs").glob("tutorial-*.md"))
 _DEFAULT = "namespaces/default"
 _PATHS = {
     "Pod": f"/api/v1/{_DEFAULT}/pods",
+    "ResourceClaim": f"/apis/resource.k8s.io/v1/{_DEFAULT}/resourceclaims",
     "ResourceClaimTemplate": f"/apis/resource.k8s.io/v1/{_DEFAULT}/resourceclaimtemplates",
     "nodes": "/api/v1/nodes",
     "pod": f"/api/v1/{_DEFAULT}/pods",
@@ -33,8 +35,8 @@ _PATHS = {
     "events": f"/api/v1/{_DEFAULT}/events",
     "resourceclaims": f"/apis/resource.k8s.io/v1/{_DEFAULT}/resourceclaims",
 }
-# Exit code 1: the pod waits.
-WAIT = re.compile(r"berth (run --once|explain pod default/(too-large|train-v100)$)")
+# Exit code 1: the pod waits, or the claims do not fit.
+WAIT = re.compile(r"berth (run --once|explain pod default/(too-large|train-v100)$|allocate .*(third|large.*small))")
 
 
 def commands(page: Path) -> list[str]:
@@ -133,6 +135,12 @@ def _until(condition: Callable[[], Any]) -> Any:
     return found
 
 
+def _not_placed(kubectl: Kubectl, words: list[str]) -> str:
+    """The output of `kubectl get events`; '' before it has an Event NotPlaced."""
+    text = kubectl(words)
+    return text if "NotPlaced" in text else ""
+
+
 _WITHOUT_RECORD = ": score "  # of an explanation by the pod's annotation alone, before the console has the record
 
 
@@ -142,7 +150,7 @@ def follow(page: Path, run: Run, kubectl: Kubectl) -> dict[str, list[str]]:
     for command in commands(page):
         words = shlex.split(command)
         if words[:3] == ["kubectl", "get", "events"]:
-            out = _until(lambda words=words: "NotPlaced" in (text := kubectl(words[1:])) and text)  # type: ignore[misc] # mypy infers no default
+            out = _until(partial(_not_placed, kubectl, words[1:]))
         elif words[0] == "kubectl":
             out = kubectl(words[1:])
         elif words[0] == "berth":
@@ -183,7 +191,35 @@ def check_nvlink(said: dict[str, list[str]]) -> None:
     assert "80 of 722 GB/s" in placed
 
 
-CHECKS = {"tutorial-your-own-pod": check_your_own_pod, "tutorial-nvlink": check_nvlink}
+def check_gang(said: dict[str, list[str]]) -> None:
+    waits, runs = said["berth explain group default/pipeline"]
+    assert "waits for 1 pod: 1 of at least 2 exist" in waits
+    assert re.search(r"runs: 2 pods bound on node l40s-8-pix-\d", runs)
+    assert "was bound to l40s" in said["berth explain pod default/pipeline-0"][0]
+
+
+def check_share(said: dict[str, list[str]]) -> None:
+    assert "(allocated before)" in said["berth explain pod default/tensorboard"][0]
+    two, three = (out for command, (out,) in said.items() if command.startswith("berth allocate"))
+    assert two.count("gpu.example.com/node-a/gpu-0") == 2
+    assert "asks for 4Gi, has 2Gi of 80Gi" in three
+
+
+def check_mig(said: dict[str, list[str]]) -> None:
+    large, small, both = (out for command, (out,) in said.items() if command.startswith("berth allocate"))
+    assert large.startswith("node-a: fits")
+    assert small.count("1g-10gb") == 5
+    assert "its shared counters are used up" in both
+    assert "0 findings" in said["berth lint docs/tutorials/mig/pod.yaml"][0]
+
+
+CHECKS = {
+    "tutorial-your-own-pod": check_your_own_pod,
+    "tutorial-nvlink": check_nvlink,
+    "tutorial-gang": check_gang,
+    "tutorial-share-a-gpu": check_share,
+    "tutorial-mig": check_mig,
+}
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
@@ -201,4 +237,10 @@ def test_every_command_with_kubectl(page: Path, run: Run, tmp_path: Path) -> Non
 def test_a_tutorial_shows_the_file_that_it_applies(page: Path) -> None:
     shown = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     assert shown
-    assert set(shown) <= {path.read_text() for path in (ROOT / "docs" / "tutorials").glob("*.yaml")}
+    assert set(shown) <= {path.read_text() for path in (ROOT / "docs" / "tutorials").rglob("*.yaml")}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "tutorials").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_lint_finds_no_error_in_the_files_of_the_tutorials(path: Path) -> None:
+    code, out, _ = berth(["lint", str(path)])
+    assert code == 0, out

@@ -80,7 +80,7 @@ def claims_of(cache: ClusterCache) -> WatchedResource:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_what_a_tenant_writes_into_a_claim_stops_no_other_claim(case: str) -> None:
+async def test_a_tenant_s_text_in_a_claim_stops_no_other_claim(case: str) -> None:
     """The claim comes in the list or on the watch."""
     cache, text = ClusterCache(), unfolded(CASES[case])
     server = Server(claim_with(text), good("a", 3))
@@ -242,7 +242,7 @@ async def test_an_object_without_a_name_is_forgotten_with_the_watch_that_showed_
         assert found.relists == 1
 
 
-async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:
+async def test_readiness_and_metrics_name_unreadable_objects() -> None:
     async with berthing({"n1": "t4-4"}) as b:
 
         def put(name: str, labels: object) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from extender.console import MOST_WATCHERS
 from extender.console.fleet_overview import FleetOverview
+from extender.console.fleet_sampler import FleetTrend
 from extender.sandbox import carried_machines
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES
@@ -47,9 +48,23 @@ async def test_a_stream_of_updates_ends_on_a_quiet_fleet() -> None:
     """On a quiet fleet the kernel buffers all bytes for a client that never reads, so no write blocks."""
     now = 0.0
     async with berthing({"n": "t4-4"}) as b:
-        overview = FleetOverview(b.console.cache, b.console.history, b.console.explainer, lambda: now)
+        overview = FleetOverview(b.console.cache, b.console.history, b.console.explainer, FleetTrend(), lambda: now)
         readers = [asyncio.ensure_future(anext(overview.updates(), None)) for _ in range(MOST_WATCHERS)]
         await eventually(lambda: overview.is_full)
         now = 600.0
         assert await asyncio.wait_for(asyncio.gather(*readers), HANG_SECONDS) == [None] * MOST_WATCHERS
         assert not overview.is_full
+
+
+async def test_a_stream_has_changes_from_before_its_first_read() -> None:
+    """A page opens the stream, and then asks for the fleet: it must not miss what happens in between."""
+    async with berthing({"n": "t4-4"}) as b:
+        stream = b.console.overview.updates()
+        known = b.console.overview.fleet()["revision"]
+        b.cluster.add_node("later", carried_machines()["t4-4"])
+        await b.settled()
+        update = await asyncio.wait_for(anext(stream), HANG_SECONDS)
+        while not update["nodes"]:
+            update = await asyncio.wait_for(anext(stream), HANG_SECONDS)
+        assert [row["name"] for row in update["nodes"]] == ["later"]
+        assert update["revision"] > known

@@ -22,7 +22,7 @@ ALLOCATED = Claim(KEY, "claim-uid", "7", allocation=Allocation(), reserved_for=(
 OF_CLAIM, OF_POD = {"uid": "claim-uid", "resourceVersion": "7"}, {"uid": "pod-uid", "resourceVersion": "7"}
 AFTER = {"uid": "claim-uid", "resourceVersion": "8"}  # as the write before left it
 
-# What is sent as a precondition, by request.
+# The precondition of each request.
 GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
     "add_finalizer": ((OPEN, "g"), [OF_CLAIM]),
     "take_over": ((ALLOCATED,), [OF_CLAIM]),

@@ -70,7 +70,7 @@ spec:
       resourceClaims: [{name: gpu, source: {resourceClaimTemplateName: gpu}}]
 """
 MEMORY = 'device.attributes["gpu.nvidia.com"].memory'
-# What `berth lint --fix` makes into manifests that the API server takes.
+# Manifests that `berth lint --fix` changes into manifests that the API server accepts.
 CORRECTED: dict[str, str] = {
     "one GPU, classic": CLASSIC + OLD_POD,
     "a shared claim, classic": CLASSIC.replace("ResourceClaimTemplate", "ResourceClaim").replace(
@@ -149,6 +149,17 @@ kind: ResourceClaimTemplate
 metadata: {name: gpu}
 spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
 """ + POD,
+    "claims as text, in a pod without source": claim("deviceClassName: gpu.nvidia.com", "v1beta1") + POD.replace(
+        "claims: [{name: gpu}]", "claims: [gpu]"
+    ).replace("resourceClaimTemplateName: gpu", "claim: {resourceClaimTemplateName: gpu}"),
+    "a pod without name": claim("deviceClassName: gpu.nvidia.com", "v1beta1")
+    + POD.replace("{name: pod1}", "{generateName: pod-}"),
+    "a pod without version": claim("deviceClassName: gpu.nvidia.com", "v1beta1") + POD.replace("apiVersion: v1", ""),
+    "a deployment of the core group": CLASSIC + DEPLOYMENT.replace("apps/v1", "v1"),
+    "a domain with the attribute": selecting('device.attributes["gpu.nvidia.com/type"].string == "gpu"'),
+    "a domain with the capacity": selecting('device.capacity["gpu.nvidia.com/memory"].isGreaterThan(quantity("9Gi"))'),
+    "an expression in the place of cel": selecting("true").replace("{expression: 'true'}", "'true'"),
+    "an expression beside cel": selecting("true").replace("{cel: {expression: 'true'}}", "{cel: , expression: 'true'}"),
     "bytes": selecting(f"{MEMORY} >= 42949672960"),
     "a product": selecting(f"{MEMORY} >= 24 * 1024 * 1024 * 1024 && true"),
     "a quantity": selecting(f'{MEMORY} >= quantity("40Gi")'),
@@ -158,7 +169,7 @@ spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nv
     "compareTo": selecting(f'true && {MEMORY}.compareTo(quantity("40Gi")) >= 0'),
     "a capacity as a number": selecting('device.capacity["gpu.nvidia.com"].memory >= quantity("40Gi")'),
 }  # fmt: skip
-# What `berth lint` refuses, with the reason that it gives.
+# Manifests that `berth lint` rejects, with its reason.
 REFUSED: dict[str, tuple[str, str]] = {
     "parameters, classic": (
         PARAMETERS + CLASSIC + "    parametersRef: {apiGroup: g, kind: GpuClaimParameters, name: four}"
@@ -211,6 +222,28 @@ parametersRef: {apiGroup: g, kind: DeviceClassParameters, name: p}
     "a name with dots": (
         claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + POD.replace("{name: gpu", "{name: mig-1g.5gb"),
         "the name 'mig-1g.5gb' must be a DNS label",
+    ),
+    "a template within the pod": (
+        CLASSIC + POD.replace("resourceClaimTemplateName: gpu", "claim: {template: {spec: {resourceClassName: g}}}"),
+        "write a ResourceClaimTemplate, and its name in resourceClaimTemplateName",
+    ),
+    "a variable as name": (
+        claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + POD.replace("pod1", "'${POD}'"),
+        "the name '${POD}' must have lower-case letters",
+    ),
+    "memory as a field of the device": (
+        selecting("device.memory >= 24Gi"),
+        'write device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("24Gi")) >= 0, with your driver',
+    ),
+    "a model as a field of the device": (
+        selecting('device.model == "H100"'), 'write device.attributes["gpu.nvidia.com"].model, with your driver',
+    ),
+    "memory without a domain": (
+        selecting('device.attributes["memory"].isGreaterThan(quantity("20Gi"))'),
+        'write the domain first: device.capacity["gpu.nvidia.com"].memory',
+    ),
+    "a name outside of metadata": (
+        "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nname: gpu\nspec: {}\n" + POD, "did you mean metadata.name?",
     ),
     "no source at all": (
         claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + POD.replace(", resourceClaimTemplateName: gpu", ""),

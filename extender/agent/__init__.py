@@ -3,12 +3,12 @@
 Scheduling code does not belong here.
 """
 
-from extender.agent.liveness import Liveness
+from extender.agent.agent_app import AgentApp
 from extender.agent.reader import Reader
 from extender.agent.slice_publisher import SlicePublisher
 
 __all__ = [
-    "Liveness",
+    "AgentApp",
     "Reader",
     "SlicePublisher",
 ]

@@ -10,7 +10,7 @@ The contract of `Search.run` (search.py):
   * OutOfBudget means that the search used up its steps. It is not known whether a solution exists.
 
 Semantics are those of Kubernetes' structured allocator (docs/allocation.md), with the differences that
-docs/decisions/ records. What does not belong here: Kubernetes I/O, and preferences (a caller passes them as an order).
+docs/decisions/ records. The package contains no I/O and no preferences: a caller passes them as an order.
 """
 
 from extender.allocation.choose import Preference, choose, choose_plain
@@ -27,7 +27,7 @@ from extender.allocation.hypothetical import (
 )
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, Interned, NodeInfo, NodeState, Snapshot
-from extender.allocation.offline import consumed_counters, overdrawn_counters, problem_of, usage_of
+from extender.allocation.offline import consumed_counters, counter_limits, overdrawn_counters, problem_of, usage_of
 from extender.allocation.pools import Inventory, Pool, gather, inventory
 from extender.allocation.problem import (
     UNUSED,
@@ -78,6 +78,7 @@ __all__ = [
     "choose",
     "choose_plain",
     "consumed_counters",
+    "counter_limits",
     "fast_path",
     "field_of",
     "find_class",

@@ -24,7 +24,9 @@ def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> 
         return None
     kind, value = found
     if kind in LIST_KINDS:
-        return (_SCALAR_OF[kind], frozenset(map(_plain, value))) if lists else None  # type: ignore[arg-type] # the kind says that it is a tuple
+        if not lists:
+            return None
+        return _SCALAR_OF[kind], frozenset(map(_plain, value))  # type: ignore[arg-type] # the kind of a tuple
     return kind, frozenset((_plain(value),))
 
 
@@ -59,7 +61,7 @@ class _AttributeConstraint(ABC):
 
     @abstractmethod
     def _entry(self, values: TypedSet) -> TypedSet | None:
-        """What to keep for a device with these values; None if the constraint forbids the device."""
+        """The state to keep for a device with these values; None if the constraint forbids the device."""
 
 
 class MatchAttribute(_AttributeConstraint):

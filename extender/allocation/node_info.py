@@ -46,6 +46,8 @@ class NodeState:
 
     Nodes with the same `allocation_class` get equal statuses if selectors and constraints give equal results for their
     devices. Selectors that read no identifying attribute give equal results if `attribute_class` is the same.
+    The search and the score read no more from an idle node than `hardware_class`, and no more from a node than
+    `own_class`, besides the use of the devices that the node shares with others.
     """
 
     allocation_class: Interned = field(default_factory=Interned)
@@ -53,6 +55,8 @@ class NodeState:
     hypothetical: bool = False  # whether no node of the cluster is in this state
     names: list[str] = field(default_factory=list)  # names of the nodes in this state, sorted
     number: int = field(default_factory=lambda: next(_NUMBERS))
+    hardware_class: Interned = field(default_factory=Interned)
+    own_class: Interned = field(default_factory=Interned)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +76,11 @@ class NodeInfo:
     agent_is_fresh: bool = True  # whether the agent's last report is recent
     partitions: tuple[int, ...] | None = None  # masks of GPU positions; None: Fabric Manager publishes none
     troubled: int = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
+
+    @property
+    def own_in_use(self) -> int:
+        """The number of the node's own devices that cannot be allocated exclusively."""
+        return (self.busy & ~self.inventory.shared).bit_count()
 
     def positions(self, devices: int) -> int:
         """The GPUs of a device mask, as a mask of positions in the fabric."""

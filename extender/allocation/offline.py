@@ -47,11 +47,16 @@ def consumed_counters(slices: Iterable[Slice], use: PoolUse) -> dict[CounterKey,
     return found
 
 
-def overdrawn_counters(slices: Sequence[Slice], devices: frozenset[str]) -> list[CounterKey]:
-    """Counters of which these devices together consume more than the current slices of the pool have."""
-    limits = {
+def counter_limits(slices: Iterable[Slice]) -> dict[CounterKey, int]:
+    """The counters in nanos that the current slices of a pool have."""
+    return {
         (s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()
     }
+
+
+def overdrawn_counters(slices: Sequence[Slice], devices: frozenset[str]) -> list[CounterKey]:
+    """Counters of which these devices together consume more than the current slices of the pool have."""
+    limits = counter_limits(slices)
     if not limits:
         return []
     consumed = consumed_counters(slices, PoolUse(devices))

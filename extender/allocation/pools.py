@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extender.allocation.features import Features
-from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice, newest_slices
+from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice, is_complete, newest_slices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +48,7 @@ class Inventory:
     index: Mapping[DeviceId, int]
     reachable: int  # mask of devices that the node can use; per-device node selection can exclude some
     simple: int = 0  # mask of devices for which `is_simple` is true
+    shared: int = 0  # mask of devices that name no node or another one: this node does not have them alone
     unsupported: tuple[tuple[str, int], ...] = ()  # (cause of search_observer.CAUSES, mask of devices)
 
 
@@ -95,14 +96,18 @@ def _pool(
     key: PoolKey, slices: list[Slice], whole_pool: Callable[[PoolKey], Sequence[Slice]], features: Features
 ) -> Pool | None:
     """The pool, or None if a newer generation exists that has no slice for this node."""
-    expected, generation = slices[0].slice_count, slices[0].generation
+    generation = slices[0].generation
     foreign: list[Slice] = []
-    if len(slices) != expected:
+    if not is_complete(slices):
         everything = whole_pool(key)
         if any(other.generation > generation for other in everything):
             return None
+        expected = sorted({slice_.slice_count for slice_ in slices})
+        if len(expected) > 1:
+            counts = f"{expected[0]} and {expected[-1]}"
+            return Pool(key, trouble=f"ResourceSlices of one generation have resourceSliceCount {counts}")
         current = [other for other in everything if other.generation == generation]
-        if len(current) != expected:
+        if [len(current)] != expected:
             return Pool(key, incomplete=True)
         names = {slice_.name for slice_ in slices}
         foreign = [other for other in current if other.name not in names]
@@ -182,7 +187,13 @@ def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
         if index[place.id] == bit and (not place.slice.per_device or reaches(place.device.selection, node)):
             reachable |= 1 << bit
     simple = sum(1 << bit for bit, place in enumerate(places) if is_simple(place.device))
-    return Inventory(pools, tuple(places), tuple(offsets), index, reachable, simple, _unsupported(pools, places))
+    shared = sum(
+        1 << bit
+        for bit, place in enumerate(places)
+        if node.name not in (place.slice.selection.node_name, place.device.selection.node_name)
+    )
+    unsupported = _unsupported(pools, places)
+    return Inventory(pools, tuple(places), tuple(offsets), index, reachable, simple, shared, unsupported)
 
 
 def _unsupported(pools: tuple[Pool, ...], places: Iterable[Place]) -> tuple[tuple[str, int], ...]:

@@ -24,6 +24,9 @@ class AllocatedDevices:
         self._by_holder: dict[Holder, tuple[Result, ...]] = {}
         self._by_pool: dict[PoolKey, dict[str, dict[tuple[Holder, int], Result]]] = {}
         self._holds = 0  # holders of kind HOLD
+        # Computed on demand, because thousands of nodes read the use of a pool that they share.
+        self._uses: dict[PoolKey, PoolUse] = {}
+        self._only_held: dict[PoolKey, frozenset[str]] = {}
 
     def put(self, holder: Holder, results: Iterable[Result]) -> set[PoolKey]:
         """Replace the results of a holder; admin access does not count. Returns the pools whose use changed."""
@@ -40,6 +43,9 @@ class AllocatedDevices:
             devices = self._by_pool.setdefault(key, {})
             devices.setdefault(result.device.device, {})[holder, position] = result
             touched.add(key)
+        for key in touched:
+            self._uses.pop(key, None)
+            self._only_held.pop(key, None)
         return touched
 
     def drop(self, holder: Holder) -> set[PoolKey]:
@@ -67,6 +73,9 @@ class AllocatedDevices:
 
     def pool(self, key: PoolKey) -> PoolUse:
         """The devices of a pool that are in use, exclusively or in shares."""
+        known = self._uses.get(key)
+        if known is not None:
+            return known
         devices = self._by_pool.get(key)
         if not devices:
             return UNUSED
@@ -78,14 +87,20 @@ class AllocatedDevices:
                 taken.add(device)
             if shared:
                 shares[device] = _sum(shared)
-        return PoolUse(frozenset(taken), shares)
+        found = self._uses[key] = PoolUse(frozenset(taken), shares)
+        return found
 
     def only_held(self, key: PoolKey) -> frozenset[str]:
         """Names of the devices of a pool that only holds keep in use."""
         devices = self._by_pool.get(key) if self._holds else None
         if not devices:
             return frozenset()
-        return frozenset(d for d, entries in devices.items() if all(holder[0] == HOLD for holder, _ in entries))
+        known = self._only_held.get(key)
+        if known is None:
+            known = self._only_held[key] = frozenset(
+                device for device, entries in devices.items() if all(holder[0] == HOLD for holder, _ in entries)
+            )
+        return known
 
     def holders(self, device: DeviceId) -> list[tuple[Holder, Result]]:
         """All holders of a device, with their results."""

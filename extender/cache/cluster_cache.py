@@ -16,10 +16,12 @@ from cachetools import LRUCache
 
 from extender.allocation import ChangeLog, Features, NodeInfo, NodeState, Snapshot
 from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.node_info_builder import FleetBaselineCounter, NodeInfoBuilder
+from extender.cache.fleet_baseline_counter import FleetBaselineCounter
+from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.cache.object_index import ObjectIndex
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.cache.reservations import Reservations
+from extender.cache.same_use import SameUse
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     Claim,
@@ -247,8 +249,8 @@ class ClusterCache:
         agent = next(iter(self._agent_reports.values()), inf) + self._live_memory_seconds
         return min(self.reservations.next_deadline, agent)
 
-    def believe_agents_for(self, seconds: float) -> None:
-        """Use the memory data of an agent for so many seconds after its last report."""
+    def set_live_memory_seconds(self, seconds: float) -> None:
+        """Use the memory data of an agent for `seconds` after its last report."""
         self._live_memory_seconds = seconds
         self._listener.deadline_moved()
 
@@ -287,17 +289,39 @@ class ClusterCache:
         return self._snapshot
 
     def _rebuild(self) -> None:
-        dirty, used = self.store.take_dirty_nodes()
-        if not dirty and not used:
+        dirty, used, pools = self.store.take_dirty_nodes()
+        if not dirty and not used and not pools:
             return
         dirty.update(islice(list(self.failed_nodes), _RETRIED), used & self.failed_nodes.keys())
+        changed = dirty | used
         for name in dirty:
             self._rebuild_node(name, only_use=False)
         for name in used - dirty:
             self._rebuild_node(name, only_use=True)
+        if pools:
+            changed |= self._rebuild_sharing_nodes(pools, changed)
         self._version += 1
-        self._changes.note(self._version, dirty | used)
+        self._changes.note(self._version, changed)
         self._changes.forget(self._remembered_changes)
+
+    def _rebuild_sharing_nodes(self, pools: set[PoolKey], done: Container[str]) -> set[str]:
+        """Rebuild the nodes that reach these pools, except `done`; returns their names.
+
+        A claim changes only the use of the pool. So the builder computes that once for all nodes in one state.
+        """
+        same_use, reached = SameUse(pools), set[str]()
+        for name, old in list(self._node_infos.items()):
+            changed = same_use.changed_pools(old)
+            if not changed or name in done:
+                continue
+            reached.add(name)
+            new = same_use.apply(old, changed) if name not in self.failed_nodes else None
+            if new is not None:
+                self._put_node_info(name, old, new)
+            else:
+                self._rebuild_node(name, only_use=name not in self.failed_nodes)
+                same_use.learn(old, changed, self._node_infos[name])
+        return reached
 
     def _rebuild_node(self, name: str, *, only_use: bool) -> None:
         node_infos = self._node_infos
@@ -314,7 +338,10 @@ class ClusterCache:
         except Exception as error:  # noqa: BLE001 - a fault in one node's objects must not stop the other nodes
             self.failed_nodes[name] = f"{type(error).__name__}: {error}"[:_SHOWN]
             return
-        node_infos[name] = new
+        self._put_node_info(name, old, new)
+
+    def _put_node_info(self, name: str, old: NodeInfo | None, new: NodeInfo) -> None:
+        self._node_infos[name] = new
         self._move_state(name, old, new)
         self._fleet.replace(old, new)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from extender.allocation import (
     AllocatedState,
     CounterKey,
     Features,
-    FleetBaseline,
     Interned,
     Inventory,
     NodeInfo,
@@ -31,11 +29,9 @@ from extender.allocation import (
 )
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.object_index import ObjectIndex
-from extender.cache.request_mix_estimator import RequestMixEstimator
-from extender.fabric import Graphs, best_gbps, choose_fabric, gpu_uuid, live_fabric
-from extender.model import Device, DeviceId, Fabric, Graph, Node, PoolKey, RequestMix, Slice, newest_slices
+from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
+from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source, newest_slices
 
-T = TypeVar("T")
 Interns = WeakValueDictionary[Hashable, Interned]
 _PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 
@@ -77,6 +73,7 @@ class NodeInfoBuilder:
         self._attribute_classes: Interns = WeakValueDictionary()
         self._hardware_classes: Interns = WeakValueDictionary()
         self._allocation_classes: Interns = WeakValueDictionary()
+        self._own_classes: Interns = WeakValueDictionary()
         self._states: WeakValueDictionary[tuple[Interned, Interned], NodeState] = WeakValueDictionary()
         self._counters: dict[PoolKey, _Counters] = {}
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
@@ -103,16 +100,12 @@ class NodeInfoBuilder:
         agent_is_fresh = node.name not in store.silent_agents
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
         consumed = tuple(one.digest for one in counted.values())
-        key = (
-            hardware.hardware_class,
-            _share_digest(found, pools),
-            busy,
-            held,
-            consumed,
-            drift,
-            tuple(overuse.items()),
-        )
-        state = self._state(_interned(self._allocation_classes, key), hardware.attribute_class)
+        shares, live = _share_digest(found, pools), (drift, tuple(overuse.items()))
+        # What the score reads from the node, besides the use of the devices that it shares with others.
+        own = busy & (~found.shared | _mask(gpu_bits))
+        own_class = _interned(self._own_classes, (hardware.hardware_class, shares, own, *live))
+        key = (hardware.hardware_class, shares, busy, held, consumed, *live)
+        state = self._state(_interned(self._allocation_classes, key), hardware, own_class)
         return NodeInfo(
             node,
             found,
@@ -141,6 +134,7 @@ class NodeInfoBuilder:
         tables: dict[str, Sized] = {
             "states": self._states,
             "allocation_classes": self._allocation_classes,
+            "own_classes": self._own_classes,
             "hardware_classes": self._hardware_classes,
             "attribute_classes": self._attribute_classes,
             "hardware": self._hardware,
@@ -148,11 +142,16 @@ class NodeInfoBuilder:
         }
         return {name: len(table) for name, table in tables.items()}
 
-    def _state(self, allocation_class: Interned, attribute_class: Interned) -> NodeState:
-        key = allocation_class, attribute_class
+    def _state(self, allocation_class: Interned, hardware: _Hardware, own_class: Interned) -> NodeState:
+        key = allocation_class, hardware.attribute_class
         found = self._states.get(key)
         if found is None:
-            found = self._states[key] = NodeState(allocation_class, attribute_class)
+            found = self._states[key] = NodeState(
+                allocation_class,
+                hardware.attribute_class,
+                hardware_class=hardware.hardware_class,
+                own_class=own_class,
+            )
         return found
 
     # -- the inventory ---------------------------------------------------------------------------------------
@@ -193,7 +192,7 @@ class NodeInfoBuilder:
     def _hardware_of(self, node: Node, store: ObjectIndex, found: Inventory) -> _Hardware:
         known, live = self._hardware.get(node.name), store.fabric.get(node.name)
         if known is None or known.inventory is not found or known.live is not live:
-            fabric, gpu_bits = self._fabric(node.name, live, found, store)
+            fabric, gpu_bits = self._fabric(node.name, live, found, store, known)
             partitions = _partitions(found, gpu_bits)
             hardware_class = self._hardware_class(found, fabric, gpu_bits, partitions)
             seen = (
@@ -217,17 +216,18 @@ class NodeInfoBuilder:
         return known
 
     def _fabric(
-        self, node: str, live: Slice | None, found: Inventory, store: ObjectIndex
+        self, node: str, live: Slice | None, found: Inventory, store: ObjectIndex, known: _Hardware | None
     ) -> tuple[Fabric | None, tuple[int, ...]]:
-        gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
-        devices = [device for _, device in gpus]
-        reported = self._agent_fabric(node, live, devices, store)
-        if not gpus:
-            return None, ()
-        fabric = choose_fabric(reported, devices, self._graphs)
+        gpus = _whole_gpus(found)
+        devices = list(gpus.values())
+        if known is not None and _reads_the_same(known, live, devices, node, store):
+            fabric: Fabric | None = known.fabric
+        else:
+            reported = self._agent_fabric(node, live, devices, store)
+            fabric = choose_fabric(reported, devices, self._graphs) if gpus else None
         if fabric is None:
             return None, ()
-        bits = {gpu_uuid(device): bit for bit, device in gpus}
+        bits = {gpu_uuid(device): bit for bit, device in gpus.items()}
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
     def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device], store: ObjectIndex) -> Fabric | None:
@@ -261,6 +261,33 @@ def _amounts(pool: Pool) -> bytes:
     return _digest(sets) if sets else b""
 
 
+def _whole_gpus(found: Inventory) -> dict[int, Device]:
+    """The whole GPUs of an inventory by device bit, ascending."""
+    return {bit: place.device for bit, place in enumerate(found.places) if gpu_uuid(place.device)}
+
+
+def _reads_the_same(
+    known: _Hardware, live: Slice | None, gpus: Sequence[Device], node: str, store: ObjectIndex
+) -> bool:
+    """Whether the choice of the fabric would read what it read for `known`. Most changes touch no GPU.
+
+    The answer is False for a node whose agent was not believed: its problem may have gone.
+    """
+    if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
+        return False
+    if any(store.publishers.get(gpu.uuid, node) != node for gpu in known.fabric.gpus if live is not None):
+        return False
+    before = list(_whole_gpus(known.inventory).values())
+    return len(before) == len(gpus) and all(
+        a.name == b.name and a.attributes is b.attributes for a, b in zip(before, gpus, strict=True)
+    )
+
+
+def _mask(bits: Iterable[int]) -> int:
+    """The mask of these bits; -1 stands for none."""
+    return sum(1 << bit for bit in bits if bit >= 0)
+
+
 def _interned(table: Interns, key: Hashable) -> Interned:
     """The interned object of a key. The table holds it weakly: it lives as long as another reference."""
     found = table.get(key)
@@ -270,7 +297,7 @@ def _interned(table: Interns, key: Hashable) -> Interned:
 
 
 def _kind(device: Device, pool: int) -> Hashable:
-    """What search and scoring read from a device, without selectors and constraints."""
+    """The facts that search and scoring read from a device, without selectors and constraints."""
     return (
         pool,
         device.capacity,
@@ -336,46 +363,3 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
 
 def _same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
     return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
-
-
-class FleetBaselineCounter:
-    """Counts the hardware of all nodes, so that the FleetBaseline follows node changes at low cost."""
-
-    def __init__(self) -> None:
-        self._graphs: Counter[Graph] = Counter()
-        self._memory: Counter[int] = Counter()
-        self._baseline: FleetBaseline | None = None
-
-    def replace(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
-        if old is not None and new is not None and old.fabric is new.fabric and old.inventory is new.inventory:
-            return
-        for node_info, amount in ((old, -1), (new, 1)):
-            if node_info is None or node_info.fabric is None:
-                continue
-            self._add(self._graphs, node_info.fabric.graph, amount)
-            places = node_info.inventory.places
-            for memory in {places[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0}:
-                self._add(self._memory, memory, amount)
-
-    def _add(self, counts: Counter[T], key: T, amount: int) -> None:
-        before = counts[key]
-        counts[key] = before + amount
-        if not counts[key]:
-            del counts[key]
-        if not before or not before + amount:
-            self._baseline = None
-
-    def fleet(self, estimator: RequestMixEstimator) -> FleetBaseline:
-        mix = estimator.mix(max(self._memory, default=0))
-        if self._baseline is None or self._baseline.request_mix is not mix:
-            self._baseline = _fleet(self._graphs, self._memory, mix)
-        return self._baseline
-
-
-def _fleet(graphs: Iterable[Graph], memory: Iterable[int], mix: RequestMix) -> FleetBaseline:
-    best: dict[int, float] = {}
-    for graph in graphs:
-        for count in range(2, graph.size + 1):
-            best[count] = max(best.get(count, 0.0), best_gbps(graph, (1 << graph.size) - 1, count))
-    known = [amount for amount in memory if amount]
-    return FleetBaseline(best, min(known, default=0), max((g.size for g in graphs), default=0), mix)

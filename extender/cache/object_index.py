@@ -6,9 +6,11 @@ Each kind has one `put` method. It takes the new object, or None for a deletion,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+
+from cachetools import LRUCache
 
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.scheduling_queue import SchedulingQueue
@@ -17,6 +19,7 @@ from extender.fabric import agent_slice, gpu_uuid
 from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
 
 ALL_NODES = "*"
+_LABELS = 64  # whose nodes are remembered
 _MAX_AGENT_SLICES = 8  # per node; an agent publishes one
 
 
@@ -24,11 +27,13 @@ class ObjectIndex:
     """All objects as of the last event.
 
     `dirty` are the nodes whose NodeInfo must be built again, `used` those where only the allocated devices changed.
+    `used_pools` are the pools without a single node whose allocated devices changed.
     """
 
     def __init__(self, allocated_devices: AllocatedDevices) -> None:
         self._allocated_devices = allocated_devices
         self.slices: dict[str, Slice] = {}  # as published
+        self._names: dict[str, dict[str, set[str]]] = {}  # names of the published slices by driver and pool
         self.rules: dict[str, TaintRule] = {}
         self._effective: dict[str, Slice] = {}  # with the taints of rules; all other indexes use these
         self.pools: dict[PoolKey, dict[str, Slice]] = {}
@@ -42,7 +47,8 @@ class ObjectIndex:
         # (namespace, GroupKey.on_claims) to claims with their node.
         self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}
         self.nodes_version = 0
-        self._by_label: dict[str, tuple[int, Mapping[str, frozenset[str]]]] = {}
+        # The labels come from pods and PodGroups, so any tenant can name a new one.
+        self._by_label: LRUCache[str, tuple[int, Mapping[str, frozenset[str]]]] = LRUCache(_LABELS)
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID
@@ -64,6 +70,7 @@ class ObjectIndex:
         self.classes_version = 0
         self.dirty: set[str] = set()
         self.used: set[str] = set()
+        self.used_pools: set[PoolKey] = set()
         self.gone_slices: set[str] = set()  # names
         self.gone_pods: set[str] = set()  # UIDs
 
@@ -74,17 +81,23 @@ class ObjectIndex:
 
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """Mark the nodes of these pools: the use of their devices changed."""
-        self.used |= self.nodes_of(keys)
+        for key in keys:
+            nodes = self.nodes_of((key,))
+            if ALL_NODES in nodes:
+                self.used_pools.add(key)
+            self.used |= nodes - {ALL_NODES}
 
     def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
         """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""
         return {slice_.selection.node_name or ALL_NODES for key in keys for slice_ in self.pools.get(key, {}).values()}
 
-    def take_dirty_nodes(self) -> tuple[set[str], set[str]]:
-        """Return and clear the marks: nodes to build again, and nodes where only the use changed."""
-        dirty, used = (set(self.nodes) | names if ALL_NODES in names else names for names in (self.dirty, self.used))
-        self.dirty, self.used = set(), set()
-        return dirty, used - dirty
+    def take_dirty_nodes(self) -> tuple[set[str], set[str], set[PoolKey]]:
+        """Return and clear the marks: nodes to build again, nodes where only the use changed, and `used_pools`."""
+        dirty, used, pools = self.dirty, self.used, self.used_pools
+        if ALL_NODES in dirty:
+            dirty = dirty | self.nodes.keys()
+        self.dirty, self.used, self.used_pools = set(), set(), set()
+        return dirty, used - dirty, pools
 
     def take_changed_groups(self) -> tuple[dict[GroupKey, set[str]], set[GroupKey]]:
         """Return and clear `changed_members` and `resized_groups`."""
@@ -98,17 +111,36 @@ class ObjectIndex:
         """Put a rule, and compute the taints of the slices that the old or the new rule matches."""
         old = self.rules.get(name)
         _replace(self.rules, name, new)
-        for slice_ in list(self.slices.values()):
-            if any(rule is not None and _concerns(rule, slice_) for rule in (old, new)):
-                self.put_slice(slice_.name, slice_)
+        rules = [rule for rule in (old, new) if rule is not None]
+        for slice_name in {found for rule in rules for found in self._slices_of(rule)}:
+            slice_ = self.slices[slice_name]
+            if any(_concerns(rule, slice_) for rule in rules):
+                self.put_slice(slice_name, slice_)
+
+    def _forget_name(self, old: Slice) -> None:
+        driver, pool = old.pool
+        self._names[driver][pool].discard(old.name)
+        if not self._names[driver][pool]:
+            del self._names[driver][pool]
+        if not self._names[driver]:
+            del self._names[driver]
+
+    def _slices_of(self, rule: TaintRule) -> Iterator[str]:
+        """Names of the slices of the rule's driver and pool."""
+        for driver in (rule.driver,) if rule.driver else self._names:
+            pools = self._names.get(driver, {})
+            for pool in (rule.pool,) if rule.pool else pools:
+                yield from pools.get(pool, ())
 
     def put_slice(self, name: str, new: Slice | None) -> None:
         old = self._effective.pop(name, None)
         if old is not None:
             self._unindex(old)
             self.gone_slices.add(name)
+            self._forget_name(old)
         _replace(self.slices, name, new)
         if new is not None:
+            self._names.setdefault(new.pool.driver, {}).setdefault(new.pool.name, set()).add(name)
             self._effective[name] = effective = _tainted(new, self.rules.values())
             self._index(name, effective)
 
@@ -220,6 +252,11 @@ class ObjectIndex:
             self.dirty.add(name)
             self.nodes_version += 1
             _replace(self.nodes, name, new)
+
+    @property
+    def remembered_labels(self) -> int:
+        """For how many labels `nodes_by` remembers its result."""
+        return len(self._by_label)
 
     def nodes_by(self, label: str) -> Mapping[str, frozenset[str]]:
         """Node names by the value of a label. Computed on demand, and again after a change of the nodes."""

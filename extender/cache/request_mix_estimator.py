@@ -1,4 +1,6 @@
-"""The expected request mix, learned from the cluster's recent claims.
+"""The expected request mix, learned from the cluster's recent allocated claims.
+
+Claims that no pod uses are easy to create, so they do not count. A namespace with many claims replaces its own first.
 
 Shares are rounded, and the mix changes only after a share moved far: every change of the mix invalidates all scores
 that rankings store.
@@ -6,7 +8,7 @@ that rankings store.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 
 from extender.model import (
     DEFAULT_MIX,
@@ -14,6 +16,7 @@ from extender.model import (
     WHOLE,
     Claim,
     DeviceRequest,
+    FairCache,
     RequestMix,
     RequestShape,
     amount_of_memory,
@@ -28,15 +31,19 @@ _EIGHTH = WHOLE // 8  # fractions of a GPU are rounded up to multiples of this
 
 
 class RequestMixEstimator:
-    """Counts the requests of the last claims, as (number of GPUs, bytes of memory of a shared GPU or 0)."""
+    """Counts the requests of the last allocated claims, as (number of GPUs, bytes of memory of a shared GPU or 0)."""
 
     def __init__(self, window: int = _WINDOW) -> None:
-        self._window = window
-        self._claims: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        # UID of a claim to its request.
+        self._claims: FairCache[str, tuple[int, int]] = FairCache(window)
         self._counts: Counter[tuple[int, int]] = Counter()
         self._changed = False
         self._mix = DEFAULT_MIX
         self._is_external = False
+
+    def __len__(self) -> int:
+        """How many different requests are counted."""
+        return len(self._counts)
 
     def use(self, mix: RequestMix) -> None:
         """Use the mix that another process learned, and stop learning."""
@@ -45,16 +52,20 @@ class RequestMixEstimator:
             self._mix = mix
 
     def observe(self, claim: Claim) -> None:
-        """Count a claim. A known UID is ignored."""
-        requested = _requested(claim) if claim.uid not in self._claims else None
+        """Count a claim, if it is allocated. A known UID is ignored."""
+        if claim.allocation is None or claim.uid in self._claims:
+            return
+        requested = _requested(claim)
         if requested is None:
             return
-        self._claims[claim.uid] = requested
         self._counts[requested] += 1
         self._changed = True
-        if len(self._claims) > self._window:
-            _, oldest = self._claims.popitem(last=False)
-            self._counts[oldest] -= 1
+        dropped = self._claims.put(claim.key.namespace, claim.uid, requested)
+        if dropped is not None:
+            _, lost = dropped
+            self._counts[lost] -= 1
+            if not self._counts[lost]:
+                del self._counts[lost]
 
     def mix(self, most_memory: int) -> RequestMix:
         """The expected request mix; the same object until it changes. `most_memory` is in bytes, of the largest GPU."""

@@ -130,6 +130,11 @@ class Checker(ast.Visitor[t.Type]):
             if not self._bindings.assignable(have, want):
                 continue
             chosen.append(overload)
+            unknown = any(
+                t.is_dynamic(h) and any(map(t.has_variable, w.params)) for h, w in zip(have, want, strict=True)
+            )
+            if unknown and node.function != "orValue":  # orValue() checks its result when it runs
+                gives = t.with_dyn(gives)
             given = self._resolved(gives)
             if result is None:
                 result = given
@@ -303,7 +308,7 @@ class Checker(ast.Visitor[t.Type]):
     def optional_map(self, node: ast.OptionalMap) -> t.Type:
         target = self._resolved(self.visit(node.target))
         inner = t.unwrap_optional(target)
-        if inner is None and not t.is_dynamic(target):
+        if not self._bindings.assignable((target,), (t.optional_of(self._bindings.fresh()),)):
             name = "optFlatMap" if node.flat else "optMap"
             return self._fail(node, f"found no matching overload for '{name}' applied to '{target}.()'")
         saved = self._declare({node.name: inner if inner is not None else t.DYN})
@@ -311,9 +316,9 @@ class Checker(ast.Visitor[t.Type]):
         self._variables = saved
         if not node.flat:
             return t.optional_of(body)
-        if t.unwrap_optional(body) is None and not t.is_dynamic(body):
+        if not self._bindings.assignable((body,), (t.optional_of(self._bindings.fresh()),)):
             return self._mismatch(node.body, t.optional_of(t.DYN), body)
-        return body
+        return self._resolved(body)
 
     def _declare(self, names: dict[str, t.Type]) -> dict[str, t.Type]:
         """Open a scope. Returns the variables of the outer scope, which the caller restores."""

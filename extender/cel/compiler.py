@@ -16,14 +16,16 @@ from extender.cel.checker import qualified
 from extender.cel.environment import Environment
 from extender.cel.errors import EvalError
 from extender.cel.frame import FIRST_INPUT, Closure, Frame, spend
+from extender.cel.library.operators import index_any, optional_any
 from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
 from extender.cel.messages import make_message
-from extender.cel.overloads import Overload
+from extender.cel.overloads import Overload, fits
 from extender.cel.pricing import MESSAGE_COST
 from extender.cel.specialize import Constant, specialized
 from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight
 
+_INDEX: dict[str, Callable[..., Any]] = {"_[_]": index_any, "_[?_]": optional_any}
 _LOGIC = {"_&&_": conjunction, "_||_": disjunction}
 _FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp", "null", "struct"})
 _SMALL_TEXT = 64  # characters of a text that costs nothing; no attribute of a device is longer
@@ -111,7 +113,8 @@ class Compiler(ast.Visitor[Closure]):
         if name == "@in" and isinstance(node.args[1], ast.ListLiteral) and not node.args[1].items:
             return lambda _: False
         if name in ("or", "orValue") and node.target is not None:
-            return _lazy_or(self.visit(node.target), self.visit(node.args[0]), whole=name == "or")
+            left, right = self.visit(node.target), self.visit(node.args[0])
+            return _lazy_or(left, right) if name == "or" else _lazy_or_value(left, right, node)
         return self._apply(node)
 
     def _apply(self, node: ast.Call) -> Closure:
@@ -126,7 +129,8 @@ class Compiler(ast.Visitor[Closure]):
             if all(_certain(part, want) for part, want in zip(node.parts, overload.args, strict=True)):
                 paid = charged(overload, grows=_may_grow([*node.parts, node]))
                 return _direct(overload.apply, args) if paid is None else _paying(paid, args)
-        return _dispatch(node.chosen, args)
+        index = _INDEX.get(node.function)
+        return _direct(index, args) if index is not None else _dispatch(node.chosen, args)
 
     # -- literals -------------------------------------------------------------------------------------------
 
@@ -162,6 +166,8 @@ class Compiler(ast.Visitor[Closure]):
                     found[hashed] = item
                 elif _box(item).present:
                     found[hashed] = item.value
+                else:
+                    found.pop(hashed, None)
             return make_map(frame, found)
 
         return build
@@ -219,7 +225,7 @@ class Compiler(ast.Visitor[Closure]):
                 return NONE
             frame[slot] = box.value
             value = body(frame)
-            return _box(value) if flat else Optional(value)
+            return value if flat else Optional(value)
 
         return run
 
@@ -309,13 +315,32 @@ def _box(value: Any) -> Optional:
     raise EvalError("no such overload")
 
 
-def _lazy_or(left: Closure, right: Closure, *, whole: bool) -> Closure:
-    def run(frame: Frame) -> Any:
+def _lazy_or(left: Closure, right: Closure) -> Closure:
+    def run(frame: Frame) -> Optional:
         box = _box(left(frame))
-        if box.present:
-            return box if whole else box.value
-        other = right(frame)
-        return _box(other) if whole else other
+        return box if box.present else _box(right(frame))
+
+    return run
+
+
+def _lazy_or_value(left: Closure, right: Closure, node: ast.Call) -> Closure:
+    """As in the reference, a value that is no optional is the result. The compiler relies on the type of the node: a
+    value of another type is an error.
+    """
+    assert node.target is not None
+    assert node.type is not None
+    type_, is_certain = node.type, node.target.type is not None and not t.is_dynamic(node.target.type)
+    can_tell = type_.kind in _FIXED_SIZE | {"string", "bytes", "dyn", "any"}  # of a list, `fits` looks at one item
+
+    def run(frame: Frame) -> Any:
+        value = left(frame)
+        if type(value) is Optional:
+            if not value.present:
+                return right(frame)
+            value = value.value
+        if is_certain or (can_tell and fits(value, type_)):
+            return value
+        raise EvalError("no such overload")
 
     return run
 
@@ -324,7 +349,7 @@ def _selection(operand: Closure, field: str) -> Closure:
     def run(frame: Frame) -> Any:
         value = operand(frame)
         if type(value) is Optional:
-            return _optional_field(value.value, field) if value.present else NONE
+            return optional_any(value, field)
         if not isinstance(value, dict):
             raise EvalError("no such overload")
         try:
@@ -336,35 +361,8 @@ def _selection(operand: Closure, field: str) -> Closure:
 
 
 def _optional_selection(operand: Closure, field: str) -> Closure:
-    def run(frame: Frame) -> Any:
-        value = operand(frame)
-        if type(value) is Optional:
-            return _optional_field(value.value, field) if value.present else NONE
-        return _optional_field(value, field)
-
-    return run
-
-
-def _optional_field(value: Any, field: str) -> Optional:
-    if not isinstance(value, dict):
-        raise EvalError("no such overload")
-    try:
-        return Optional(value[field])
-    except KeyError:
-        return NONE
+    return lambda frame: optional_any(operand(frame), field)
 
 
 def _presence(operand: Closure, field: str) -> Closure:
-    def run(frame: Frame) -> bool:
-        value = operand(frame)
-        if type(value) is Optional:
-            value = value.value if value.present else None
-        if not isinstance(value, dict):
-            return False
-        try:
-            value[field]
-        except KeyError:
-            return False
-        return True
-
-    return run
+    return lambda frame: optional_any(operand(frame), field).present

@@ -54,19 +54,20 @@ class Overload:
     traits: Traits = Traits()
 
     def accepts(self, values: tuple[object, ...]) -> bool:
-        """Whether these run-time values fit the signature. The first item of a list decides for all its items."""
-        return len(values) == len(self.args) and all(map(_fits, values, self.args))
+        """Whether these run-time values fit the signature."""
+        return len(values) == len(self.args) and all(map(fits, values, self.args))
 
 
-def _fits(value: object, type_: Type) -> bool:
+def fits(value: object, type_: Type) -> bool:
+    """Whether a run-time value has this type. The first item of a list decides for all its items."""
     kind = type_.kind
     if kind in ("dyn", "any", "var"):
         return True
     name = type_name(value)
     if kind == "list" and name == "list":
-        return not value or _fits(value[0], type_.params[0])  # type: ignore[index] # type_name says it is a list
+        return not value or fits(value[0], type_.params[0])  # type: ignore[index] # type_name says it is a list
     if isinstance(value, Optional) and value.present and type_.params:
-        return name == type_.name and _fits(value.value, type_.params[0])
+        return name == type_.name and fits(value.value, type_.params[0])
     if kind in ("struct", "opaque"):
         return name == type_.name
     return name == _RUNTIME_NAMES.get(kind)

@@ -42,6 +42,7 @@ RESERVED = frozenset(
         "while",
     }
 )
+_WORDS = {"and": "&&", "or": "||"}
 _KEYWORDS = {"true": True, "false": False, "null": None}
 _LEVELS = {"||": 1, "&&": 2, "in": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5}
 _LEVELS |= dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3)
@@ -88,7 +89,12 @@ class _Parser:
 
     def unexpected(self, wanted: str) -> CompileError:
         token = self.token
-        return self.fail(token.offset, f"Syntax error: mismatched input '{token.text}' expecting {wanted}")
+        return self.fail(token.offset, f"Syntax error: mismatched input '{token.text}' expecting {wanted}{self.hint()}")
+
+    def hint(self) -> str:
+        """What to write for a word of other languages; '' for other tokens."""
+        operator = _WORDS.get(self.token.text)
+        return f": write {operator}, not {self.token.text}" if operator else ""
 
     def sees(self, text: str) -> bool:
         token = self.token
@@ -111,7 +117,8 @@ class _Parser:
     def whole(self) -> Node:
         node = self.expression()
         if self.token.kind != "end":
-            raise self.fail(self.token.offset, f"Syntax error: extraneous input '{self.token.text}' expecting <EOF>")
+            problem = f"Syntax error: extraneous input '{self.token.text}' expecting <EOF>{self.hint()}"
+            raise self.fail(self.token.offset, problem)
         return node
 
     def expression(self) -> Node:

@@ -22,8 +22,10 @@ _CONSTANT_EQUALITY = frozenset({"kubernetes.Quantity", "kubernetes.Semver", "net
 
 
 class Argument(NamedTuple):
-    """What the estimator knows of an argument: its type, the largest size of the value and of its items, and the
-    value of a literal. A size counts characters, bytes or items."""
+    """The type of an argument, the largest size of its value and of its items, and the value of a literal.
+
+    A size counts characters, bytes or items.
+    """
 
     type: Type
     size: int

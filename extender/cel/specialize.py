@@ -16,7 +16,7 @@ from extender.cel.frame import BUDGET, Closure, Frame, spend
 from extender.cel.library.text import matches, regex
 from extender.cel.overloads import Overload
 from extender.cel.pricing import pattern_units
-from extender.cel.values import UInt, equal, not_equal
+from extender.cel.values import UInt, equal, not_equal, require_hash
 from extender.model import Quantity, Semver
 
 _REMEMBERED_TEXTS = 64  # values of one attribute for which a pattern remembers its answer
@@ -85,9 +85,15 @@ def _equality(node: ast.Call, args: list[Closure]) -> Closure | None:
 
 def hashed_constants(items: ast.ListLiteral) -> list[object]:
     """The values of a list of constants from which the reference makes a set; empty where it makes none."""
-    values = [item.value for item in items.items if isinstance(item, ast.Literal)]
+    values = [item.value for item in map(_without_dyn, items.items) if isinstance(item, ast.Literal)]
     hashed = len(values) == len(items.items) and all(type(value) in _HASHED for value in values)
     return values if hashed else []
+
+
+def _without_dyn(node: ast.Node) -> ast.Node:
+    while isinstance(node, ast.Call) and node.function == "dyn":
+        (node,) = node.args
+    return node
 
 
 def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
@@ -107,12 +113,8 @@ def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
 
 
 def is_among(constants: Collection[object], value: object) -> bool:
-    """Whether a value equals one of the constants.
-
-    Raises EvalError for a version: the reference looks constants up by hash, and a Semver has none in Go.
-    """
-    if type(value) is Semver:
-        raise EvalError("internal error: hash of unhashable type kubernetes.Semver")
+    """Whether a value equals one of the constants, which the reference looks up by hash. Raises EvalError."""
+    require_hash(value)
     return any(equal(constant, value) for constant in constants)
 
 

@@ -61,6 +61,15 @@ def wrapper_of(item: Type) -> Type:
     return Type("wrapper", params=(item,))
 
 
+def has_variable(type_: Type) -> bool:
+    return type_.kind == "var" or any(map(has_variable, type_.params))
+
+
+def with_dyn(type_: Type) -> Type:
+    """The type with dyn in place of its variables."""
+    return DYN if type_.kind == "var" else Type(type_.kind, type_.name, tuple(map(with_dyn, type_.params)))
+
+
 def is_dynamic(type_: Type) -> bool:
     return type_.kind in ("dyn", "any", "error")
 

@@ -16,6 +16,8 @@ from extender.cel.errors import EvalError
 from extender.model import Quantity, Semver
 
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+# The range of a timestamp: 0001-01-01T00:00:00 to the end of 9999, relative to the epoch.
+FIRST_NANOS, LAST_NANOS = -62135596800 * 10**9, 253402300799 * 10**9 + 10**9 - 1
 
 
 class UInt(int):
@@ -24,13 +26,15 @@ class UInt(int):
     __slots__ = ()
 
 
-class Duration(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Duration:
     """Nanoseconds."""
 
     nanos: int
 
 
-class Timestamp(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Timestamp:
     """Nanoseconds since 1970-01-01T00:00:00Z."""
 
     nanos: int
@@ -135,6 +139,7 @@ class Format:
 
 _ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address)
 _OPAQUE_EQUALITY = (Quantity, Semver, Url, Cidr, Format, *_ADDRESSES)
+_UNHASHABLE = (bytes, Semver, Format)  # in Go
 _TYPE_NAMES: dict[type, str] = {
     bool: "bool",
     int: "int",
@@ -172,8 +177,10 @@ def type_name(value: object) -> str:
 def equal(left: object, right: object) -> bool:
     """CEL equality: numbers are equal by value, values of other types never. Raises EvalError for a value of a type of
     Kubernetes' library, such as a Quantity, with a value of another type other than null."""
-    if left is None or right is None:
-        return left is right
+    return left is right if left is None or right is None else _equal(left, right)
+
+
+def _equal(left: object, right: object) -> bool:
     a, b = type(left), type(right)
     if a in _OPAQUE_EQUALITY and b is not a and not (a in _ADDRESSES and b in _ADDRESSES):
         raise EvalError("no such overload")
@@ -195,19 +202,27 @@ def equal(left: object, right: object) -> bool:
 
 
 def _equal_lists(left: Sequence[object], right: Sequence[object]) -> bool:
-    return len(left) == len(right) and all(equal(x, y) for x, y in zip(left, right, strict=True))
+    return len(left) == len(right) and all(_equal_items(x, y) for x, y in zip(left, right, strict=True))
 
 
 def _equal_maps(left: dict[object, object], right: dict[object, object]) -> bool:
     if len(left) != len(right):
         return False
-    return all(key in right and equal(value, right[key]) for key, value in left.items())
+    return all(key in right and _equal_items(value, right[key]) for key, value in left.items())
+
+
+def _equal_items(left: object, right: object) -> bool:
+    """As in the reference, items of lists and maps that cannot be compared are equal."""
+    try:
+        return equal(left, right)
+    except EvalError:
+        return True
 
 
 def _equal_optionals(left: Optional, right: Optional) -> bool:
     if not (left.present and right.present):
         return left.present == right.present
-    return equal(left.value, right.value)
+    return _equal(left.value, right.value)
 
 
 def same(left: object, right: object) -> bool:
@@ -244,8 +259,14 @@ def key_of(value: object) -> object:
 
 
 def literal_key(value: object) -> object:
-    """A key in a map literal: there the reference accepts any value that can be compared."""
-    return value if isinstance(value, Quantity | Semver) else key_of(value)
+    """A key in a map literal; there a Quantity is a key, too."""
+    return value if isinstance(value, Quantity) else key_of(value)
+
+
+def require_hash(value: object) -> None:
+    """Raises EvalError for a value that the reference cannot look up by hash."""
+    if type(value) in _UNHASHABLE:
+        raise EvalError(f"internal error: hash of unhashable type {type_name(value)}")
 
 
 class _BoolKey(NamedTuple):

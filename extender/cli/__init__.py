@@ -1,1 +1,1 @@
-"""The command line: one file a command, plus printers. What does not belong here: logic."""
+"""The command line: one file for each command, and printers. The package contains no logic."""

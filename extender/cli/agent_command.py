@@ -9,7 +9,7 @@ from typing import Annotated
 import pynvml
 import typer
 
-from extender.agent import Liveness, Reader, SlicePublisher
+from extender.agent import AgentApp, Reader, SlicePublisher
 from extender.cli.addresses import parse_listen, parse_node
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cluster import ApiClient, load_credentials
@@ -24,7 +24,8 @@ def agent_command(
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="This node's name (the downward API's spec.nodeName).")],
     kubeconfig: Kubeconfig = None,
     probes: Annotated[
-        str, typer.Option(help="The address of the liveness probe, without TLS.", metavar="HOST:PORT")
+        str,
+        typer.Option(help="The address of the liveness probe and of the metrics, without TLS.", metavar="HOST:PORT"),
     ] = "127.0.0.1:8886",
 ) -> None:
     """Publish this node's NVLinks and GPU memory as a ResourceSlice.
@@ -45,6 +46,6 @@ async def _run(node: str, kubeconfig: Path | None, probes: tuple[str, int]) -> N
         publisher = SlicePublisher(client, node, Reader(pynvml).read)
         supervisor.start("publisher", publisher.run)
         try:
-            await serve_all({server(Liveness(publisher), probes, PROBES): sockets})
+            await serve_all({server(AgentApp(publisher, supervisor), probes, PROBES): sockets})
         finally:
             await supervisor.stop()

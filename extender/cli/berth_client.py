@@ -24,7 +24,9 @@ _ERROR_BYTES = 1024  # of an error's text
 
 
 class NodeReply(BaseModel):
-    """A node of the fleet. `gpus` has one letter per GPU: see `berth nodes`."""
+    """A node of the fleet. `gpus` has one letter per GPU: f free, h held, u allocated, 1 to 9 tenths of the memory
+    allocated in shares, d in use without a claim (drift), x unhealthy.
+    """
 
     name: str
     product: str
@@ -63,7 +65,9 @@ class FleetReply(BaseModel):
 
 
 class ClaimReply(BaseModel):
-    """One claim in the reply to GET /v1/claims."""
+    """One claim in the reply to GET /v1/claims. Devices are driver/pool/device. `ours`: a Berth process allocated it;
+    `problem`: what is invalid in it.
+    """
 
     claim: str
     devices: list[str]
@@ -73,7 +77,7 @@ class ClaimReply(BaseModel):
 
 
 class PolicyStatusReply(BaseModel):
-    """The reply to GET /v1/policy."""
+    """The reply to GET /v1/policy. `problem` says why a newer policy was rejected; it is empty if none was."""
 
     generation: int
     problem: str
@@ -83,7 +87,7 @@ class PolicyStatusReply(BaseModel):
 
 
 class ScorePartReply(BaseModel):
-    """One part of a score."""
+    """One part of a score, between 0 and 1, with its sentence."""
 
     name: str
     value: float
@@ -125,7 +129,9 @@ class PolicyDiffReply(BaseModel):
 
 
 class NodeGroupReply(BaseModel):
-    """Nodes that are unschedulable for the same reason."""
+    """Nodes that are unschedulable for the same reason: how many, some names, and the devices of one of them with the
+    cause of each.
+    """
 
     nodes: int
     reason: str
@@ -134,7 +140,9 @@ class NodeGroupReply(BaseModel):
 
 
 class AttemptReply(BaseModel):
-    """One reply to a filter request."""
+    """One reply to a filter request, at a time as RFC 3339: `fitting` of the `asked` nodes were returned. `reasons` are
+    the most frequent ones in the fleet, with their numbers of nodes.
+    """
 
     at: str
     fitting: int
@@ -152,7 +160,7 @@ class DecisionReply(BaseModel):
 
 
 class ExplanationReply(BaseModel):
-    """One explanation in the reply to POST /v1/explain."""
+    """One explanation of a pod in the reply to POST /v1/explain."""
 
     pod: str
     outcome: str
@@ -170,7 +178,9 @@ class ExplanationReply(BaseModel):
 
 
 class GroupMemberReply(BaseModel):
-    """A pod of a group."""
+    """A pod of a group. `state` is bound, held, binding, waiting, gated, deleted or not-ours; `reason` is that of the
+    last attempt, `since` the time of the first one (RFC 3339).
+    """
 
     pod: str
     state: str
@@ -188,7 +198,7 @@ class PlannedMemberReply(BaseModel):
 
 
 class HolderReply(BaseModel):
-    """Pods that have devices of a node."""
+    """Pods that have devices of a node. `state` is allocated, held or binding."""
 
     node: str
     devices: int
@@ -205,8 +215,9 @@ class GroupMissReply(BaseModel):
 
 
 class GroupReply(BaseModel):
-    """One group in the reply to GET /v1/explain/group/NAMESPACE/NAME."""
+    """One group in the reply to GET /v1/explain/group/NAMESPACE/NAME or to POST /v1/explain."""
 
+    group: str
     outcome: str
     sentence: str
     source: str

@@ -15,10 +15,20 @@ from extender.cluster import ApiClient, NotFound, WatchedResource, load_credenti
 from extender.files import name_of
 from extender.model import WireError
 from extender.runtime import watched_resources
-from extender.wire import Json, checked, get, many, need
+from extender.wire import READ_ANNOTATIONS, Json, checked, get, group_policy_of, many, need
 
 _PAGE = 500
-_POD_SPEC = ("nodeName", "schedulerName", "resourceClaims", "schedulingGroup")
+_POD_SPEC = (  # the fields that decode_pod reads, besides containers
+    "nodeName",
+    "schedulerName",
+    "resourceClaims",
+    "schedulingGroup",
+    "schedulingGates",
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "priority",
+)
 _CONTAINER = ("name", "resources", "restartPolicy")
 _KIND_OF = {
     "ResourceSlice": "resourceslices", "DeviceTaintRule": "devicetaintrules", "DeviceClass": "deviceclasses",
@@ -40,9 +50,11 @@ def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
     appliers = {kind.name: kind for kind in watched_resources(cache)}
     for number, obj in enumerate(objects, 1):
         resource = _KIND_OF.get(str(obj.get("kind")))
-        if resource is None or (resource == "pods" and (obj.get("spec") or {}).get("nodeName")):
-            continue
         try:
+            for key, policy in group_policy_of(obj).items():
+                cache.apply_group_policy(key, policy)
+            if resource is None or (resource == "pods" and (obj.get("spec") or {}).get("nodeName")):
+                continue
             metadata = get(obj, "metadata", dict, "", {})
             name = need(metadata, "name", ".metadata")
             appliers[resource].apply(f"{metadata['namespace']}/{name}" if metadata.get("namespace") else name, obj)
@@ -98,13 +110,25 @@ def items_of(page: Json, where: str) -> tuple[Json, ...]:
 
 def _reduced(obj: Json) -> Json:
     metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
+    if obj["kind"] == "LeaderWorkerSet":
+        return _reduced_set({**obj, "metadata": metadata})
     if obj["kind"] != "Pod":
         return {**obj, "metadata": metadata}
     metadata["annotations"] = {
-        k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("berth.dev/")
+        key: text
+        for key, text in (metadata.get("annotations") or {}).items()
+        if key.startswith("berth.dev/") or key in READ_ANNOTATIONS
     }
     whole = get(obj, "spec", dict, "", {})
     spec = {k: v for k, v in whole.items() if k in _POD_SPEC}
     for field in ("containers", "initContainers"):
         spec[field] = list(many(whole, field, ".spec", lambda c, _: {k: c[k] for k in _CONTAINER if k in c}))
     return {**obj, "metadata": metadata, "spec": spec}
+
+
+def _reduced_set(obj: Json) -> Json:
+    """A LeaderWorkerSet without its pod templates, which its annotations may have, too."""
+    whole = get(obj, "spec", dict, "", {})
+    inner = get(whole, "leaderWorkerTemplate", dict, ".spec", {})
+    spec = {"startupPolicy": whole.get("startupPolicy"), "leaderWorkerTemplate": {"size": inner.get("size")}}
+    return {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "annotations"}, "spec": spec}

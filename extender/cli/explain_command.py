@@ -19,7 +19,6 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, take_dump
-from extender.cli.gang_findings import gangs_of
 from extender.cli.group_explanation import show_group, show_sentence
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.manifest_checks import checked_files
@@ -29,9 +28,10 @@ from extender.diagnosis import Scenario, devices_of
 from extender.model import ObjectKey, WireError, counted, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import Evaluator, runner_up_text
-from extender.wire import Json, hypothetical_pods
+from extender.wire import Json, hypothetical
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
+_UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
 Output = Literal["table", "wide", "json"]
 
 
@@ -81,14 +81,7 @@ def explain_command(
     else:
         text = policy_text(policy) if policy is not None else None
         found = _ask(server, token, name, {**question, "policy": text})
-    for group, minimum in gangs_of(manifests).items() if output != "json" else ():
-        typer.echo(
-            f"group {group} is a gang: at least {minimum} pods are placed together, or none. Each is explained alone."
-        )
-    for explanation in found:
-        _show(explanation, output)
-        if narrate and not explanation.get("narration"):
-            typer.echo(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
+    _show_all(found, output, narrated=bool(narrate))
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
 
@@ -150,6 +143,9 @@ def _pod_name(words: list[str], *, has_file: bool) -> str | None:
 def _group_name(words: list[str]) -> ObjectKey:
     """The group that one word names as namespace/name. Raises WireError."""
     parts = words[0].split("/") if len(words) == 1 else []
+    if len(parts) == 1 and parts[0]:
+        problem = f"the namespace is missing: write berth explain group NAMESPACE/{one_line(parts[0])}"
+        raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(words[0])}: {problem}")
     if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - namespace and name
         raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(' '.join(words))}")
     return ObjectKey(*parts)
@@ -157,18 +153,16 @@ def _group_name(words: list[str]) -> ObjectKey:
 
 def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json]:
     body = orjson.dumps({**question, "pod": name})
-    found: list[Json] = ask(server, token, "/v1/explain", list[ExplanationReply], body)
+    found: list[Json] = ask(server, token, "/v1/explain", list[ExplanationReply | GroupReply], body)
     return found
 
 
 def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
     explainer, scenario = _offline_explainer(cache), _scenario(cache, question)
     if name is None:
-        return [
-            explainer.hypothetical(pod, claims, scenario, policy, question["narrate"])
-            for pod, claims in hypothetical_pods(question["objects"])
-        ]
-    found = explainer.known(explainer.named(name), scenario, policy, question["narrate"])
+        given = hypothetical(question["objects"])
+        return list(explainer.each_hypothetical(given, scenario, policy, question["narrate"]))
+    found = explainer.explain_remembered(explainer.named(name), scenario, policy, question["narrate"])
     if found is None:
         raise UnknownPod(f"pod {one_line(name)} does not wait in this snapshot")
     return [found]
@@ -184,15 +178,48 @@ def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
     unknown = [node for node in what_if["without"] if node not in snapshot.node_infos]
     if unknown:
         raise WireError("--without", f"node {shown(unknown[0])} is not known")
-    given_back = [result for text in what_if["free"] for result in devices_of(snapshot, text)]
-    return Scenario(frozenset(what_if["without"]), tuple(given_back))
+    return Scenario(frozenset(what_if["without"]), tuple(devices_of(snapshot, what_if["free"])))
+
+
+def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
+    """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
+    groups = [explanation["group"] for explanation in found if "group" in explanation]
+    if len(groups) > 1 and output != "json":
+        typer.echo("Each group is explained as if the others did not exist.")
+    for explanation in found:
+        if output == "json":
+            typer.echo(orjson.dumps(explanation).decode())
+        elif "group" in explanation:
+            show_group(explanation, _WIDE if output == "wide" else _BRIEF)
+            members = [one for one in found if one.get("gang") == explanation["group"]]
+            _show_members(members, explanation["outcome"], output, narrated=narrated)
+        elif explanation.get("gang") not in groups:
+            _show(explanation, output)
+        if narrated and "pod" in explanation and not explanation.get("narration"):
+            typer.echo(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
+
+
+def _show_members(members: list[Json], outcome: str, output: Output, *, narrated: bool) -> None:
+    """Print what would be true of the pods of a group in no group. It may say why the group does not fit."""
+    console = _console()
+    if output != "wide" and not narrated:
+        alike = {one["alone"].removeprefix(f"pod {one['pod']}"): one for one in reversed(members)}
+        members = list(reversed(alike.values()))[:_BRIEF] if outcome in _UNPLACED else []
+    for one in members:
+        console.print(f"if it were in no group: {escape(one['alone'])}")
+        if output == "wide":
+            _show_nodes(console, one, _WIDE)
+        for line in one["narration"]:
+            console.print(f"  {escape(line)}")
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def _show(found: Json, output: Output) -> None:
-    if output == "json":
-        typer.echo(orjson.dumps(found).decode())
-        return
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    """Print the explanation of a pod as a table."""
+    console = _console()
     decision: Json | None = found.get("decision")
     sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
     if found.get("alone"):

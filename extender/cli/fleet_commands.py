@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import orjson
@@ -127,15 +128,21 @@ def _node_table(rows: list[Json], *, wide: bool) -> Table:
     return table
 
 
-def _summary(rows: list[Json]) -> str:
+def _summary(rows: list[Json], *, letters_too: bool = True) -> str:
     letters = Counter("s" if letter.isdigit() else letter for node in rows for letter in node["gpus"])
     names = {"f": "free", "u": "allocated", "h": "held", "s": "shared", "d": "drifting", "x": "unhealthy"}
     counts = ", ".join(
-        f"{letters[letter]} {name} ({'1-9' if letter == 's' else letter})"
+        f"{letters[letter]} {name}" + f" ({'1-9' if letter == 's' else letter})" * letters_too
         for letter, name in names.items()
         if letters[letter]
     )
     return f"{counted(len(rows), 'node')}: {counts or 'no GPUs'}"
+
+
+def _when(at: str) -> str:
+    """The time of a decision of today, the day of an older one: both fit into 80 columns beside the rest."""
+    day, _, time_of_day = at.partition("T")
+    return time_of_day if day == datetime.now(UTC).date().isoformat() else day
 
 
 def _top(fleet: Json) -> Group:
@@ -158,5 +165,11 @@ def _top(fleet: Json) -> Group:
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
     for one in fleet["decisions"][:_TOP_DECISIONS]:
         gbps = f"{one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
-        decided.add_row(one["at"], escape(one["pod"]), escape(one["node"]), counted(one["devices"], "device"), gbps)
-    return Group(_summary(fleet["nodes"]), table, waiting, decided)
+        decided.add_row(
+            _when(one["at"]),
+            escape(one["pod"]),
+            escape(one["node"]),
+            counted(one["devices"], "device"),
+            gbps,
+        )
+    return Group(_summary(fleet["nodes"], letters_too=False), table, waiting, decided)

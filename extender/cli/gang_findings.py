@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -12,26 +12,20 @@ from extender.scheduling import MOST_TOGETHER, disagreement, minimum_of
 from extender.wire import (
     OWN_ANNOTATIONS,
     Json,
-    decode_core_policy,
-    decode_leader_worker_set,
     decode_pod,
-    decode_scheduler_plugins_policy,
+    get,
+    group_policy_of,
     pod_templates,
 )
 
-_POLICIES: dict[tuple[str, str], tuple[GroupSource, Callable[[Json], GroupPolicy]]] = {
-    ("scheduling.k8s.io", "PodGroup"): (GroupSource.CORE, decode_core_policy),
-    ("scheduling.x-k8s.io", "PodGroup"): (GroupSource.SCHEDULER_PLUGINS, decode_scheduler_plugins_policy),
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (GroupSource.LEADER_WORKER_SET, decode_leader_worker_set),
-}
 # The controller makes all pods of such a group from one object, so the files have all of them.
 _OF_ONE_OBJECT = (GroupSource.JOB, GroupSource.JOB_SET, GroupSource.LEADER_WORKER_SET)
 
 
 class _Member(NamedTuple):
-    """The pods of one template that name a group. `place` is that of the object, `pods` as in PodTemplate."""
+    """The pods of one template that name a group. `location` is that of the object, `pods` as in PodTemplate."""
 
-    place: str
+    location: str
     field: str
     pod: Pod
     membership: Membership
@@ -39,7 +33,7 @@ class _Member(NamedTuple):
 
 
 def gang_findings(objects: list[tuple[str, Json]]) -> Iterator[LintFinding]:
-    """Yield what is wrong with the groups of these (place, object) pairs."""
+    """Yield what is wrong with the groups of these (location, object) pairs."""
     found: list[LintFinding] = []
     groups, policies = _groups(objects, found)
     yield from found
@@ -47,70 +41,66 @@ def gang_findings(objects: list[tuple[str, Json]]) -> Iterator[LintFinding]:
         yield from _of_group(key, members, policies.get(members[0].membership.policy_key))
 
 
-def gangs_of(objects: list[tuple[str, Json]]) -> dict[str, int]:
-    """The gangs that pods of these (place, object) pairs name, with their minimum."""
-    groups, policies = _groups(objects, [])
-    minima = {
-        str(key): max(minimum_of(one.membership, policies.get(one.membership.policy_key)) for one in members)
-        for key, members in groups.items()
-    }
-    return {key: minimum for key, minimum in minima.items() if minimum}
-
-
 def _groups(
     objects: list[tuple[str, Json]], found: list[LintFinding]
 ) -> tuple[dict[GroupKey, list[_Member]], dict[GroupKey, GroupPolicy]]:
-    """The members of each group, and what the groups' objects say. Adds what is not readable to `found`."""
+    """The members of each group without an invalid member, and what the groups' objects say.
+
+    Adds what is invalid to `found`.
+    """
     policies: dict[GroupKey, GroupPolicy] = {}
     groups: dict[GroupKey, list[_Member]] = {}
-    for place, obj in objects:
+    for location, obj in objects:
         try:
-            policies |= _policy(obj)
+            policies |= group_policy_of(obj)
         except WireError as error:
-            found.append(LintFinding("error", f"{place}, {error.path}", error.problem))
+            found.append(LintFinding("error", f"{location}, {error.path}", error.problem))
         members: list[_Member] = []
         with suppress(WireError):  # other checks name the wrong fields of pods
-            members += _members(place, obj)
+            members += _members(location, obj)
         for member in members:
             if member.membership.problem:
                 problem = member.membership.problem.removeprefix("pod annotation ")
-                found.append(LintFinding("error", f"{member.place}, {member.field}", problem))
-            else:
-                groups.setdefault(member.membership.key, []).append(member)
-    return groups, policies
-
-
-def _policy(obj: Json) -> dict[GroupKey, GroupPolicy]:
-    known = _POLICIES.get((str(obj.get("apiVersion")).partition("/")[0], str(obj.get("kind"))))
-    if known is None:
-        return {}
-    source, decode = known
-    return {GroupKey(_namespace(obj), source, str((obj.get("metadata") or {}).get("name"))): decode(obj)}
+                found.append(LintFinding("error", f"{member.location}, {member.field}", problem))
+            groups.setdefault(member.membership.key, []).append(member)
+    sound = {key: ms for key, ms in groups.items() if not any(member.membership.problem for member in ms)}
+    return sound, policies
 
 
 def _namespace(obj: Json) -> str:
     return str((obj.get("metadata") or {}).get("namespace") or "default")
 
 
-def _members(place: str, obj: Json) -> Iterator[_Member]:
+def _members(location: str, obj: Json) -> Iterator[_Member]:
     metadata = obj.get("metadata") or {}
     name = metadata.get("name") or metadata.get("generateName") or "pod"
     for template in pod_templates(obj):
         own_name = f"{name}-{template.role}" if template.role else name
         made = {**(template.pod.get("metadata") or {}), "namespace": _namespace(obj), "name": own_name}
-        pod = decode_pod({**template.pod, "metadata": made})
-        if pod.membership is not None:
-            field = f"{template.path}.metadata.annotations".lstrip(".")
-            yield _Member(place, field, pod, pod.membership, template.pods)
+        # Other checks name the values that are no strings.
+        notes = {key: str(value) for key, value in get(made, "annotations", dict, "metadata", {}).items()}
+        made["annotations"] = notes
+        field = f"{template.path}.metadata.annotations".lstrip(".")
+        while True:  # each turn but the last drops an annotation with a problem, to find the next one
+            pod = decode_pod({**template.pod, "metadata": made})
+            if pod.membership is None:
+                break
+            yield _Member(location, field, pod, pod.membership, template.pods)
+            faulty = pod.membership.problem.removeprefix("pod annotation ").partition(":")[0]
+            if faulty not in OWN_ANNOTATIONS or not pod.membership.key.name:
+                break
+            notes.pop(faulty)
 
 
 def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None) -> Iterator[LintFinding]:
-    where = members[0].place
+    where = members[0].location
     minimum = max(minimum_of(one.membership, policy) for one in members)
     named = any(one.membership.minimum for one in members)
     if key.source in (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS) and policy is None and not named:
         problem = f"PodGroup {key} is not in these files, so its minimum is unknown"
-        yield LintFinding("note", where, problem, "create it: until then the pods wait")
+        api = "scheduling.k8s.io" if key.source is GroupSource.CORE else "scheduling.x-k8s.io"
+        advice = f"create it: without it the pods wait, or are placed alone if the cluster has no PodGroups of {api}"
+        yield LintFinding("note", where, problem, advice)
     sequential = policy is not None and policy.sequential
     if sequential and any(one.pod.annotations.keys() & OWN_ANNOTATIONS for one in members):
         problem = f"group {key} is no gang: with startupPolicy LeaderReady its workers come after the leader runs"
@@ -132,7 +122,7 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
 
 
 def _of_size(key: GroupKey, members: list[_Member], minimum: int) -> Iterator[LintFinding]:
-    where = members[0].place
+    where = members[0].location
     if minimum > MOST_TOGETHER:
         problem = f"group {key} has a minimum of {minimum}; Berth binds at most {MOST_TOGETHER} pods together"
         yield LintFinding("error", where, problem, f"set a minimum of at most {MOST_TOGETHER}")

@@ -43,8 +43,10 @@ def show_group(found: Json, rows: int) -> None:
 
 def _facts(found: Json) -> str:
     facts = [f"named by {found['source']}"]
-    if found["minimum"]:
+    if found["minimum"] and found["members"]:
         facts.append(f"{found['bound']} of at least {found['minimum']} bound")
+    elif found["minimum"]:
+        facts.append(f"at least {found['minimum']} pods together")
     if found["topology"]:
         facts.append(f"topology {found['topology']}")
     if found["topology_label"]:

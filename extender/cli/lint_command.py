@@ -13,16 +13,18 @@ import yaml
 
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
-from extender.cli.lint_finding import LintFinding
+from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.cli.manifest_checks import check_manifests, print_findings, read_manifests
 from extender.cli.object_files import Objects, documents, objects_of
 from extender.cli.select_command import dialect_of, one_sentence
+from extender.extension import MARKER_CLASS
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.model import Device, Graph, WireError, counted
 from extender.wire import HypotheticalPod, hypothetical_pods
 
 Json = dict[str, Any]
+_ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _SUPPLY = ("DeviceClass", "ResourceSlice")
 
 
@@ -62,13 +64,15 @@ def lint_command(
         if position not in checked.faulty
     ]
     made = [obj for _, obj in checked.objects]
+    found += _admin_access(supply, made)
     with contextlib.suppress(WireError):  # the checks above name the faults of pods and templates
         found += impossible_topologies(hypothetical_pods(made), supply)
+    prints_manifests = fix and not unreadable and not lost
     if found or not unreadable:
-        print_findings(found, output, to_stderr=fix)
+        print_findings(found, output, to_stderr=fix, fixing=prints_manifests)
     for error in unreadable:
         typer.echo(f"berth: {error}", err=True)
-    if fix and (unreadable or lost):
+    if fix and not prints_manifests:
         typer.echo("berth: --fix prints no manifests, because they would lack what it cannot read", err=True)
     elif fix:
         typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
@@ -95,7 +99,9 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
         if class_.problem:
             yield LintFinding("error", f"DeviceClass {class_.name}", class_.problem)
     for where, expression in _selectors(objects):
-        yield from _selector(where, expression, dialect, devices)
+        # Berth's own class holds an annotation and matches no device by design.
+        of_own = where.startswith(f"DeviceClass {MARKER_CLASS},")
+        yield from _selector(where, expression, dialect, [] if of_own else devices)
     yield from _unknown_classes(objects)
     yield from _too_many(objects)
 
@@ -187,18 +193,35 @@ def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int
 
 
 def _unknown_classes(objects: Objects) -> Iterator[LintFinding]:
-    """Yield the requests whose class is not in the files. Files without any class are claims alone: no findings."""
+    """Yield the requests whose class is not in the files. Files without any class are claims alone: no findings.
+
+    Files with slices describe a cluster, so the class is missing there. In others the class may be in the cluster.
+    """
     if not objects.classes:
         return
+    severity, condition = ("error", "") if objects.slices else ("note", ": the cluster must have it")
     for claim in objects.claims:
         for request in claim.spec.requests:
             for option in request.alternatives:
                 if option.class_name not in objects.classes:
                     yield LintFinding(
-                        "error",
+                        severity,
                         f"ResourceClaim {claim.key}, request {option.name}, deviceClassName",
-                        f"no DeviceClass {option.class_name!r} in these files",
+                        f"no DeviceClass {option.class_name!r} in these files{condition}",
+                        did_you_mean(option.class_name, list(objects.classes)),
                     )
+
+
+def _admin_access(objects: Objects, made: list[Json]) -> Iterator[LintFinding]:
+    """Yield the claims with admin access, except those in a namespace of the files that allows it."""
+    metadata = [obj.get("metadata") or {} for obj in made if obj.get("kind") == "Namespace"]
+    allowed = {one.get("name") for one in metadata if (one.get("labels") or {}).get(_ADMIN_LABEL) == "true"}
+    for claim in objects.claims:
+        namespace = claim.key.namespace or "default"
+        options = (option for request in claim.spec.requests for option in request.alternatives)
+        if namespace not in allowed and any(option.admin_access for option in options):
+            problem = f'adminAccess needs the label {_ADMIN_LABEL}: "true" on namespace {namespace}'
+            yield LintFinding("note", f"ResourceClaim {claim.key}", problem)
 
 
 def _too_many(objects: Objects) -> Iterator[LintFinding]:

@@ -1,4 +1,4 @@
-"""What `berth lint` says about one field of one object."""
+"""A finding of `berth lint` about one field of one object."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class LintFinding(NamedTuple):
     correction: str = ""
     fixed: bool = False  # whether `--fix` prints the object without the problem
 
-    def within(self, place: str) -> LintFinding:
-        """The finding with the place of its object before the field."""
-        return self._replace(where=f"{place}, {self.where}" if self.where else place)
+    def within(self, location: str) -> LintFinding:
+        """The finding with the location of its object before the field."""
+        return self._replace(where=f"{location}, {self.where}" if self.where else location)
 
 
 def did_you_mean(name: str, known: list[str]) -> str:

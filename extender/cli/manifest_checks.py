@@ -13,11 +13,12 @@ import orjson
 import typer
 
 from extender.cli.annotation_findings import annotation_findings
-from extender.cli.api_fields import field_findings
+from extender.cli.field_findings import field_findings
 from extender.cli.gang_findings import gang_findings
 from extender.cli.lint_finding import LintFinding
 from extender.cli.object_files import parts
 from extender.cli.old_manifests import corrected
+from extender.cli.pod_findings import pod_findings
 from extender.files import name_of
 from extender.model import WireError, counted, one_line
 from extender.wire import Json, objects_or_faults, pod_templates
@@ -27,7 +28,7 @@ _CUSTOM = ("JobSet", "LeaderWorkerSet")  # workloads without a schema here
 
 
 class Manifests(NamedTuple):
-    """What files contain."""
+    """The contents of files."""
 
     objects: list[tuple[str, Json]]  # (place, object)
     findings: list[LintFinding]  # about what is no Kubernetes object
@@ -35,7 +36,7 @@ class Manifests(NamedTuple):
 
 
 class CheckedManifests(NamedTuple):
-    """What the checks found, and the objects, corrected where the meaning is clear."""
+    """The findings of the checks, and the objects, corrected where the meaning is clear."""
 
     objects: list[tuple[str, Json]]  # (place, object), as given
     findings: list[LintFinding]
@@ -65,19 +66,22 @@ def checked_files(paths: Iterable[Path]) -> list[tuple[str, Json]]:
     return checked.objects
 
 
-def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool) -> None:
-    """Print findings and, in a table, their number."""
+def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool, fixing: bool = False) -> None:
+    """Print findings and, in a table, their number. `fixing` marks those that `--fix` corrects."""
     for finding in found:
+        severity = "fixed" if fixing and finding.fixed else finding.severity
         line = (
             orjson.dumps(finding._asdict()).decode()
             if output == "json"
-            else one_line(f"{finding.severity}: {finding.where}: {finding.problem}", _LINE_BYTES)
+            else one_line(f"{severity}: {finding.where}: {finding.problem}", _LINE_BYTES)
         )
         typer.echo(line, err=to_stderr)
         if finding.correction and output == "table":
             typer.echo(one_line(f"  correction: {finding.correction}", _LINE_BYTES), err=to_stderr)
     if output == "table":
-        typer.echo(counted(len(found), "finding"), err=to_stderr)
+        fixed = sum(finding.fixed for finding in found)
+        left = f", {fixed} fixed, {len(found) - fixed} left" if fixing and found else ""
+        typer.echo(counted(len(found), "finding") + left, err=to_stderr)
 
 
 def read_manifests(paths: Iterable[Path]) -> Manifests:
@@ -107,19 +111,20 @@ def read_manifests(paths: Iterable[Path]) -> Manifests:
 
 
 def check_manifests(given: list[tuple[str, Json]]) -> CheckedManifests:
-    """Check objects. `given` has (place, object) for each: the place names the document."""
+    """Check objects. `given` has (location, object) for each: the location names the document."""
     checked = CheckedManifests([], [], set())
     named: list[tuple[str, Json]] = []
     published = frozenset(name for _, obj in given for name in _published(obj))
     for position, (where, obj) in enumerate(given):
-        place = f"{where}: {_name(obj)}"
+        location = f"{where}: {_name(obj)}"
         made, problems = _of_object(obj, published)
         checked.objects.append((where, made))
-        checked.findings.extend(problem.within(place) for problem in problems)
-        named.append((place, made))
+        checked.findings.extend(problem.within(location) for problem in problems)
+        named.append((location, made))
         if any(problem.severity == "error" and not problem.fixed for problem in problems):
             checked.faulty.add(position)
     checked.findings.extend(_collisions(given))
+    checked.findings.extend(pod_findings(named))
     checked.findings.extend(gang_findings(named))
     return checked
 

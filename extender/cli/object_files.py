@@ -91,7 +91,8 @@ def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | N
                 raise problem from error
             problems[position] = problem
 
-    for position, (_, obj) in enumerate(given):
+    for position, (_, unnamed) in enumerate(given):
+        obj = _named(unnamed)
         match obj.get("kind"):
             case "Pod":
                 pods.append((position, obj))
@@ -153,6 +154,14 @@ def policy_text(path: Path) -> str:
 def _policy_in(config_map: Json, where: str) -> str:
     data = get(config_map, "data", dict, where, {})
     return need(data, "policy.yaml", f"{where}: data")
+
+
+def _named(obj: Json) -> Json:
+    """The object; with generateName as its name if it has only that."""
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict) or metadata.get("name") or not metadata.get("generateName"):
+        return obj
+    return {**obj, "metadata": {**metadata, "name": metadata["generateName"]}}
 
 
 def _key(obj: Json) -> ObjectKey:

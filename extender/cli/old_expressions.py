@@ -1,4 +1,4 @@
-"""Finds and corrects two mistakes in selectors: memory read as an attribute, and amounts compared as numbers."""
+"""Finds and corrects mistakes in selectors: wrong domains, memory read as an attribute, amounts compared as numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ from extender.model import parse_quantity
 from extender.wire import Json, get
 
 _NO_DOMAIN = re.compile(r"device\.(attributes|capacity)\[\s*[\"']([^\"'./]+)[\"']\s*\]")
+_FIELD = re.compile(
+    r"\bdevice\.(?!(?:driver|attributes|capacity|allowMultipleAllocations)\b)(?P<name>[A-Za-z]\w*)"
+    r"(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*(?P<amount>\d+[KMGT]i)\b)?"
+)
 _OLD_ACCESSOR = re.compile(r"\]\s*\.(?:\w+\.)?(quantity|string|version|bool|int)\b(?!\()")
+_QUALIFIED = re.compile(
+    r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"'/]+)/(?P<name>\w+)(?P=q)\s*\]"
+    r"(?:\.(?:quantity|string|version|bool|int)\b(?!\())?"
+)
 _READ = re.compile(
     r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"']+)(?P=q)\s*\]\.(?P<name>\w+)"
     r"(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*(?:"
-    r"quantity\(\s*([\"'])(?P<quantity>[^\"']*)\6\s*\)|([\"'])(?P<text>[^\"']*)\8|(?P<unit>\d+\.[KMGT]iB)\b|(?P<number>\d+(?:\s*\*\s*\d+)*)"
+    r"quantity\(\s*([\"'])(?P<quantity>[^\"']*)\6\s*\)|([\"'])(?P<text>[^\"']*)\8|"
+    r"(?P<unit>\d+\.[KMGT]iB)\b|(?P<number>\d+(?:\s*\*\s*\d+)*)"
     r")(?!\s*[\w.*/+%(-]))?"
 )
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"))
@@ -27,9 +36,18 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
 
     `published` has the attributes, with domain, that slices in the same files publish.
     """
+    yield from _placed(selector, path)
     cel = get(selector, "cel", dict, path, {})
     where = f"{path}.cel.expression"
     text = get(cel, "expression", str, f"{path}.cel", "")
+    qualified = _QUALIFIED.search(text)
+    if qualified:
+        better = _QUALIFIED.sub(_read, text)
+        fixed = _compiles(better)
+        domain = f"{qualified['domain']}/{qualified['name']}"
+        yield LintFinding("error", where, f"no device has the domain {domain!r}", f"write {_read(qualified)}", fixed)
+        if fixed:
+            cel["expression"] = text = better
     wrong = [found for found in _READ.finditer(text) if _is_wrong(found, published)]
     if wrong:
         better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], text)
@@ -44,6 +62,20 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
         if fixed:
             cel["expression"] = text = better
     yield from _old_forms(text, where)
+
+
+def _placed(selector: Json, path: str) -> Iterator[LintFinding]:
+    """Move an expression that is beside `cel`, or in its place, to cel.expression."""
+    name = "cel" if isinstance(selector.get("cel"), str) else "expression"
+    if isinstance(selector.get(name), str) and (name == "cel" or not selector.get("cel")):
+        selector["cel"] = {"expression": selector.pop(name)}
+        correction = "write cel: {expression: …}" if name == "cel" else "indent it below cel"
+        yield LintFinding("error", f"{path}.{name}", "the expression must be in cel.expression", correction, True)
+
+
+def _read(qualified: re.Match[str]) -> str:
+    q = qualified["q"]
+    return f"device.{qualified['kind']}[{q}{qualified['domain']}{q}].{qualified['name']}"
 
 
 def _is_wrong(found: re.Match[str], published: frozenset[str]) -> bool:
@@ -102,7 +134,7 @@ def _problem(wrong: re.Match[str]) -> str:
 
 
 def _example(wrong: re.Match[str]) -> str:
-    """What to write if the meaning of the expression is not clear."""
+    """The advice to the user if the meaning of the expression is not clear."""
     example = f'device.capacity["{wrong["domain"]}"].{wrong["name"]}.compareTo(quantity("40Gi")) >= 0'
     return f"{example}, with your amount and its unit"
 
@@ -116,14 +148,22 @@ def _compiles(text: str) -> bool:
 
 
 def _old_forms(text: str, where: str) -> Iterator[LintFinding]:
+    field = _FIELD.search(text)
+    if field:
+        amount = f'.compareTo(quantity("{field["amount"] or "40Gi"}")) {field["op"] or ">="} 0'
+        better = f'capacity["gpu.nvidia.com"].memory{amount}'
+        if field["name"] != "memory":
+            better = f'attributes["gpu.nvidia.com"].{field["name"]}'
+        problem, correction = f"a device has no field {field['name']!r}", f"write device.{better}, with your driver"
+        yield LintFinding("error", where, problem, correction)
     bare = _NO_DOMAIN.search(text)
     if bare:
         kind, name = bare.groups()
         yield LintFinding(
-            "warning",
+            "warning" if _compiles(text) else "error",
             where,
             f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute',
-            f'write the domain first: device.{kind}["gpu.nvidia.com"].{name}',
+            f'write the domain first: device.{"capacity" if name == "memory" else kind}["gpu.nvidia.com"].{name}',
         )
     old = _OLD_ACCESSOR.search(text)
     if old:

@@ -18,6 +18,12 @@ _GROUP = "resource.k8s.io"
 _CURRENT = "resource.k8s.io/v1"
 _EXACT = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
 _KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice", "ResourceClass")
+_WORKLOADS = {
+    "Pod": "v1",
+    "Job": "batch/v1",
+    "CronJob": "batch/v1",
+    **dict.fromkeys(("Deployment", "DaemonSet", "ReplicaSet", "StatefulSet"), "apps/v1"),
+}
 _REMOVED = {  # kinds of older versions, with what to do
     "ResourceClaimParameters": "write number and selectors into spec.devices.requests[].exactly of the claim",
     "ResourceClassParameters": "write the selectors into a DeviceClass",
@@ -39,22 +45,36 @@ def corrected(obj: Json, published: frozenset[str] = frozenset()) -> tuple[Json,
     if kind in _REMOVED and group == _GROUP:
         return made, [LintFinding("error", "kind", f"the API removed {kind} (classic DRA)", _REMOVED[kind])]
     if kind in _KINDS and (group == _GROUP or "." not in group):
-        if version != _CURRENT:
-            found.append(_version(made, version))
+        if version != _CURRENT and kind != "ResourceClass":
+            found.append(_version(made, version, _CURRENT))
         found += _of_kind(made, kind, published)
+        if _is_classic(made, kind) and found[0].where == "apiVersion":
+            made["apiVersion"] = version  # else the object would claim to be what it is not
+            found[0] = found[0]._replace(fixed=False)
+    elif version != _WORKLOADS.get(kind, version) and "." not in group:
+        found.append(_version(made, version, _WORKLOADS[kind]))
     for template in pod_templates(made):
         found += _pod(get(template.pod, "spec", dict, template.path, {}), f"{template.path}.spec".lstrip("."))
     return made, found
 
 
-def _version(made: Json, version: str) -> LintFinding:
-    made["apiVersion"] = _CURRENT
+def _is_classic(made: Json, kind: str) -> bool:
+    """Whether a corrected object still has content of classic DRA."""
+    if kind == "ResourceSlice":
+        return "namedResources" in made or "driverName" in made
+    return kind in ("ResourceClaim", "ResourceClaimTemplate") and not _claim_spec(made, kind)[0].keys().isdisjoint(
+        _CLASSIC
+    )
+
+
+def _version(made: Json, version: str, current: str) -> LintFinding:
+    made["apiVersion"] = current
     if version.startswith(f"{_GROUP}/"):
-        return LintFinding(
-            "error", "apiVersion", f"{version} is not what Kubernetes 1.34 and newer store", f"use {_CURRENT}", True
-        )
-    problem = f"a {made['kind']} is not in {version}" if version else "is missing"
-    return LintFinding("error", "apiVersion", problem, f"use {_CURRENT}", True)
+        problem = f"Kubernetes 1.34 and newer do not serve {version}"
+        problem += ", unless the cluster enables it" * ("beta" in version)
+    else:
+        problem = f"a {made['kind']} is not in {version}" if version else "is missing"
+    return LintFinding("error", "apiVersion", problem, f"use {current}", True)
 
 
 def _of_kind(made: Json, kind: str, published: frozenset[str]) -> Iterator[LintFinding]:
@@ -87,7 +107,7 @@ def _resource_class(made: Json) -> LintFinding:
         return LintFinding("error", "kind", problem, correction)
     for name in ("driverName", "structuredParameters", "suitableNodes", "parametersRef", "parameters"):
         made.pop(name, None)
-    made["kind"] = "DeviceClass"
+    made |= {"apiVersion": _CURRENT, "kind": "DeviceClass"}
     made["spec"] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
     return LintFinding("error", "kind", problem, f'a DeviceClass with the selector device.driver == "{driver}"', True)
 
@@ -180,7 +200,8 @@ def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
 def _request(request: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
     outside = [name for name in _EXACT if name in request]
     if outside and "firstAvailable" not in request:
-        problem, correction = f"{', '.join(outside)} must be inside `exactly`", f"move them into {path}.exactly"
+        problem = f"{', '.join(outside)} must be inside `exactly`"
+        correction = f"move {'them' if len(outside) > 1 else 'it'} into {path}.exactly"
         exactly = get(request, "exactly", dict, path, {})
         is_clear = exactly.keys().isdisjoint(outside)
         if is_clear:
@@ -193,19 +214,10 @@ def _request(request: Json, path: str, published: frozenset[str]) -> Iterator[Li
 
 
 def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
+    yield from _claims_as_text(spec, path)
     claims = _objects(spec, "resourceClaims", path)
     for claim, where in claims:
-        source = get(claim, "source", dict, where, {})
-        if source:
-            claim.pop("source")
-            claim.update(source)
-            yield LintFinding(
-                "error",
-                f"{where}.source",
-                "Kubernetes 1.31 removed the field `source`",
-                "move resourceClaimName or resourceClaimTemplateName up, next to `name`",
-                True,
-            )
+        yield from _source(claim, where)
         if bool(claim.get("resourceClaimName")) == bool(claim.get("resourceClaimTemplateName")):
             yield LintFinding(
                 "error",
@@ -223,6 +235,36 @@ def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
             "error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each entry another name"
         )
     yield from _used(spec, names, path)
+
+
+def _source(claim: Json, path: str) -> Iterator[LintFinding]:
+    """Where the claim is from was in `source` before 1.31, and in `claim` before the first release of DRA."""
+    for name in ("source", "claim"):
+        source = get(claim, name, dict, path, {})
+        if "template" in source:
+            problem = "a pod cannot contain the template of a claim"
+            correction = "write a ResourceClaimTemplate, and its name in resourceClaimTemplateName"
+            yield LintFinding("error", f"{path}.{name}", problem, correction)
+        if not source or "template" in source:
+            continue
+        claim.pop(name)
+        claim.update(source)
+        problem = "Kubernetes 1.31 removed the field `source`" if name == "source" else "the API has no field `claim`"
+        correction = "move resourceClaimName or resourceClaimTemplateName up, next to `name`"
+        yield LintFinding("error", f"{path}.{name}", problem, correction, True)
+
+
+def _claims_as_text(spec: Json, path: str) -> Iterator[LintFinding]:
+    for field in ("initContainers", "containers"):
+        for container, where in _objects(spec, field, path):
+            resources = get(container, "resources", dict, where, {})
+            claims = get(resources, "claims", list, f"{where}.resources", [])
+            if not any(isinstance(claim, str) for claim in claims):
+                continue
+            resources["claims"] = [{"name": claim} if isinstance(claim, str) else claim for claim in claims]
+            problem = "an entry is an object with the name of a claim"
+            correction = f"write - name: {next(claim for claim in claims if isinstance(claim, str))}"
+            yield LintFinding("error", f"{where}.resources.claims", problem, correction, True)
 
 
 def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
@@ -248,7 +290,7 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
         yield LintFinding(
             "warning",
             f"{path}.containers",
-            f"no container uses claim {name!r}: its devices are allocated, but no container can open them",
+            f"no container uses claim {name!r}: no container can open its devices (network devices may need none)",
             f"resources: {{claims: [{{name: {name}}}]}}",
             has_one_container,
         )

@@ -114,7 +114,10 @@ def diff_command(
         console.print(f"the candidate changes {len(found['changed'])} of the last {compared}{missed}")
     if not found["candidate"]:
         problem = f"; {found['problem']}" if found["problem"] else ""
-        typer.echo(f"no candidate policy: start berth console with --candidate FILE{problem}", err=True)
+        advice = (
+            "put it into the ConfigMap berth-policy as candidate.yaml, or start berth console with --candidate FILE"
+        )
+        typer.echo(f"no candidate policy: {advice}{problem}", err=True)
         raise typer.Exit(1)
 
 

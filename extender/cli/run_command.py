@@ -89,7 +89,14 @@ def run_command(
     Example: berth run --once
     """
     set_up_logging("error")  # the table shows the result, and /v1/explain every decision
-    raise typer.Exit(asyncio.run(_run(examples, (listen, console), api_port, once=once)))
+    try:
+        code = asyncio.run(_run(examples, (listen, console), api_port, once=once))
+    except WireError as error:
+        if "in use" not in error.problem:
+            raise
+        free = "berth run --listen 127.0.0.1:0 --console 127.0.0.1:0"
+        raise WireError(error.path, f"{error.problem}; free ports: {free}") from error
+    raise typer.Exit(code)
 
 
 async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: bool) -> int:

@@ -1,4 +1,4 @@
-"""What `berth run` prints: the GPUs of each pod as link diagrams, the gangs, and the totals."""
+"""The output of `berth run`: the GPUs of each pod as link diagrams, the gangs, and the totals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extender.model import Graph, counted
 from extender.sandbox import GangPlacement, GangRow, Placement, Row
 
 LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined by NVLink  GB/s: predicted
-first fit: the first devices that fit, on the first node by name"""
+first fit: the first devices that fit, on the first node by name (the page: on Berth's node)"""
 GANG_LEGEND = "● a node with a pod of the gang  ○ another node of the domain"
 _WIDE = 120  # columns; a narrower terminal gets the node names below the diagrams
 _DIAGRAM = 15  # columns of a diagram of eight GPUs
@@ -49,7 +49,8 @@ def totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
         joined = sum(row.berth is not None and row.berth.is_joined for row in jobs)
         first_fit = sum(row.first_fit is not None and row.first_fit.is_joined for row in jobs)
         number = len(jobs)
-        said.append(f"Joined by NVLink: Berth {joined} of {number} multi-GPU pods, first fit {first_fit} of {number}.")
+        by_first_fit = f"first fit on the first node {first_fit} of {number}"
+        said.append(f"Joined by NVLink: Berth {joined} of {number} multi-GPU pods, {by_first_fit}.")
     both = [(row.berth.gbps, row.first_fit.gbps) for row in jobs if row.berth and row.first_fit]
     if sum(b for _, b in both):
         times = sum(a for a, _ in both) / sum(b for _, b in both)

@@ -29,6 +29,8 @@ _REFRESH_SECONDS = 30.0  # between two reads of the token; the client checks fil
 _USABLE_SECONDS = 240.0  # age limit of a read token; the client renews a token five minutes before it expires
 _MOST_BYTES = 1024 * 1024  # limit of a kubeconfig
 _DEFAULT = "~/.kube/config"
+_HUNG_SECONDS = 60.0  # a read that takes longer is given up
+_MOST_HUNG = 4  # reads given up that still block a thread
 _PATIENCE_SECONDS = 15.0  # time-out of a request that waits for a token
 
 
@@ -106,7 +108,7 @@ def _reason(error: Exception) -> str:
 class TokenCache:
     """The token of requests. A thread reads a new token before the old one expires, one read at a time.
 
-    Requests use the old token until the read ends.
+    Requests use the old token until the read ends. After a minute another read begins beside one that hangs.
     """
 
     def __init__(
@@ -122,13 +124,20 @@ class TokenCache:
         self._usable_until = float("-inf")
         self._due = float("-inf")
         self._reading: asyncio.Future[str | None] | None = None
+        self._began = float("-inf")
+        self._hung: set[asyncio.Future[str | None]] = set()
         self._log = structlog.get_logger("berth.credentials")
 
     async def get(self) -> str | None:
         """The token, or None if requests need no token. Raises ClusterError if no token is available."""
         now = self._clock()
         usable = now < self._usable_until
+        if self._reading is not None and now - self._began >= _HUNG_SECONDS and len(self._hung) < _MOST_HUNG:
+            self._hung.add(self._reading)
+            self._reading = None
+            self._log.warning("a credential plugin hangs; it is started again", seconds=round(now - self._began))
         if self._reading is None and (now >= self._due or not usable):
+            self._began = now
             self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
             self._reading.add_done_callback(self._done)
         if usable or self._reading is None:
@@ -142,7 +151,9 @@ class TokenCache:
             ) from None
 
     def _done(self, reading: asyncio.Future[str | None]) -> None:
-        self._reading = None
+        self._hung.discard(reading)
+        if self._reading is reading:
+            self._reading = None
         if reading.cancelled():
             return
         now = self._clock()

@@ -21,6 +21,8 @@ async def pages(
         if items is not None and not isinstance(items, list):
             raise Unavailable(f"list {path}: items are of type {type(items).__name__}")
         yield page
-        token = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
+        before, token = token, str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
         if not token:
             return
+        if token == before:
+            raise Unavailable(f"list {path}: the list does not end; each page has the same continue token")

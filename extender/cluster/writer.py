@@ -30,7 +30,8 @@ from extender.wire import Json, decode_claim, decode_pod, encode_allocation, enc
 
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
-_RUNNING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+_NOT_FAILED = "spec.nodeName!=,status.phase!=Failed"
+_RUNNING = f"{_NOT_FAILED},status.phase!=Succeeded"
 _EVENT_NAME = 230  # characters of the object's name in that of an Event, which has 253
 _PAGE = 100  # pods per list request: about 1 MB, decoded in about 3 ms
 _NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
@@ -72,14 +73,19 @@ class Writer:
         return False
 
     async def read_bound_members(self, namespace: str) -> dict[GroupKey, dict[str, str]]:
-        """By group, UID to node of the running pods that have a node, by a new list of the namespace's pods."""
+        """By group, UID to node of the bound pods that run and do not terminate, by a new list of the namespace's pods.
+
+        A pod that succeeded has done its part: it counts, too, while another pod of its group runs.
+        """
         path, found = f"/api/v1/namespaces/{namespace}/pods", dict[GroupKey, dict[str, str]]()
-        async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _RUNNING})) as listed:
+        succeeded = dict[GroupKey, dict[str, str]]()
+        async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _NOT_FAILED})) as listed:
             async for page in listed:
                 for pod in map(decode_pod, page.get("items") or ()):
-                    if pod.node_name and pod.membership is not None:
-                        found.setdefault(pod.membership.key, {})[pod.uid] = pod.node_name
-        return found
+                    if pod.node_name and pod.membership is not None and not pod.deleting:
+                        which = succeeded if pod.phase == "Succeeded" else found
+                        which.setdefault(pod.membership.key, {})[pod.uid] = pod.node_name
+        return {key: succeeded.get(key, {}) | running for key, running in found.items()}
 
     async def read_pod_group(self, key: ObjectKey) -> Json | None:
         """The PodGroup; None if it does not exist or the server does not serve the kind."""

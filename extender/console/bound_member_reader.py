@@ -54,7 +54,7 @@ class BoundMemberReader:
         return membership is not None and minimum > 0 and is_incomplete(membership, minimum, snapshot)
 
     async def _said(self, key: GroupKey) -> Membership | None:
-        """What a bound pod of the group says; None if none can be read."""
+        """The statement of a bound pod about its group; None if no bound pod can be read."""
         snapshot = self._cache.snapshot()
         claims = (snapshot.claims[claim] for claim in snapshot.claims_of_group(key))
         names = [consumer.name for claim in claims for consumer in claim.reserved_for]

@@ -23,6 +23,7 @@ from extender.console.fleet_sampler import FleetSampler
 from extender.console.hold_times import HoldTimes
 from extender.console.ingest import Ingest
 from extender.console.remote_reservations import RemoteReservations
+from extender.console.set_comparer import SetComparer
 from extender.console.shadow_policy import ShadowPolicy
 from extender.policy import Policy
 from extender.records import Attempted, Batch, Bound, Record, Released, Reserved
@@ -94,7 +95,7 @@ class Console:
         writer, evaluator = Writer(client, "berth-console"), self.cluster.evaluator
         self.policy = ActivePolicy(policy)
         if not self.cluster.shared:
-            self.policy.follow(lambda: self.cache.believe_agents_for(self.policy.policy.live_memory_seconds))
+            self.policy.follow(lambda: self.cache.set_live_memory_seconds(self.policy.policy.live_memory_seconds))
         self.policy.use(policy)
         self.history = DecisionHistory(now_rfc3339())
         self.hold_times = HoldTimes(now_rfc3339)
@@ -108,10 +109,11 @@ class Console:
             held_at=self.hold_times.by_claim,
             clock=clock,
         )
-        self.overview = FleetOverview(self.cache, self.history, self.explainer, clock)
+        self.fleet_sampler = FleetSampler(self.cache, clock)
+        self.overview = FleetOverview(self.cache, self.history, self.explainer, self.fleet_sampler.trend, clock)
         self.event_recorder = EventRecorder(self.explainer, self.history, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
-        self.fleet_sampler = FleetSampler(self.cache)
+        self.set_comparer = SetComparer(self.cache, evaluator, self.history, clock)
         self.shadow = ShadowPolicy(self.cache, evaluator, self.policy, writer.read_pod, clock)
         self.reservations = RemoteReservations(self.cache, clock)
         self.ingest = Ingest(self._apply, self.reservations.drop, clock)
@@ -125,6 +127,7 @@ class Console:
         start("event-recorder", partial(self.event_recorder.run, self.informers.listed))
         start("auditor", self.auditor.run)
         start("shadow", partial(self.shadow.run, self.informers.listed))
+        start("set-comparer", partial(self.set_comparer.run, self.informers.listed))
         start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed))
         start("silent-processes", self._drop_silent)
         return self
@@ -152,6 +155,7 @@ class Console:
             case Bound():
                 self.history.record_decision(record)
                 self.shadow.bound(record)
+                self.set_comparer.bound(record)
             case Reserved() | Released():
                 self.hold_times.apply(record)
                 if not self.cluster.shared:

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
+from extender.diagnosis import ComparedSets
 from extender.model import Code, ObjectKey, counted
 from extender.records import Attempted, Bound
 from extender.scheduling import Attempt, Decision
@@ -13,6 +14,7 @@ from extender.scheduling import Attempt, Decision
 _PODS = 2048
 _BYTES = 8 << 20  # estimated size of all entries
 _ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # without texts
+_SETS_BYTES, _GPU_BYTES = 1024, 8  # of a comparison of sets without its texts, of one GPU in a set
 _TEXT_BYTES, _PART_BYTES = 80, 128  # of one text without its characters, of one part without its texts
 _ATTEMPTS = 8  # per pod
 _INCOMPLETE = Code.GANG_INCOMPLETE.value.partition("{")[0]  # how the reason of a pod begins whose group is incomplete
@@ -28,6 +30,7 @@ class PodHistory:
     first_at: str = ""  # RFC 3339: the first attempt, also if `attempts` does not have it any more
     complete_at: str = ""  # RFC 3339: the first attempt since all pods of its group existed
     decision: Decision | None = None
+    sets: ComparedSets | None = None  # the GPUs of the decision, and those of first fit
     version: int = 0  # of the decision history when this entry last changed
     size: int = _ENTRY_BYTES  # estimated bytes
 
@@ -51,13 +54,22 @@ class PodHistory:
         self.decision = decision
         return self._grow(_decision_bytes(decision) - gone)
 
+    def set_sets(self, sets: ComparedSets) -> int:
+        """Set the comparison with first fit. Returns by how many bytes the entry grew."""
+        gone = _sets_bytes(self.sets) if self.sets is not None else 0
+        self.sets = sets
+        return self._grow(_sets_bytes(sets) - gone)
+
     def _grow(self, added: int) -> int:
         self.size += added
         return added
 
     def change(self) -> str:
-        """How the reasons of the last attempt differ from those of the attempt before; '' if they do not."""
-        if len(self.attempts) < 2:  # noqa: PLR2004 - two attempts to compare
+        """How the reasons of the last attempt differ from those of the attempt before; '' if they do not.
+
+        An attempt that finds nodes has no reasons: the other nodes may still be unschedulable.
+        """
+        if len(self.attempts) < 2 or self.attempts[-1].fitting:  # noqa: PLR2004 - two attempts to compare
             return ""
         before, now = dict(self.attempts[-2].reasons), dict(self.attempts[-1].reasons)
         gone = [f"no longer '{text}' on {counted(count, 'node')}" for text, count in before.items() if text not in now]
@@ -96,6 +108,12 @@ class DecisionHistory:
             self.joined += 1
             self.joined_share += chosen.ring_gbps / chosen.best_gbps
         self._grow(self._entry(record.pod, record.uid).set_decision(record.decision))
+
+    def record_sets(self, uid: str, sets: ComparedSets) -> None:
+        """Add the comparison with first fit to a decision, unless the entry is dropped already."""
+        entry = self._entries.get(uid)
+        if entry is not None:
+            self._grow(self._entry(entry.pod, uid).set_sets(sets))
 
     def newest(self, pod: ObjectKey) -> PodHistory | None:
         """The entry of the newest pod of this name."""
@@ -159,3 +177,9 @@ def _decision_bytes(decision: Decision) -> int:
     chosen = decision.chosen
     parts = sum(_PART_BYTES + _text_bytes(part.name) + _text_bytes(part.sentence) for part in chosen.parts)
     return _DECISION_BYTES + sum(map(_text_bytes, chosen.all_devices)) + parts
+
+
+def _sets_bytes(sets: ComparedSets) -> int:
+    gpus = len(sets.busy) + len(sets.chosen.gpus) + len(sets.first_fit.gpus)
+    texts = sum(map(_text_bytes, (*sets.names, sets.links, sets.switch)))
+    return _SETS_BYTES + gpus * _GPU_BYTES + texts

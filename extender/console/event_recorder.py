@@ -1,14 +1,14 @@
 """Writes an Event on a waiting pod when the reasons of its wait change: one sentence that says what would help.
 
 kube-scheduler writes the reasons themselves in its FailedScheduling Event. The event recorder writes one Event per
-change, at most one a minute per pod, and at most five a second in all. Events do not requeue pods. The pods of a gang
-get the sentence about the gang, which is explained once for all of them that are queued.
+change, at most one a minute per pod, and at most five a second in all. The namespaces take turns, so that costly pods
+of one do not delay the Events of others for long. Events do not requeue pods. The pods of a gang get the sentence about
+the gang, which is explained once for all of them that are queued.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from extender.cluster import ClusterError, Writer
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Brief, Explainer
-from extender.model import ObjectKey
+from extender.model import FairCache, ObjectKey
 
 _PAUSE_SECONDS = 0.2  # between two Events
 _POD_SECONDS = 60.0  # between two Events on one pod
@@ -42,10 +42,9 @@ class EventRecorder:
         self._history = history
         self._writer = writer
         self._clock = clock
-        self._remembered = remembered
         # Pod UID to (reasons, time) of the last Event.
         self._recorded: LRUCache[str, tuple[str, float]] = LRUCache(remembered)
-        self._queue: OrderedDict[str, ObjectKey] = OrderedDict()
+        self._queue: FairCache[str, ObjectKey] = FairCache(remembered)  # pod UID to pod
         self._queued = asyncio.Event()
         self._log = structlog.get_logger("berth.events")
         self.events = 0  # Events written
@@ -60,9 +59,7 @@ class EventRecorder:
         if reasons == last_reasons or self._clock() - when < _POD_SECONDS:
             return
         self._recorded[uid] = reasons, self._clock()
-        self._queue[uid] = pod
-        if len(self._queue) > self._remembered:
-            self._queue.popitem(last=False)
+        self._queue.put(pod.namespace, uid, pod)
         self._queued.set()
 
     async def policy_rejected(self, config_map: ObjectKey, problem: str) -> None:
@@ -82,8 +79,8 @@ class EventRecorder:
         await listed()
         while True:
             await self._queued.wait()
-            while self._queue:
-                uid, pod = self._queue.popitem(last=False)
+            while (following := self._queue.take_turn()) is not None:
+                uid, pod = following
                 began = self._clock()
                 found = self._explained(pod)
                 rest = _REST * (self._clock() - began)
@@ -101,7 +98,7 @@ class EventRecorder:
         group = found.group if found is not None else None
         taken = [(uid, pod) for uid, pod in self._queue.items() if group and self._explainer.group_of(uid) == group]
         for uid, _ in taken:
-            del self._queue[uid]
+            self._queue.pop(uid)
         return taken
 
     def _explained(self, pod: ObjectKey) -> Brief | None:

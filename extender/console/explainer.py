@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from extender.diagnosis import (
     explain,
     groups_named,
     no_devices,
+    other_scheduler,
     without_own_holds,
 )
 from extender.model import (
@@ -50,7 +51,7 @@ from extender.scheduling import (
     Skip,
     requirements_of,
 )
-from extender.wire import Json, decode_pod
+from extender.wire import Hypothetical, Json, decode_pod
 
 WORK_SECONDS = 2.0  # of one explanation
 _RANKINGS_BYTES = 32 << 20
@@ -141,10 +142,10 @@ class Explainer:
             membership = pod.membership if pod is not None else None
             groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
             async with self._bound_members.known(groups):
-                found = self.known(key, scenario, policy, narrated)
+                found = self.explain_remembered(key, scenario, policy, narrated)
         return found or await self._read(key)
 
-    def known(
+    def explain_remembered(
         self,
         key: ObjectKey,
         scenario: Scenario | None = None,
@@ -202,14 +203,8 @@ class Explainer:
         named = _group_named_by(pod)
         if group is None:
             return {**alone, "gang": named}
-        return {
-            **alone,
-            "outcome": group.outcome,
-            "sentence": f"pod {pod.key} waits with its group: {group.sentence}" if named else group.sentence,
-            "misses": [_of_group(group, miss.sentence) for miss in group.misses],
-            "gang": named,
-            "alone": alone["sentence"],
-        }
+        found = {**_with_group(alone, group), "gang": named}
+        return found if named else {**found, "sentence": group.sentence}
 
     async def group(self, key: ObjectKey, scenario: Scenario | None = None) -> list[Json]:
         """Explain the groups of this name: more than one if their pods name them in different ways.
@@ -256,24 +251,41 @@ class Explainer:
         return {"pod": str(key), "outcome": outcome, "sentence": sentence, **told}
 
     async def hypothetical_all(
-        self,
-        pods: Iterable[tuple[Pod, tuple[Claim, ...]]],
-        scenario: Scenario,
-        policy: Policy | None,
-        narrated: str = "",
+        self, given: Hypothetical, scenario: Scenario, policy: Policy | None, narrated: str = ""
     ) -> list[Json]:
-        """Explain the pods of one request, which share the work limit. Other tasks run between two pods.
+        """The list of each_hypothetical. Other tasks run between two explanations.
 
-        Raises TooManyQuestions.
+        Raises TooManyQuestions, or WireError as GroupExplainer.hypothetical does.
         """
-        found, left = [], self._work_seconds
+        found = []
         async with self._in_turn():
-            for pod, claims in pods:
-                began = self._clock()
-                found.append(self.hypothetical(pod, claims, scenario, policy, narrated, work_seconds=left))
-                left -= self._clock() - began
+            for one in self.each_hypothetical(given, scenario, policy, narrated):
+                found.append(one)
                 await asyncio.sleep(0)
         return found
+
+    def each_hypothetical(
+        self, given: Hypothetical, scenario: Scenario, policy: Policy | None, narrated: str = ""
+    ) -> Iterator[Json]:
+        """Explain the groups and then the pods of one request, which share the work limit.
+
+        Each is explained as if the others did not exist. A pod that is placed with its group gets the outcome of the
+        group, as in `known`. Raises WireError as GroupExplainer.hypothetical does.
+        """
+        left, gangs = self._work_seconds, dict[GroupKey, GangExplanation]()
+        for group in given.groups:
+            began = self._clock()
+            explained = self._groups.hypothetical(group, scenario, policy, max(left, 0.0))
+            left -= self._clock() - began
+            if explained.outcome != "no-gang":
+                gangs[group.key] = explained
+            yield to_json(explained)
+        for pod, claims in given.pods:
+            began = self._clock()
+            found = self.hypothetical(pod, claims, scenario, policy, narrated, work_seconds=left)
+            left -= self._clock() - began
+            gang = gangs.get(pod.membership.key) if pod.membership is not None else None
+            yield found if gang is None else _with_group(found, gang)
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncIterator[None]:
@@ -327,13 +339,15 @@ class Explainer:
         except CallBudgetSpent:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)
-        return found
+        other = other_scheduler(pod) if found["outcome"] != "not-ours" and self._history.entry(pod.uid) is None else ""
+        return {**found, "sentence": f"{other}. With it, {found['sentence']}"} if other else found
 
     def _record(self, entry: PodHistory) -> Json:
         return {
             "attempts": [to_json(attempt) for attempt in entry.attempts],
             "change": entry.change(),
             "decision": to_json(entry.decision) if entry.decision is not None else None,
+            "sets": to_json(entry.sets) if entry.sets is not None else None,
         }
 
 
@@ -346,6 +360,18 @@ def _group_named_by(pod: Pod) -> str:
     """The group as namespace/name; '' without one."""
     membership = pod.membership
     return str(membership.key) if membership is not None and membership.key.name else ""
+
+
+def _with_group(alone: Json, group: GangExplanation) -> Json:
+    """The explanation of a pod that is placed with its group."""
+    return {
+        **alone,
+        "outcome": group.outcome,
+        "sentence": f"pod {alone['pod']} waits with its group: {group.sentence}",
+        "misses": [_of_group(group, miss.sentence) for miss in group.misses],
+        "gang": group.group,
+        "alone": alone["sentence"],
+    }
 
 
 def _of_group(group: GangExplanation, miss: str) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from math import inf
 from typing import Any
 
 from cachetools import LRUCache
 
 from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
+from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecisionHistory, PodHistory
-from extender.console.explainer import Explainer
-from extender.diagnosis import claim_rows, claims_on, node_detail, row, totals
+from extender.console.explainer import Explainer, to_json
+from extender.console.fleet_sampler import FleetTrend
+from extender.diagnosis import claim_rows, claims_on, group_rows, node_detail, row, totals
 from extender.model import SCHEDULER, ObjectKey, counted
 
 Json = dict[str, Any]
@@ -21,8 +24,10 @@ _PERIOD_SECONDS = 1.0  # between two updates to a page
 _DECISIONS = 100  # decisions in one update
 _EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
 _WORK_SECONDS = 0.1  # of one explanation
+_GROUPS = 30  # rows of groups
 _PENDING = 50  # rows of waiting pods; `waiting` counts all pods
 MOST_WATCHERS = 64
+_LISTS = ("pending", "waiting", "groups")  # parts of an update that are left out if they are as before
 _LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may take all that a quiet fleet sends
 
 
@@ -34,14 +39,17 @@ class FleetOverview:
         cache: ClusterCache,
         history: DecisionHistory,
         explainer: Explainer,
+        trend: FleetTrend,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache = cache
         self._history = history
         self._explainer = explainer
+        self._trend = trend
         self._clock = clock
         self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
         self._refreshes = 0  # changes that refreshes found
+        self._groups: list[Json] = []  # rows, as of the last refresh
         self._unrecorded: list[ObjectKey] = []  # waiting pods that the history does not have
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
         # Pod UID to (version of its history, nearest miss).
@@ -51,12 +59,24 @@ class FleetOverview:
     def fleet(self) -> Json:
         """The whole fleet, for a page that opens."""
         self._find_unrecorded()
+        self._find_groups()
         snapshot = self._cache.snapshot()
         rows = [self._row(snapshot.node_infos[name]) for name in sorted(snapshot.node_infos)]
         for name in self._rows.keys() - snapshot.node_infos.keys():
             del self._rows[name]
-        known = {"version": snapshot.version, "nodes": rows, "totals": totals(rows), **self._pods(0)}
-        return {**known, "remembered_since": self._history.since}
+        known = {
+            "version": snapshot.version,
+            "revision": self._revision,
+            "nodes": rows,
+            "totals": totals(rows),
+            **self._pods(0),
+        }
+        return {**known, "remembered_since": self._history.since, "now": now_rfc3339(), "trend": self._ages(-inf)}
+
+    @property
+    def _revision(self) -> int:
+        """Grows with every change that a page shows."""
+        return self._cache.snapshot().version + self._history.version + self._refreshes
 
     def node(self, name: str) -> Json | None:
         """All details of one node; None if the node is unknown."""
@@ -73,19 +93,31 @@ class FleetOverview:
         """Whether the maximum number of pages is open."""
         return self._watchers >= MOST_WATCHERS
 
-    async def updates(self) -> AsyncIterator[Json]:
-        """Yield the changes once a second, if there are any. Ends after 10 minutes; the page then opens it again."""
+    def updates(self) -> AsyncIterator[Json]:
+        """Yield the changes since this call once a second, if there are any.
+
+        A page opens this before it asks for the fleet, so that it misses nothing; it ignores an update whose `revision`
+        is below that of the fleet. Ends after 10 minutes; the page then opens it again.
+        """
+        return self._updates(self._cache.snapshot().version, self._history.version, self._refreshes, self._clock())
+
+    async def _updates(self, version: int, told: int, refreshes: int, sampled: float) -> AsyncIterator[Json]:
         self._watchers += 1
         ends = self._clock() + _LIFE_SECONDS
         try:
-            version, told, refreshes = self._cache.snapshot().version, self._history.version, self._refreshes
             waiting: Json = {}
             while self._clock() < ends:
                 await asyncio.sleep(_PERIOD_SECONDS)
                 self._refresh()
                 snapshot = self._cache.snapshot()
-                if (snapshot.version, self._history.version, self._refreshes) == (version, told, refreshes):
+                trend = self._ages(sampled)
+                if (snapshot.version, self._history.version, self._refreshes) == (
+                    version,
+                    told,
+                    refreshes,
+                ) and not trend:
                     continue
+                sampled = self._clock()
                 changed = snapshot.changed_since(version)
                 names = changed if changed is not None else snapshot.node_infos.keys() | self._rows.keys()
                 rows = [
@@ -95,10 +127,11 @@ class FleetOverview:
                 ]
                 gone = [name for name in sorted(names) if name not in snapshot.node_infos]
                 pods = self._pods(told)
-                same = {name: pods[name] for name in ("pending", "waiting")} == waiting
-                waiting = {name: pods.pop(name) for name in ("pending", "waiting")}
+                same = {name: pods[name] for name in _LISTS} == waiting
+                waiting = {name: pods.pop(name) for name in _LISTS}
                 version, told, refreshes = snapshot.version, self._history.version, self._refreshes
-                yield {"nodes": rows, "gone": gone, **pods, **({} if same else waiting)}
+                changes = {"nodes": rows, "gone": gone, "trend": trend, **pods, **({} if same else waiting)}
+                yield {"revision": self._revision, **changes}
         finally:
             self._watchers -= 1
 
@@ -108,6 +141,7 @@ class FleetOverview:
             return
         self._refreshed_at = self._clock()
         self._find_unrecorded()
+        self._find_groups()
         todo = [
             entry
             for entry, _ in self._waiting_rows(self._unschedulable())
@@ -128,6 +162,17 @@ class FleetOverview:
         if found != self._unrecorded:
             self._unrecorded = found
             self._refreshes += 1
+
+    def _find_groups(self) -> None:
+        found = group_rows(self._cache.snapshot(), _GROUPS)
+        if found != self._groups:
+            self._groups = found
+            self._refreshes += 1
+
+    def _ages(self, after: float) -> list[tuple[float, int, int]]:
+        """The points of the trend after a time: seconds ago, free GPUs, largest free set."""
+        now = self._clock()
+        return [(round(now - point.at, 1), point.free, point.largest_set) for point in self._trend.after(after)]
 
     def _unschedulable(self) -> list[PodHistory]:
         return self._history.unschedulable(self._cache.store.pods)
@@ -166,7 +211,8 @@ class FleetOverview:
             {"pod": str(pod), "pods": 1, "since": "", "sentence": sentence, "nearest": ""}
             for pod in self._unrecorded[: _PENDING - len(pending)]
         ]
-        return {"pending": pending, "waiting": len(waiting) + len(self._unrecorded), "decisions": decided}
+        count = len(waiting) + len(self._unrecorded)
+        return {"pending": pending, "waiting": count, "groups": self._groups, "decisions": decided}
 
 
 def _pending(entry: PodHistory, pods: int, nearest: str) -> Json:
@@ -194,4 +240,5 @@ def _decision(entry: PodHistory) -> Json:
         "best_gbps": round(chosen.best_gbps),
         "runner_up": entry.decision.runner_up,
         "margin": round(entry.decision.margin, 3),
+        "sets": to_json(entry.sets) if entry.sets is not None else None,
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from extender.allocation import Snapshot
@@ -18,7 +19,10 @@ from extender.diagnosis import (
     Scenario,
     apply_scenario,
     explain_gang,
+    explain_job,
     groups_named,
+    jobs_named,
+    with_new_group,
 )
 from extender.model import (
     SCHEDULER,
@@ -32,10 +36,16 @@ from extender.model import (
     one_line,
 )
 from extender.policy import Policy
-from extender.scheduling import EvaluationContext, Evaluator, GangMemory, RankingCache
+from extender.scheduling import MOST_TOGETHER, EvaluationContext, Evaluator, GangMemory, RankingCache, gang_minimum
+from extender.wire import HypotheticalGroup
 
 _MEMORY_BYTES = 4 << 20  # of evaluations for gangs
 _ALONE = ("no-gang", "runs")  # outcomes of groups whose waiting pods are placed one by one
+_EXISTS = "the cluster has a group {0} already, whose devices stay in use here: berth explain group {0} explains it"
+_UNKNOWN = (
+    "no pod that waits, and no claim with devices, belongs to a group {}; "
+    "the pods of a Job or a JobSet are a group only with the annotation berth.dev/group-min"
+)
 _NO_MEMBERS: Mapping[GroupKey, Membership] = MappingProxyType({})
 
 
@@ -82,7 +92,10 @@ class GroupExplainer:
         snapshot = self._cache.snapshot()
         groups = groups_named(snapshot, key.namespace, key.name)
         if not groups:
-            raise UnknownGroup(f"no pod that waits, and no claim with devices, belongs to a group {one_line(str(key))}")
+            jobs = jobs_named(snapshot, key.namespace, key.name)
+            if not jobs:
+                raise UnknownGroup(_UNKNOWN.format(one_line(str(key))))
+            return [explain_job(job, pods, snapshot, self._known_of(pods)) for job, pods in jobs.items()]
         changed = apply_scenario(snapshot, (), scenario)
         context, caches = self._context(changed, seconds), self._caches if changed is snapshot else _new_caches()
         return [
@@ -103,6 +116,35 @@ class GroupExplainer:
         context, chosen = self._context(changed, seconds), policy or self._policy.policy
         found = self._explain(membership.key, pods, changed, context, caches, chosen)
         return found if found.outcome not in _ALONE else None
+
+    def hypothetical(
+        self, group: HypotheticalGroup, scenario: Scenario, policy: Policy | None, seconds: float
+    ) -> GangExplanation:
+        """Explain a group that does not exist yet, as if its pods, their claims and the scenario were real.
+
+        The result lists no members. Raises WireError if two of its pods have one name.
+        """
+        key, snapshot, began = group.key, self._cache.snapshot(), self._clock()
+        minimum = gang_minimum(group.membership, with_new_group(snapshot, key, (), group.policies))
+        members = []
+        for one in group.members(MOST_TOGETHER, minimum):
+            if self._clock() - began >= seconds:
+                text = f"group {key}: the request takes more than the work limit; ask again with fewer groups or pods"
+                return GangExplanation(str(key), key.source.value, "unfinished", text, minimum)
+            members.append(one)
+        if not members:
+            text = f"group {key} has no pods: the manifests create none"
+            return GangExplanation(str(key), key.source.value, "waiting", text, minimum)
+        pods = [replace(one.pod, scheduler=SCHEDULER) for one in members]
+        changed = with_new_group(snapshot, key, pods, group.policies)
+        changed = apply_scenario(changed, (claim for one in members for claim in one.claims), scenario)
+        context = self._context(changed, seconds - (self._clock() - began))
+        found = self._explain(key, pods, changed, context, _new_caches(), policy or self._policy.policy)
+        exists = snapshot.claims_of_group(key) or any(_is_in(pod, key) for pod in snapshot.pods.values())
+        notes = [*_size_notes(group, len(pods)), *([_EXISTS.format(key)] if exists else [])]
+        if any(one.pod.scheduler != SCHEDULER for one in members):
+            notes.append(f"Berth places its pods only with schedulerName {SCHEDULER}, which they lack")
+        return replace(found, sentence="; ".join([found.sentence, *notes]), members=())
 
     def of_bound(self, pod: ObjectKey, uid: str) -> str:
         """The group of a bound pod as namespace/name, by its claims; '' if they name none."""
@@ -126,16 +168,28 @@ class GroupExplainer:
         policy: Policy,
         bound_member: Membership | None = None,
     ) -> GangExplanation:
+        return explain_gang(key, pods, snapshot, policy, context, caches, self._known_of(pods), bound_member)
+
+    def _known_of(self, pods: Sequence[Pod]) -> GangHistory:
         entries = [entry for pod in pods if (entry := self._history.entry(pod.uid)) is not None]
         members = {
             entry.uid: MemberHistory(tuple(entry.attempts), entry.first_at, entry.complete_at) for entry in entries
         }
-        history = GangHistory(members, self._held_at)
-        return explain_gang(key, pods, snapshot, policy, context, caches, history, bound_member)
+        return GangHistory(members, self._held_at)
 
 
 def _new_caches() -> PlannerCaches:
     return PlannerCaches(RankingCache(), GangMemory())
+
+
+def _size_notes(group: HypotheticalGroup, made: int) -> Iterator[str]:
+    """The assumptions of the explanation about the number of pods and groups."""
+    if group.size is None:
+        yield f"the manifests do not say how many pods it gets: {made} are assumed"
+    elif group.size > made:
+        yield f"of its {group.size} pods, Berth plans {made} together and places the others one by one"
+    if group.alike > 1:
+        yield f"the manifests create {group.alike} such groups: this is the plan of one"
 
 
 def _is_in(pod: Pod, key: GroupKey) -> bool:

@@ -4,17 +4,21 @@ All functions depend only on a snapshot and a policy, and return plain values. T
 without a console does not import this package. This package has no I/O, clock or asyncio.
 """
 
+from extender.diagnosis.compared_sets import ComparedSets, compare_sets
 from extender.diagnosis.consistency import KINDS, Finding, check_consistency
-from extender.diagnosis.explain import Explanation, explain, no_devices
-from extender.diagnosis.explain_gang import PlannerCaches, explain_gang, groups_named
+from extender.diagnosis.explain import Explanation, explain, no_devices, other_scheduler
+from extender.diagnosis.explain_gang import PlannerCaches, explain_gang
 from extender.diagnosis.fleet_stats import FleetStats, fleet_stats
 from extender.diagnosis.gang_explanation import GangExplanation, GangHistory, MemberHistory
+from extender.diagnosis.group_members import explain_job, groups_named, jobs_named
+from extender.diagnosis.group_rows import group_rows
 from extender.diagnosis.near_misses import claims_on
 from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
-from extender.diagnosis.scenario import Scenario, apply_scenario, devices_of, without_own_holds
+from extender.diagnosis.scenario import Scenario, apply_scenario, devices_of, with_new_group, without_own_holds
 
 __all__ = [
     "KINDS",
+    "ComparedSets",
     "Explanation",
     "Finding",
     "FleetStats",
@@ -27,14 +31,20 @@ __all__ = [
     "check_consistency",
     "claim_rows",
     "claims_on",
+    "compare_sets",
     "devices_of",
     "explain",
     "explain_gang",
+    "explain_job",
     "fleet_stats",
+    "group_rows",
     "groups_named",
+    "jobs_named",
     "no_devices",
     "node_detail",
+    "other_scheduler",
     "row",
     "totals",
+    "with_new_group",
     "without_own_holds",
 ]

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.model import CallBudget, Claim, GroupKey, PoolKey, Reservation, Result
+from extender.model import CallBudget, Claim, GroupKey, PoolKey, Reservation, Result, name_on_claims
 
 ALLOCATED = "allocated"
+GroupName = tuple[str, str]
+"""Namespace and GroupKey.on_claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Holder:
     pods: tuple[str, ...]  # several pods share a claim; empty if no pod uses the claim
     claims: tuple[str, ...]  # empty for a reservation
     state: str  # 'allocated', 'held' or 'binding'
-    group: str  # of the pods, as GroupKey.on_claims; '' without one
+    group: str  # of the pods, its name; '' without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,25 @@ class DeviceUse:
 
     holder: Holder
     results: tuple[Result, ...]
+    group: GroupName | None = None  # of the pods
+    group_pods: int = 0  # pods of the group that have devices: they are worth nothing without each other
+
+    @property
+    def stopped(self) -> int:
+        """How many pods do not run any more if these pods end."""
+        return max(len(self.holder.pods), self.group_pods, 1)
+
+
+def stopped_pods(uses: Iterable[DeviceUse]) -> int:
+    """How many pods do not run any more without these uses. The pods of a group count once."""
+    groups: dict[GroupName, int] = {}
+    alone = 0
+    for use in uses:
+        if use.group is None:
+            alone += use.stopped
+        else:
+            groups[use.group] = max(groups.get(use.group, 0), use.stopped)
+    return alone + sum(groups.values())
 
 
 def uses_by_node(
@@ -42,7 +63,7 @@ def uses_by_node(
     for reservation in snapshot.reservations.values():
         if reservation.pod_uid not in own:
             reserved.setdefault(reservation.node, []).append(reservation)
-    found = {}
+    found, sizes = {}, dict[GroupName, int]()
     for node_info in node_infos:
         budget.check()
         name, pools = node_info.node.name, [pool.key for pool in node_info.inventory.pools]
@@ -54,8 +75,19 @@ def uses_by_node(
         for reservation in reserved.get(name, ()):
             _add(uses, _of_reservation(reservation, snapshot))
         if uses:
-            found[name] = list(uses.values())
+            found[name] = [_with_group(use, snapshot, sizes) for use in uses.values()]
     return found
+
+
+def _with_group(use: DeviceUse, snapshot: Snapshot, sizes: dict[GroupName, int]) -> DeviceUse:
+    """The use with its group. `sizes` has the groups that are known already."""
+    if not use.holder.group or not use.holder.pods:
+        return use
+    group = use.holder.pods[0].partition("/")[0], use.holder.group
+    if group not in sizes:
+        claims = (snapshot.claims.get(key) for key in snapshot.group_claims.get(group, ()))
+        sizes[group] = len({pod.uid for claim in claims if claim is not None for pod in claim.reserved_for})
+    return DeviceUse(use.holder, use.results, group, sizes[group])
 
 
 def _add(uses: dict[object, DeviceUse], use: DeviceUse) -> None:
@@ -77,12 +109,12 @@ def _of_claim(node: str, claim: Claim, pools: Collection[PoolKey]) -> DeviceUse:
     results = tuple(result for result in allocated if not result.admin_access)
     here = sum(PoolKey(result.device.driver, result.device.pool) in pools for result in results)
     pods = tuple(f"{claim.key.namespace}/{consumer.name}" for consumer in claim.reserved_for)
-    return DeviceUse(Holder(node, here, pods, (str(claim.key),), ALLOCATED, claim.group), results)
+    return DeviceUse(Holder(node, here, pods, (str(claim.key),), ALLOCATED, name_on_claims(claim.group)), results)
 
 
 def _of_reservation(reservation: Reservation, snapshot: Snapshot) -> DeviceUse:
     pod = snapshot.pods.get(reservation.pod_uid)
     pods = (str(pod.key) if pod is not None else reservation.pod_uid,)
-    group = pod.membership.key.on_claims if pod is not None and pod.membership is not None else ""
+    group = pod.membership.key.name if pod is not None and pod.membership is not None else ""
     results = tuple(result for result in reservation.results if not result.admin_access)
     return DeviceUse(Holder(reservation.node, len(results), pods, (), reservation.state.value, group), results)

@@ -13,7 +13,7 @@ from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
-from extender.model import CallBudgetSpent, Code, Pod, Reason, WireError, counted
+from extender.model import SCHEDULER, CallBudgetSpent, Code, Pod, Reason, WireError, counted, one_line
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -34,7 +34,7 @@ from extender.scheduling import (
 
 _EXAMPLES = 3  # node names per group
 _BEST = 5
-Views = Mapping[str, NodeInfo]
+NodeInfos = Mapping[str, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def explain(
     policy: Policy,
     context: EvaluationContext,
     ranking: NodeRanking | None = None,
-    own: Views = MappingProxyType({}),
+    own: NodeInfos = MappingProxyType({}),
     narrated: str = "",
 ) -> Explanation:
     """The explanation of a pod.
@@ -145,6 +145,14 @@ def no_devices(pod: Pod) -> str:
     return f"pod {pod.key} requests no devices: Berth accepts all nodes"
 
 
+def other_scheduler(pod: Pod) -> str:
+    """The sentence about a pod that Berth does not place because of its schedulerName; '' if Berth places it."""
+    if pod.scheduler == SCHEDULER:
+        return ""
+    named = f"names scheduler {one_line(pod.scheduler)}" if pod.scheduler else "names no scheduler"
+    return f"pod {pod.key} {named}; Berth does not place it: write schedulerName: {SCHEDULER}"
+
+
 class _Traces:
     """Search traces by node, each computed once."""
 
@@ -166,7 +174,7 @@ def _known(node: str, snapshot: Snapshot) -> NodeInfo:
     return snapshot.node_infos[node]
 
 
-def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, traces: _Traces) -> Explanation:
+def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: NodeInfos, traces: _Traces) -> Explanation:
     requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise CallBudgetSpent
@@ -208,7 +216,7 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, tr
         *near_misses.by_capacity(requirements, (node_info for node_info, _ in unschedulable.samples.values())),
         *near_misses.by_terms(terms),
     ]
-    ordered = sorted(found_misses, key=lambda near_miss: near_miss.cost)
+    ordered = sorted(found_misses, key=lambda near_miss: (near_miss.of_group, near_miss.cost))
     misses = tuple(dict.fromkeys(near_miss.sentence for near_miss in ordered))
     sentences = tuple(term.sentence() for term in terms)
     return Explanation(name, "refused", _why(name, groups, misses), nodes, 0, (), groups, misses, sentences)

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.diagnosis.gang_explanation import ExplainedMember, GangExplanation, GangHistory, PlannedMember
+from extender.diagnosis.gang_explanation import GangExplanation, GangHistory, PlannedMember
 from extender.diagnosis.gang_question import GangQuestion, where
 from extender.diagnosis.gang_refusal import gang_refusal
+from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
 from extender.model import (
     SCHEDULER,
     CallBudgetSpent,
@@ -25,7 +26,6 @@ from extender.policy import Policy
 from extender.scheduling import (
     MOST_TOGETHER,
     NODE,
-    Attempt,
     EvaluationContext,
     Gang,
     GangMembers,
@@ -41,10 +41,10 @@ from extender.scheduling import (
     gang_of,
     held_results,
     lacks_pod_group,
-    placed_members,
     plan_sizes,
 )
 
+_NO_MINIMUM = "no minimum is known"
 _UNSEEN = "the others do not exist, have ended, or are bound without devices"
 _UNSERVED = {  # without its CRD, pods with the label are placed alone
     GroupSource.CORE: "",
@@ -54,26 +54,10 @@ _UNSERVED = {  # without its CRD, pods with the label are placed alone
 
 @dataclass(frozen=True, slots=True)
 class PlannerCaches:
-    """What the planner keeps between explanations: both follow the snapshots of one cache."""
+    """The planner's memory between explanations: both fields follow the snapshots of one cache."""
 
     rankings: RankingCache
     memory: GangMemory
-
-
-def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
-    """The groups of this name, with those of their pods that the cache has: they have no node yet.
-
-    The name of a LeaderWorkerSet stands for all its groups of which a pod waits.
-    """
-    keys = [GroupKey(namespace, source, name) for source in GroupSource]
-    found: dict[GroupKey, list[Pod]] = {key: [] for key in keys if snapshot.claims_of_group(key)}
-    for pod in snapshot.pods.values():
-        membership = pod.membership
-        if membership is None or membership.key.namespace != namespace:
-            continue
-        if name in (membership.key.name, membership.owner):
-            found.setdefault(membership.key, []).append(pod)
-    return found
 
 
 def explain_gang(
@@ -92,10 +76,10 @@ def explain_gang(
     """
     if not pods:
         return _all_bound(key, bound_member or _membership_by_object(key, snapshot), snapshot, policy)
-    asking = min(pods, key=lambda pod: (not _counts(pod), pod.key))
+    asking = min(pods, key=lambda pod: (not counts(pod), pod.key))
     assert asking.membership is not None
     gang = gang_of(asking, asking.membership, snapshot)
-    gang = replace(gang, waiting=tuple(pod for pod in gang.waiting if _counts(pod)))
+    gang = replace(gang, waiting=tuple(pod for pod in gang.waiting if counts(pod)))
     found = GangExplanation(
         str(key),
         key.source.value,
@@ -106,7 +90,7 @@ def explain_gang(
         gang.missing,
         gang.topology,
         gang.topology_label,
-        (*_bound(key, snapshot), *_members(gang, pods, snapshot, history)),
+        (*bound_members(key, snapshot), *members_without_node(gang.waiting, pods, snapshot, history)),
         *_since(gang, history),
     )
     problem = _problem(gang, pods, snapshot)
@@ -116,7 +100,9 @@ def explain_gang(
         text = f"group {key} waits for PodGroup {asking.membership.owner}, which does not exist{_UNSERVED[key.source]}"
         return replace(found, sentence=text)
     if not gang.minimum:
-        text = f"group {key} is no gang: {_why_no_gang(asking.membership, snapshot)}, so each pod is placed alone"
+        why = _why_no_gang(asking.membership, snapshot)
+        advice = f"; {HOW_TO_MAKE_A_GANG}" if why == _NO_MINIMUM else ""
+        text = f"group {key} is no gang: {why}, so each pod is placed alone{advice}"
         return replace(found, outcome="no-gang", sentence=text)
     if not gang.missing:
         return _runs(found, gang, snapshot, policy)
@@ -129,14 +115,9 @@ def explain_gang(
     return replace(found, sentence=found.sentence + _last_answer(gang, history)) if found.outcome == "fits" else found
 
 
-def _counts(pod: Pod) -> bool:
-    """Whether the pod counts as a member that waits."""
-    return pod.is_waiting and pod.scheduler == SCHEDULER
-
-
 def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
-    """Why no plan is made, whatever devices are free; '' without such a reason."""
-    for pod in sorted(pods, key=lambda pod: (not _counts(pod), pod.key)):
+    """Why no plan is made, even if all devices are free; '' without such a reason."""
+    for pod in sorted(pods, key=lambda pod: (not counts(pod), pod.key)):
         if pod.membership is not None and pod.membership.problem:
             group = f"group {gang.key} is rejected: " if gang.key.name else ""
             return f"{group}pod {pod.key}: {pod.membership.problem}"
@@ -195,7 +176,7 @@ def _explain(
 
 def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot, policy: Policy) -> GangExplanation:
     """The explanation of a group of which no pod waits."""
-    members = _bound(key, snapshot)
+    members = bound_members(key, snapshot)
     have = f"group {key} has {counted(len(members), 'pod')} bound, and no pod waits"
     found = GangExplanation(str(key), key.source.value, "bound", have, bound=len(members), members=members)
     if membership is None:
@@ -245,41 +226,7 @@ def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
     if lacks_pod_group(membership, snapshot):
         return f"PodGroup {membership.owner} does not exist"
     minimum = membership.minimum or (policy.minimum if policy is not None else 0)
-    return f"its minimum is {minimum}, and a gang has at least 2" if minimum else "no minimum is known"
-
-
-def _bound(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
-    """The bound members by name. The name of a member without devices is not known: its UID stands for it."""
-    names = dict[str, str]()
-    for claim_key in snapshot.claims_of_group(key):
-        claim = snapshot.claims.get(claim_key)
-        for consumer in claim.reserved_for if claim is not None else ():
-            names[consumer.uid] = f"{key.namespace}/{consumer.name}"
-    placed = placed_members(key, snapshot)
-    found = [ExplainedMember(names.get(uid, uid), "bound", node) for uid, node in placed.items()]
-    return tuple(sorted(found, key=lambda member: member.pod))
-
-
-def _members(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot, history: GangHistory) -> Iterable[ExplainedMember]:
-    """The pods without a node, in rank order, and then those that do not count."""
-    held = {r.pod_uid: r for r in snapshot.reservations.values()}
-    counting = {pod.uid for pod in gang.waiting}
-    others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)
-    for pod in (*gang.waiting, *others):
-        known, reservation = history.of(pod.uid), held.get(pod.uid)
-        state = reservation.state.value if reservation is not None else "waiting"
-        if pod.uid not in counting:
-            state = "deleted" if pod.deleting else "gated" if pod.gated else "not-ours"
-        node = reservation.node if reservation is not None else ""
-        yield ExplainedMember(str(pod.key), state, node, _reason(pod, known.attempts), known.first_at)
-
-
-def _reason(pod: Pod, known: Sequence[Attempt]) -> str:
-    """Why the last attempt failed: what Berth answered, or else what kube-scheduler wrote."""
-    if known and known[-1].fitting:
-        return ""
-    reasons = "; ".join(text for text, _ in known[-1].reasons) if known else ""
-    return reasons or pod.unschedulable
+    return f"its minimum is {minimum}, and a gang has at least 2" if minimum else _NO_MINIMUM
 
 
 def _since(gang: Gang, history: GangHistory) -> tuple[str, str]:
@@ -296,7 +243,7 @@ def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     gated = sum(pod.gated and not pod.deleting for pod in pods)
     foreign = sum(pod.scheduler != SCHEDULER for pod in pods)
     text += f", and {gated} more with scheduling gates" if gated else ""
-    text += f", and {foreign} more of another scheduler than {SCHEDULER}" if foreign else ""
+    text += f", and {foreign} more without schedulerName {SCHEDULER}" if foreign else ""
     is_unsure = gang.placed and not _knows_all_bound(gang.key, snapshot)
     return text + (" (bound pods without devices are not counted)" if is_unsure else "")
 
@@ -376,7 +323,7 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
     return replace(
         found,
         outcome="fits",
-        sentence=f"{text}; Berth places it when kube-scheduler asks again",
+        sentence=f"{text}; Berth places it when kube-scheduler asks for it",
         level=plan.level,
         domain=plan.domain,
         room=len(placed),

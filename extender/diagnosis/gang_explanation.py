@@ -1,4 +1,4 @@
-"""What the explanation of a gang says, and what it knows of the past."""
+"""The explanation of a gang, and the records of the past that it uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extender.scheduling import Attempt
 
 
 class MemberHistory(NamedTuple):
-    """What is remembered about the attempts of one pod. Times are RFC 3339; '' if there was no such attempt."""
+    """The remembered attempts of one pod. Times are RFC 3339; '' if there was no such attempt."""
 
     attempts: Sequence[Attempt] = ()  # the last ones, the oldest first
     first_at: str = ""  # time of the first attempt
@@ -21,7 +21,7 @@ class MemberHistory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GangHistory:
-    """What records show about the members of a gang."""
+    """The facts that records show about the members of a gang."""
 
     members: Mapping[str, MemberHistory] = field(default_factory=dict)  # by UID of the pod
     held_at: Mapping[str, str] = field(default_factory=dict)  # claim UID to when its devices were held, as RFC 3339

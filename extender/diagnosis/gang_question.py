@@ -45,9 +45,12 @@ class GangQuestion:
 
     def problem(self, size: int) -> GangProblem:
         """The problem of the first members, so many pods."""
-        members, nodes = self.members.first(size), {name: info.node for name, info in self.snapshot.node_infos.items()}
-        usable = UsableNodes().of(members.pods, nodes, self.snapshot.version)
-        return gang_problem(self.gang, members, self.policy, usable)
+        return gang_problem(self.gang, self.members.first(size), self.policy, self.usable_nodes(size))
+
+    def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
+        """By UID, the nodes on which kube-scheduler may place the first members, so many pods, as UsableNodes.of."""
+        nodes = {name: info.node for name, info in self.snapshot.node_infos.items()}
+        return UsableNodes().of(self.members.first(size).pods, nodes, self.snapshot.version)
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
         """Plan on the snapshot. Raises CallBudgetSpent."""
@@ -58,7 +61,7 @@ class GangQuestion:
 class GangNearMiss:
     """One change with which the gang has a plan."""
 
-    pods: int  # that would not run: others whose devices are needed, or members that are left out
+    pods: int  # that would not run: others whose devices are needed, with their groups, or members that are left out
     devices: int  # of these pods
     sentence: str
     holders: tuple[Holder, ...] = ()  # the others whose devices are needed

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from extender.diagnosis.device_holders import Holder, uses_by_node
+from extender.diagnosis.emptied_fleet import EmptiedFleet
 from extender.diagnosis.gang_near_misses import GangNearMisses, less_constrained
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.model import CallBudgetSpent, Code, counted
-from extender.scheduling import EmptiedFleet, GangPlan, GangShortage, no_room
+from extender.scheduling import GangPlan, GangShortage, no_room
 
 _HOLDERS = 12  # in one explanation
 
@@ -74,6 +75,7 @@ def _parts(
         yield f"group {key} fits nowhere: {reason}"
     elif never is not None:
         yield f"group {key} does not fit in this fleet: even if all other pods ended, {_room(never)}"
+        yield from _allowed(question)
     else:
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if room and (never is None or never.room != shortage.room or reason.code is Code.GANG_NO_DOMAIN):
@@ -93,6 +95,15 @@ def _room(shortage: GangShortage) -> str:
         return "no node would have room for one of its pods"
     place = where(shortage.level, shortage.domain)
     return f"the most room would be {place}, for {shortage.room} of {counted(shortage.members, 'pod')}"
+
+
+def _allowed(question: GangQuestion) -> Iterator[str]:
+    """How few nodes a member may use, by what kube-scheduler checks besides devices."""
+    usable, pods = question.usable_nodes(question.gang.missing), question.members.pods
+    pod = min((pod for pod in pods if pod.uid in usable), key=lambda pod: len(usable[pod.uid]), default=None)
+    if pod is not None:
+        nodes = f"{len(usable[pod.uid])} of {counted(len(question.snapshot.node_infos), 'node')}"
+        yield f"node selector, node affinity, taints and cordons leave {nodes} to pod {pod.key}"
 
 
 def _without_label(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:

@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, Holder, uses_by_node
+from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, stopped_pods, uses_by_node
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
 from extender.model import CallBudget, Result, counted
@@ -71,15 +71,15 @@ class GangReleases:
         question, snapshot = self._question, self._question.snapshot
         node_infos = (snapshot.node_infos[name] for name in domain.nodes)
         uses = uses_by_node(node_infos, snapshot, question.gang.key, self._own, question.context.budget)
-        names = sorted(uses, key=lambda name: (len(uses[name]), _devices(uses[name]), natural(name)))
+        names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices(uses[name]), natural(name)))
         if len(names) > _NODES:
             self.cut_short = _LIMITS
         for ended in self._searches(domain, {name: uses[name] for name in names[:_NODES]}):
             found = self._plan(self._problem, snapshot, ended) if ended else None
             if isinstance(found, GangPlan):
                 holders = tuple(use.holder for use in ended)
-                sentence = f"fits {where(found.level, found.domain)} without {_named(holders)}"
-                return GangNearMiss(_pods(ended), _devices(ended), sentence, holders)
+                sentence = f"fits {where(found.level, found.domain)} without {_named(ended)}"
+                return GangNearMiss(stopped_pods(ended), _devices(ended), sentence, holders)
         return None
 
     def _searches(self, domain: Domain, uses: Uses) -> Iterator[Sequence[DeviceUse]]:
@@ -117,8 +117,12 @@ class GangReleases:
 
     def _offers(self, name: str, uses: Sequence[DeviceUse], needed: int) -> Iterator[_Offer]:
         """Ends of pods on one node, each with room for more members than the one before."""
-        ordered = sorted(uses, key=lambda use: (use.holder.devices, use.holder.pods, use.holder.claims))
-        largest = list(reversed(ordered))
+
+        def rank(use: DeviceUse, stopped: int) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]:
+            return stopped, use.holder.devices, use.holder.pods, use.holder.claims
+
+        ordered = sorted(uses, key=lambda use: rank(use, use.stopped))
+        largest = sorted(uses, key=lambda use: rank(use, -use.stopped), reverse=True)
         snapshot = only_nodes(self._question.snapshot, (name,))
         before = self._room(snapshot, ())
         most = min(self._room(snapshot, ordered) - before, needed)
@@ -158,7 +162,7 @@ class GangReleases:
         needed = self._touched(plan, _of(names[:high], uses))
         if not isinstance(self._small_plan(self._problem, snapshot, needed), GangPlan):
             needed = _of(names[:high], uses)  # a device can be kept from the plan by the use of another one
-        for use in sorted(needed, key=lambda use: (-len(use.holder.pods), use.holder.devices)):
+        for use in sorted(needed, key=lambda use: (-use.stopped, use.holder.devices)):
             fewer = [other for other in needed if other is not use]
             if isinstance(self._small_plan(self._problem, snapshot, fewer), GangPlan):
                 needed = fewer
@@ -193,10 +197,6 @@ def _results(uses: Iterable[DeviceUse]) -> tuple[Result, ...]:
     return tuple({(result.device, result.share_id): result for use in uses for result in use.results}.values())
 
 
-def _pods(uses: Iterable[DeviceUse]) -> int:
-    return sum(max(len(use.holder.pods), 1) for use in uses)
-
-
 def _devices(uses: Iterable[DeviceUse]) -> int:
     return sum(use.holder.devices for use in uses)
 
@@ -213,22 +213,25 @@ def _choose(offers: Iterable[_Offer], needed: int, budget: CallBudget) -> Sequen
         for gained, choice in before:
             for offer in own:
                 total = min(gained + offer.gain, needed)
-                pods, devices = choice.pods + _pods(offer.uses), choice.devices + _devices(offer.uses)
+                uses = (*choice.uses, *offer.uses)
+                pods, devices = stopped_pods(uses), choice.devices + _devices(offer.uses)
                 if total not in cheapest or (pods, devices) < cheapest[total][:2]:
-                    cheapest[total] = _Choice(pods, devices, (*choice.uses, *offer.uses))
+                    cheapest[total] = _Choice(pods, devices, uses)
     return cheapest[needed].uses if needed in cheapest else ()
 
 
-def _named(holders: Sequence[Holder]) -> str:
-    texts = [_text(holder) for holder in holders[:_NAMED]]
-    more = [f"{len(holders) - _NAMED} more"] if len(holders) > _NAMED else []
+def _named(uses: Sequence[DeviceUse]) -> str:
+    texts = [_text(use) for use in uses[:_NAMED]]
+    more = [f"{len(uses) - _NAMED} more"] if len(uses) > _NAMED else []
     return " and ".join([*texts, *more])
 
 
-def _text(holder: Holder) -> str:
-    """A holder as text, such as 'training/llm-0 (8 devices on n1)'."""
+def _text(use: DeviceUse) -> str:
+    """A holder as text, such as 'training/llm-0 (8 devices on n1, group llm of 4 pods)'."""
+    holder = use.holder
     name = ", ".join(holder.pods) or f"claim {', '.join(holder.claims)}"
     count = counted(holder.devices, "device")
     state = "" if holder.state == ALLOCATED else f", {holder.state}"
     group = f", group {holder.group}" if holder.group else ""
+    group += f" of {use.group_pods} pods" if use.group_pods > 1 else ""
     return f"{name} ({count} on {holder.node}{state}{group})"

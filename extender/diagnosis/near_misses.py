@@ -10,7 +10,7 @@ from typing import NamedTuple
 from extender.allocation import Interned, NodeInfo, Snapshot, with_devices_released
 from extender.diagnosis.selector_stats import TermStats
 from extender.fabric import largest_joined
-from extender.model import Claim, Code, DeviceRequest, InvalidClaim, PoolKey, Result, counted, readable
+from extender.model import Claim, Code, DeviceRequest, InvalidClaim, PoolKey, Result, counted, name_on_claims, readable
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, problem_for
 
 _NODES = 24  # nodes of different states on which a release of claims is tried
@@ -33,10 +33,14 @@ FREEABLE_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """One change that would help. `cost` is the number of devices that must become free or are missing."""
+    """One change that would help. `cost` is the number of devices that must become free or are missing.
+
+    `of_group`: a pod of a group must end. The others of its group are worth nothing without it, so this comes last.
+    """
 
     cost: int
     sentence: str
+    of_group: bool = False
 
 
 class EquivalentNodes(NamedTuple):
@@ -58,9 +62,11 @@ def claims_on(node_infos: Iterable[NodeInfo], snapshot: Snapshot) -> ClaimsByPoo
 
 
 def claims_of_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> list[Claim]:
-    """The claims that have devices of a node, the claim with the fewest devices first."""
+    """The claims that have devices of a node, those of groups last, and then those with the fewest devices first."""
     found = {claim.key: claim for pool in node_info.inventory.pools for claim in claims_by_pool.get(pool.key, ())}
-    return sorted(found.values(), key=lambda c: (len(c.allocation.results) if c.allocation else 0, c.key))
+    return sorted(
+        found.values(), key=lambda c: (bool(c.group), len(c.allocation.results) if c.allocation else 0, c.key)
+    )
 
 
 def by_releasing_claims(
@@ -100,7 +106,7 @@ def by_releasing_claims(
                 break
         if tries >= _TRIES:
             break
-    return sorted(found, key=lambda near_miss: (near_miss.cost, near_miss.sentence))[:_FOUND]
+    return sorted(found, key=lambda one: (one.of_group, one.cost, one.sentence))[:_FOUND]
 
 
 def _try(
@@ -115,7 +121,8 @@ def _try(
         ):
             devices = sorted({r.device.device for r in results})
             held = "; ".join(held_by(c) for c in claims[:_NAMED]) + (" and more" if len(claims) > _NAMED else "")
-            return NearMiss(len(devices), f"fits on {node_info.node.name} if {held}, were free")
+            of_group = any(c.group for c in claims)
+            return NearMiss(len(devices), f"fits on {node_info.node.name} if {held}, were free", of_group)
     return None
 
 
@@ -127,7 +134,8 @@ def held_by(claim: Claim) -> str:
     """Devices and claim as text, such as 'gpu-0, gpu-1, held by training/llm-0'."""
     devices = [r.device.device for r in claim.allocation.results] if claim.allocation is not None else []
     shown = ", ".join(devices[:_NAMED]) + (f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else "")
-    return f"{shown}, held by {claim.key}"
+    group = f" of group {name_on_claims(claim.group)}" if claim.group else ""
+    return f"{shown}, held by {claim.key}{group}"
 
 
 def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:

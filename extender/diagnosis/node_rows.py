@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import combinations
 
 from extender.allocation import UNUSED, NodeInfo, Snapshot
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric import largest_joined
-from extender.model import DISTANCES, NANO, Claim, amount_of_memory
+from extender.model import DISTANCES, NANO, Claim, Graph, amount_of_memory
 from extender.scoring import memory_bytes
 from extender.wire import Json
 
@@ -22,6 +24,7 @@ GROUPS = {
     "rack": "topology.kubernetes.io/rack",
     "clique": "nvidia.com/gpu.clique",
 }
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
 
 
@@ -86,7 +89,32 @@ def row(node_info: NodeInfo) -> Json:
     """The row of one node in the overview, as JSON."""
     labels = node_info.node.labels
     groups = {name: labels[label] for name, label in GROUPS.items() if label in labels}
-    return {"name": node_info.node.name, "product": product(node_info), "gpus": letters(node_info), **groups}
+    found = {"name": node_info.node.name, "product": product(node_info), "gpus": letters(node_info)}
+    largest = largest_free_set(node_info)
+    return {**found, **link_digits(node_info), **({"largest": largest} if largest else {}), **groups}
+
+
+def link_digits(node_info: NodeInfo) -> dict[str, str]:
+    """The NVLinks of the shown GPUs as text: one base-36 digit each, so that the rows of 5,000 nodes stay short.
+
+    `links` has a digit for each pair of GPUs (0 1, 0 2, … 1 2, …), `switch` one for each GPU. A key is absent if all
+    its digits are 0.
+    """
+    positions = [position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0]
+    if node_info.fabric is None or not positions:
+        return {}
+    return _digits_of(node_info.fabric.graph, tuple(positions))
+
+
+@lru_cache(maxsize=1024)  # a fleet has a few kinds of machine
+def _digits_of(graph: Graph, positions: tuple[int, ...]) -> dict[str, str]:
+    pairs = "".join(_digit(graph.links[a][b]) for a, b in combinations(positions, 2))
+    switched = "".join(_digit(graph.switch_links[position]) for position in positions)
+    return {name: text for name, text in (("links", pairs), ("switch", switched)) if text.strip("0")}
+
+
+def _digit(links: int) -> str:
+    return _DIGITS[min(links, len(_DIGITS) - 1)]
 
 
 def totals(rows: Iterable[Json]) -> dict[str, int]:

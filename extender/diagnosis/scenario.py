@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot, hypothetical_snapshot, with_devices_released
-from extender.model import Claim, PoolKey, Result, WireError, shown
+from extender.model import Claim, GroupKey, GroupPolicy, Pod, PoolKey, Result, WireError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,23 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
     return hypothetical_snapshot(snapshot, node_infos, snapshot.version)
 
 
+def with_new_group(
+    snapshot: Snapshot, key: GroupKey, pods: Iterable[Pod], policies: Mapping[GroupKey, GroupPolicy]
+) -> Snapshot:
+    """The snapshot as if these pods were all of the group. Devices of a group of this name stay in use.
+
+    `policies` are those of new objects; they replace the known ones.
+    """
+    own = (key.namespace, key.on_claims)
+    return replace(
+        snapshot,
+        members={**snapshot.members, key: {pod.uid: pod for pod in pods if pod.is_waiting}},
+        group_policies={**snapshot.group_policies, **policies},
+        group_claims={group: claims for group, claims in snapshot.group_claims.items() if group != own},
+        bound_members={group: nodes for group, nodes in snapshot.bound_members.items() if group != key},
+    )
+
+
 def only_nodes(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
     """The snapshot with these nodes alone. A ranking of the real snapshots must not be used with it."""
     node_infos = {name: snapshot.node_infos[name] for name in names}
@@ -63,16 +80,14 @@ def without_own_holds(snapshot: Snapshot, held: Iterable[Result], nodes: Iterabl
     return _with_released(known, held, idle=False)
 
 
-def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
-    """The allocated devices of a pod, given as namespace/name. Raises WireError if it has none."""
-    namespace, _, name = pod.partition("/")
-    found = [
-        result
-        for key, claim in snapshot.claims.items()
-        if key.namespace == namespace and claim.allocation is not None
-        if any(consumer.name == name for consumer in claim.reserved_for)
-        for result in claim.allocation.results
-    ]
-    if not found:
-        raise WireError("free", f"no claim with devices is reserved for pod {shown(pod)}")
-    return found
+def devices_of(snapshot: Snapshot, pods: Iterable[str]) -> list[Result]:
+    """The allocated devices of pods, given as namespace/name. Raises WireError if one of them has none."""
+    found: dict[str, list[Result]] = {pod: [] for pod in pods}
+    for key, claim in snapshot.claims.items() if found else ():
+        if claim.allocation is not None:
+            for name in {f"{key.namespace}/{consumer.name}" for consumer in claim.reserved_for} & found.keys():
+                found[name] += claim.allocation.results
+    for pod, results in found.items():
+        if not results:
+            raise WireError("free", f"no claim with devices is reserved for pod {shown(pod)}")
+    return [result for results in found.values() for result in results]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster
 from extender.entry.console_process import OpenPages, Pages, Policies, open_pages, start_pages
 from extender.entry.serve_process import Desk
-from extender.extension import Service
+from extender.extension import Rejected, Service
+from extender.model import BerthError
 from extender.policy import Policy
 from extender.records import decode
 from extender.runtime import Supervisor
@@ -30,9 +32,13 @@ class DeskConsole:
         self._console: Console | None = None
 
     async def post(self, body: bytes) -> None:
-        """Pass an encoded batch of records to the console. Raises WireError or StaleEpoch."""
-        if self._console is not None:
+        """Pass an encoded batch of records to the console. Raises Rejected."""
+        if self._console is None:
+            return
+        try:
             self._console.take(decode(body))
+        except BerthError as error:
+            raise Rejected(str(error)) from error
 
     async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
         """Make the console over the cache of a service. It ends with the stack."""
@@ -62,12 +68,18 @@ def _opened(desk: Desk) -> OpenPages:
 
 @asynccontextmanager
 async def both(
-    api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
+    api_url: str,
+    policy: Policy | None = None,
+    supervisor: Supervisor | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[tuple[ServeApp, ConsoleApp]]:
-    """The ASGI applications of serve and console in one process, for an API server without authentication."""
+    """The ASGI applications of serve and console in one process, for an API server without authentication.
+
+    `clock` returns seconds.
+    """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(Credentials(api_url, None, lambda: None)))
         desk, policy = DeskConsole(), policy or Policy()
-        service = await stack.enter_async_context(Service(client, policy, supervisor=supervisor, post=desk.post))
+        service = await stack.enter_async_context(Service(client, policy, clock, supervisor=supervisor, post=desk.post))
         console = await desk.compose(stack, service, policy)
         yield ServeApp(service, Probes(service)), ConsoleApp(console)

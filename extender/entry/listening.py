@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -54,9 +55,13 @@ def server(
     limits: HttpLimits,
     tls: Tls | None = None,
     rejections: RejectionLog | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Server:
-    """Make a server for an ASGI application, without an access log. `address` is (host, port)."""
-    listener = Listener(tls.client_name if tls else None, limits, rejections or RejectionLog())
+    """Make a server for an ASGI application, without an access log. `address` is (host, port).
+
+    `clock` returns seconds.
+    """
+    listener = Listener(tls.client_name if tls else None, limits, rejections or RejectionLog(), clock)
     protocol: Any = partial(Protocol, listener)  # uvicorn calls it in place of the class
     config = uvicorn.Config(
         app,

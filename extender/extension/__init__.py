@@ -3,7 +3,7 @@
 HTTP, the JSON of the extender protocol and the search for devices do not belong here.
 """
 
-from extender.extension.outbox import Post
+from extender.extension.outbox import Post, Rejected
 from extender.extension.poster import Poster
 from extender.extension.requeue import MARKER_CLASS
 from extender.extension.service import Service
@@ -13,6 +13,7 @@ __all__ = [
     "MARKER_CLASS",
     "Post",
     "Poster",
+    "Rejected",
     "Service",
     "TracedService",
     "Traces",

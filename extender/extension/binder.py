@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,7 @@ from extender.extension.binding_cycle import (
 )
 from extender.extension.bindings import Bindings
 from extender.extension.claim_writes import ClaimWrites, Planned
+from extender.extension.condition_waits import ConditionWaits
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
@@ -99,6 +100,7 @@ class Binder:
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._claims = ClaimWrites(writer, dependencies.now_rfc3339)
         self._bindings = Bindings(writer, self._claims)
+        self._waits = ConditionWaits()
         self._draining = False
         self._log = structlog.get_logger("berth.bind")
 
@@ -349,15 +351,15 @@ class Binder:
     ) -> None:
         """Wait until the drivers have set all binding conditions of the claims.
 
-        Raises BindPending at the end of this call's time; kube-scheduler then calls again. A longer wait could send
-        the Binding after kube-scheduler gave up the node. Raises ConditionsFailed if a driver reports a failure, or at
-        the end of `binding_timeout_seconds`.
+        Raises BindPending at the end of this call's time, or if too many wait; kube-scheduler then calls again. A
+        longer wait could send the Binding after kube-scheduler gave up the node. Raises ConditionsFailed if a driver
+        reports a failure, or at the end of `binding_timeout_seconds`.
         """
         end = cycle.started + requirements.policy.binding_wait_seconds
         for claim in claims:
             left = requirements.policy.binding_timeout_seconds - self._dependencies.age_seconds(claim)
             seconds = min(left, end - asyncio.get_running_loop().time())
-            await self._progress.wait_for(partial(self._conditions_decided, claim), max(seconds, 0.0))
+            await self._wait_for_driver(cycle, claim, seconds)
             state = readiness(self._current(claim))
             if state is Readiness.READY:
                 continue
@@ -365,6 +367,17 @@ class Binder:
                 raise BindPending(f"waiting for binding conditions of claim {claim.key}")
             why = "are not met: binding timeout" if state is Readiness.WAITING else "failed"
             raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
+
+    async def _wait_for_driver(self, cycle: BindingCycle, claim: Claim, seconds: float) -> None:
+        """Raises BindPending at once if too many pods wait."""
+        decided, namespace = partial(self._conditions_decided, claim), cycle.pod.key.namespace
+        if decided() or seconds <= 0:
+            return
+        own = cycle.forming is not None and cycle.forming.has_place(cycle.pod.uid)
+        with nullcontext(own) if own else self._waits.place(namespace) as may_wait:
+            if not may_wait:
+                raise BindPending(f"too many pods wait for binding conditions, as those of claim {claim.key}")
+            await self._progress.wait_for(decided, seconds)
 
     def _conditions_decided(self, claim: Claim) -> bool:
         """Whether the drivers reported that the devices of a claim are ready or failed, or this process shuts down."""

@@ -1,7 +1,8 @@
-"""Reads the bound members of gangs whose claims do not show all of them.
+"""Reads the bound members of gangs whose claims do not tell which of them run.
 
-A pod without devices has no claim, and the watch shows no bound pods. So a gang of which some members are bound may
-seem incomplete. Then Berth lists the namespace's pods, at most every 30 s for each namespace.
+A pod without devices has no claim, so a gang of which some members are bound may seem incomplete. And a pod that
+terminates keeps its claims until it ends, so a gang that was created again may seem to run. The watch shows no bound
+pods. So Berth lists the namespace's pods, at most every 30 s for each namespace.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import structlog
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.model import GroupKey
+from extender.scheduling import reserved_members
 
 _MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
 _SECONDS = 30.0  # until the bound members of a namespace are forgotten, and may be read again
@@ -21,7 +23,7 @@ Read = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
 
 
 class BoundMembers:
-    """Puts the bound members into the cache.
+    """Puts the bound members into the cache: UID to node, '' for a member that terminates or is gone.
 
     `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds.
     """
@@ -41,24 +43,42 @@ class BoundMembers:
         self._seconds = seconds
         self._wanted: dict[str, set[GroupKey]] = {}  # by namespace
         self._known: dict[str, tuple[float, set[GroupKey]]] = {}  # when what was read expires, and its groups
+        self._reading: set[GroupKey] = set()  # without those whose waiting pods changed meanwhile
         self._log = structlog.get_logger("berth.gangs")
 
     def want(self, key: GroupKey) -> bool:
         """Read the bound members of a group soon. False if nothing is read soon, because of a read within 30 s."""
-        known = self._known.get(key.namespace)
-        if known is not None and key in known[1]:
-            return False
         wanted = self._wanted.setdefault(key.namespace, set())
         if len(wanted) < self._most_groups:
             wanted.add(key)
-        return known is None
+        return key.namespace not in self._known
+
+    def forget(self, key: GroupKey) -> None:
+        """Other pods of the group wait now, so the pods that were read may be those of an earlier gang of its name."""
+        self._reading.discard(key)
+        if key in self._cache.store.bound_members:
+            self._cache.use_bound_members(key, self._gone(key) or None)
 
     def expire(self) -> None:
-        """Forget what was read too long ago."""
+        """Forget what was read too long ago, except which members terminate: a pod that terminates never runs again.
+
+        A group with such members is read again while some of its pods wait.
+        """
         now = self._clock()
         for namespace in [name for name, (until, _) in self._known.items() if until <= now]:
             for key in self._known.pop(namespace)[1]:
-                self._cache.use_bound_members(key, None)
+                gone = self._gone(key)
+                self._cache.use_bound_members(key, gone or None)
+                if gone:
+                    self.want(key)
+
+    def _gone(self, key: GroupKey) -> dict[str, str]:
+        """UIDs of the members that terminate, or are gone, and for which claims are still reserved, to ''."""
+        snapshot = self._cache.snapshot()
+        read = snapshot.bound_members.get(key, {})
+        if key not in snapshot.members:
+            return {}
+        return {uid: "" for uid in reserved_members(key, snapshot) if read.get(uid) == ""}
 
     @property
     def next_deadline(self) -> float:
@@ -68,13 +88,18 @@ class BoundMembers:
     async def read_wanted(self, done: Callable[[GroupKey], None]) -> None:
         """Read the wanted groups of namespaces that were not read a moment ago, and call `done` for each group."""
         for namespace in self._wanted.keys() - self._known.keys():
-            keys = self._wanted.pop(namespace)
+            keys, snapshot = self._wanted.pop(namespace), self._cache.snapshot()
+            # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
+            before = {key: dict.fromkeys(reserved_members(key, snapshot), "") for key in keys}
+            self._reading = set(keys)
             try:
                 found = await self._read(namespace)
             except ClusterError as error:
                 self._log.warning("could not read the bound pods", namespace=namespace, problem=str(error))
-                found = {}
+                found, before = {}, {key: self._gone(key) for key in keys}
             self._known[namespace] = self._clock() + self._seconds, keys
-            for key in keys:
-                self._cache.use_bound_members(key, found.get(key, {}))
+            for key in keys - self._reading:
+                self.want(key)
+            for key in self._reading:
+                self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})))
                 done(key)

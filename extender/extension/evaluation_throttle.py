@@ -15,8 +15,10 @@ class EvaluationLimits:
     """Limits of evaluation. The policy sets the seconds of one call (`evaluation_seconds`)."""
 
     steps: int = 100_000  # of one call, see CallBudget
-    share: float = 0.1  # of the time: the refill rate of a bucket
-    burst: float = 2.0  # full budgets of a call: the size of a bucket
+    share: float = 0.05  # of the time: the refill rate of a bucket
+    burst: float = 2.0  # full budgets of a call: tokens of a full bucket
+    finished_burst: float = 20.0  # full budgets of a call: tokens of a full bucket that only finished work may use
+    free_seconds: float = 0.005  # of a call that finishes its work
     retry_seconds: float = 5.0  # until a filter request evaluates requirements again that spent their budget
     slice_seconds: float = 0.002  # of background evaluation at a time
     rest: float = 9.0  # pause after a slice, as a multiple of the time that the slice took
@@ -28,11 +30,12 @@ class _Bucket:
     """A token is one second of evaluation. A negative number of tokens is debt."""
 
     tokens: float
-    at: float  # when `tokens` was true, in seconds of the clock
+    finished: float  # tokens that only finished work may use
+    at: float  # when the numbers were true, in seconds of the clock
 
 
 class EvaluationThrottle:
-    """Gives out budgets, and takes the time of exhausted budgets from the bucket of their namespace."""
+    """Gives out budgets, and takes the time of the work from the bucket of its namespace."""
 
     def __init__(self, limits: EvaluationLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
@@ -48,25 +51,41 @@ class EvaluationThrottle:
         """A budget of `seconds`, or of the namespace's tokens if fewer. `most` is the seconds of a full call."""
         return CallBudget(min(seconds, self._tokens(namespace, most)), self._limits.steps, self._clock)
 
-    def has_tokens(self, namespace: str, most: float) -> bool:
-        """Whether the namespace may evaluate now."""
-        return self._tokens(namespace, most) > 0
+    def has_tokens(self, namespace: str, seconds: float, most: float) -> bool:
+        """Whether the namespace may evaluate for so many seconds now; for 0 s, whether it may evaluate at all."""
+        tokens = self._tokens(namespace, most)
+        return tokens > 0 and tokens >= seconds
 
     def charge(self, namespace: str, budget: CallBudget, most: float) -> None:
-        """Take the time of an exhausted budget from the namespace's bucket.
+        """Take the time of a budget from the namespace's bucket.
 
-        Finished work costs no tokens: its result is remembered, so it is not done again. Otherwise a namespace with
-        many different claims would be slowed down when Berth starts. The exception is work that takes longer than a
-        full bucket: the planner of gangs checks its budget only before evaluations, and repeats a plan that failed.
+        The first `free_seconds` of finished work are free. The rest uses the tokens of finished work first: a namespace
+        with many different claims must not be slowed down when Berth starts. Work that is not finished, or was in vain,
+        pays for all its time: a plan of a gang that failed is made again.
         """
         now = self._clock()
-        if not budget.exhausted and now - budget.began <= self._limits.burst * most:
-            return
+        spent, wasted = now - budget.began, budget.exhausted or budget.in_vain
         self.exhausted += budget.exhausted
-        self._buckets[namespace] = _Bucket(self._tokens(namespace, most) - (now - budget.began), now)
+        if not wasted and spent <= self._limits.free_seconds:
+            return
+        bucket = self._bucket(namespace, most)
+        if not wasted:
+            spent -= self._limits.free_seconds
+            covered = min(spent, bucket.finished)
+            bucket.finished -= covered
+            spent -= covered
+        bucket.tokens -= spent
+        self._buckets[namespace] = bucket
 
     def _tokens(self, namespace: str, most: float) -> float:
-        full, bucket = self._limits.burst * most, self._buckets.get(namespace)
-        if bucket is None:
-            return full
-        return min(full, bucket.tokens + (self._clock() - bucket.at) * self._limits.share)
+        return self._bucket(namespace, most).tokens
+
+    def _bucket(self, namespace: str, most: float) -> _Bucket:
+        """A copy of the namespace's bucket, filled up to now: first the tokens of all work."""
+        full, finished, now = self._limits.burst * most, self._limits.finished_burst * most, self._clock()
+        known = self._buckets.get(namespace)
+        if known is None:
+            return _Bucket(full, finished, now)
+        tokens = known.tokens + (now - known.at) * self._limits.share
+        more = max(0.0, tokens - full)
+        return _Bucket(min(full, tokens), min(finished, known.finished + more), now)

@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from cachetools import LRUCache
-
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
+from extender.extension.attempt_reasons import GangNodes, count_reasons, name_gangs
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.holds import hold
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import UNLIMITED, CallBudget, Code, Pod, Reason
+from extender.model import UNLIMITED, CallBudget, Code, FairCache, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -83,7 +82,7 @@ class FilterService:
         self.rankings = rankings if rankings is not None else RankingCache()
         # Filter requests that no node passed, by the code of the most frequent reason.
         self.unschedulable_reasons: Counter[str] = Counter()
-        self._shortlists: LRUCache[str, dict[str, float]] = LRUCache(remembered_pods)
+        self._shortlists: FairCache[str, dict[str, float]] = FairCache(remembered_pods)
         self._unschedulable = UnschedulablePods(remembered_pods)
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
@@ -102,7 +101,7 @@ class FilterService:
         self.policy_digest = policy.digest
         self.policy_generation += 1
         self.policy_problem = ""
-        self._cache.believe_agents_for(policy.live_memory_seconds)
+        self._cache.set_live_memory_seconds(policy.live_memory_seconds)
         self.rankings.clear()
         self._unfinished.clear()
 
@@ -119,21 +118,22 @@ class FilterService:
         """Note why the newest policy file is not valid. The last valid policy stays in force."""
         self.policy_problem = problem
 
-    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+    def filter(self, pod: Pod, names: Sequence[str], gang_nodes: GangNodes = ()) -> FilterResult:
         """Answer a filter request: the best few of the named nodes, or a reason for each node.
 
-        The devices of the first node are held for the pod. An earlier hold of the pod ends.
+        The devices of the first node are held for the pod. An earlier hold of the pod ends. The reason of a node in
+        `gang_nodes` names the gang.
         """
         if not pod.may_need_devices:
             return FilterResult()
         self._cache.expire(self._clock())
         released = self._cache.release(pod.uid)
-        answer = self._filter(pod, names)
+        answer = self._filter(pod, names, gang_nodes)
         if released:  # the pod may now hold other devices than before
             self._cache.freed()
         return answer
 
-    def _filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+    def _filter(self, pod: Pod, names: Sequence[str], gang_nodes: GangNodes) -> FilterResult:
         snapshot = self._cache.snapshot()
         requirements = requirements_of(pod, snapshot, self.policy)
         match requirements:
@@ -150,10 +150,10 @@ class FilterService:
                 self.unschedulable_reasons[requirements.reason.code.name] += 1
                 return FilterResult([], dict.fromkeys(names, text))
             case PodRequirements():
-                return self._filter_with_requirements(pod, requirements, snapshot, names)
+                return self._filter_with_requirements(pod, requirements, snapshot, names, gang_nodes)
 
     def _filter_with_requirements(
-        self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
+        self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str], gang_nodes: GangNodes
     ) -> FilterResult:
         ranking = self.rankings.get_or_create(requirements)
         if not self.update_ranking(pod, requirements, ranking, snapshot):
@@ -164,15 +164,14 @@ class FilterService:
         if not found.nodes:
             self.queueing_hints.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
-            counts, code = ranking.unschedulable_counts(), ranking.main_reason() or Code.ELSEWHERE
-            collected = str(self._collected.reason) if self._collected is not None else ""
-            if collected and collected in (by_text := Counter(found.reasons.values())):
-                counts, code = by_text, Code.COLLECTED_FOR_GANG
+            for_gangs = name_gangs(found.reasons, gang_nodes)
+            counts, code = count_reasons(ranking, found.reasons, self._collected, for_gangs)
             self._sink.attempted(pod, 0, len(names), counts.items())
             self.unschedulable_reasons[code.name] += 1
             return FilterResult([], found.reasons)
         self._unschedulable.remove(pod.uid)
-        self._shortlists[pod.uid] = {name: placement.score for name, placement in found.nodes}
+        listed = {name: placement.score for name, placement in found.nodes}
+        self._shortlists.put(pod.key.namespace, pod.uid, listed)
         self._sink.attempted(pod, len(found.nodes), estimated_len(names))
         self._hold(pod, requirements, snapshot, *found.nodes[0])
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
@@ -292,7 +291,7 @@ class FilterService:
 
         ('', 0.0) if that request had no other node.
         """
-        known = self._shortlists.get(uid, {})
+        known = self._shortlists.get(uid) or {}
         others = [(score, name) for name, score in known.items() if name != node]
         if node not in known or not others:
             return "", 0.0
@@ -317,15 +316,18 @@ class FilterService:
             else status
         )
 
-    def has_time(self, namespace: str) -> bool:
-        """Whether the namespace has evaluation time left."""
-        return self.throttle.has_tokens(namespace, self.policy.evaluation_seconds)
+    def has_time(self, namespace: str, *, for_plan: bool = False) -> bool:
+        """Whether the namespace has evaluation time left; `for_plan`, whether it has that of a full call."""
+        seconds = self.policy.evaluation_seconds
+        return self.throttle.has_tokens(namespace, seconds if for_plan else 0.0, seconds)
 
     @contextmanager
-    def evaluation(self, namespace: str) -> Iterator[EvaluationContext]:
-        """An evaluation context with the budget of one call, charged to a namespace."""
+    def evaluation(self, namespace: str, *, for_plan: bool = False) -> Iterator[EvaluationContext]:
+        """An evaluation context with the budget of one call of a namespace. With `for_plan`, the budget is full."""
         seconds = self.policy.evaluation_seconds
         budget = self.throttle.budget(namespace, seconds, seconds)
+        if for_plan:  # a plan with less would fail, and a failed plan keeps only its evaluations
+            budget = CallBudget(seconds, self.limits.steps, self._clock)
         try:
             yield self.evaluation_context(self._cache.snapshot(), budget)
         finally:
@@ -371,7 +373,7 @@ class FilterService:
     def forget_pod(self, uid: str) -> None:
         """Drop what is remembered about a pod that is bound or deleted."""
         self._unschedulable.remove(uid)
-        self._shortlists.pop(uid, None)
+        self._shortlists.pop(uid)
         self._unfinished.forget_pod(uid)
 
     def remembered(self) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The bind barrier of gangs: no member's Binding is sent before the claims of the whole minimum are written.
 
-kube-scheduler runs the binds of a gang's members beside each other. Each bind stops here twice: until the binds of the
+kube-scheduler runs the binds of a gang's members concurrently. Each bind stops here twice: until the binds of the
 minimum have arrived, and until all of these have written their claims and passed the write barrier.
 """
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang
-from extender.model import BerthError, GroupSource, Pod
+from extender.model import BerthError, Code, GroupSource, Pod
 from extender.runtime import WatchProgress
 
 
@@ -41,8 +41,8 @@ class GangBarrier:
         if planned != node and not in_tree:
             raise BindError(f"group {forming.key.name} is planned with pod {pod.key} on node {planned}")
         forming.arrived[pod.uid] = node
-        if pod.uid not in forming.came:  # a bind request that kube-scheduler repeats is no progress
-            forming.came.add(pod.uid)
+        if pod.uid not in forming.ever_arrived:  # a bind request that kube-scheduler repeats is no progress
+            forming.ever_arrived.add(pod.uid)
             forming.progress_at = self._clock()
         if len(forming.arrived) >= forming.quorum and forming.bound_elsewhere and not forming.committed:
             self._gangs.follow_kube_scheduler(forming)
@@ -86,7 +86,7 @@ class GangBarrier:
             if forming is not None and forming.committed:
                 self._gangs.plans.retry(forming, pod.uid)
             elif forming is not None:
-                self._gangs.plans.fail(forming, f"pod {pod.key}: {error}")
+                self._gangs.plans.fail(forming, f"pod {pod.key}: {error}", Code.GANG_BIND_FAILED)
             raise
         if forming is not None:
             self._gangs.plans.bound(forming, pod.uid)

@@ -114,7 +114,8 @@ class GangCollecting:
         if problem is None:
             return
         yield None
-        snapshot, evaluation = self._cache.snapshot(), partial(self._filter_service.evaluation, key.namespace)
+        snapshot = self._cache.snapshot()
+        evaluation = partial(self._filter_service.evaluation, key.namespace, for_plan=True)
         try:
             with evaluation() as context:
                 domains = domains_by_room(problem, snapshot, context, self._filter_service.rankings, GangMemory())
@@ -135,8 +136,11 @@ class GangCollecting:
         if not gang.is_complete or not gang.missing:
             return None
         members = gang_members(gang, snapshot, policy)
-        if not isinstance(members, GangMembers) or self._planning.fits(gang, pod):
+        if not isinstance(members, GangMembers):
             return None
+        with suppress(CallBudgetSpent):  # its last plan found no room
+            if self._planning.fits(gang, pod):
+                return None
         members = members.first(gang.missing)
         problem = gang_problem(gang, members, policy, self._planning.usable_nodes(members))
         # A gang that may use any nodes needs a domain to collect in, too.

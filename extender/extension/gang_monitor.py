@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import inf
 
@@ -13,7 +13,7 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
-from extender.model import Code, GroupKey, GroupSource
+from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod
 from extender.scheduling import gang_minimum, gang_of, is_incomplete, lacks_pod_group
 
 _MISSING = (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN)  # reasons of gangs whose members or PodGroup do not exist
@@ -33,7 +33,9 @@ class GangMonitor:
         bound_members: BoundMembers,
         sink: FilterSink,
         clock: Callable[[], float],
+        retry_seconds: float,
     ) -> None:
+        """`retry_seconds` is the pause before another plan of a gang whose plan ran out of evaluation time."""
         self._gangs = gangs
         self._waiting = gangs.waiting
         self._cache = cache
@@ -41,9 +43,12 @@ class GangMonitor:
         self._bound_members = bound_members
         self._sink = sink
         self._clock = clock
+        self._retry_seconds = retry_seconds
 
-    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Iterable[GroupKey]) -> None:
+    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Collection[GroupKey]) -> None:
         """`changed` has UIDs of changed pods, by group. The groups `resized` have other members or another minimum."""
+        for key in resized:
+            self._bound_members.forget(key)
         for key, uids in changed.items():
             forming, waiting = self._gangs.forming.get(key), self._waiting.get(key)
             if forming is not None and forming.committed:
@@ -66,21 +71,32 @@ class GangMonitor:
     def find_schedulable(self) -> Iterator[bool]:
         """Plan the waiting gangs again if nodes changed; at most one plan in each step, the longest waiting first.
 
-        Yields True, as the last value, if a gang fits now.
+        Yields True, as the last value, if a gang fits now. If the evaluation time of a namespace does not suffice to
+        know that, kube-scheduler asks about its gang again later.
         """
         for key in self._waiting.without_room(self._cache.snapshot().version):
             member = next(iter(self._cache.store.members.get(key, {}).values()), None)
-            waiting, snapshot = self._waiting.get(key), self._cache.snapshot()
+            waiting = self._waiting.get(key)
             if member is None or member.membership is None:
                 self._waiting.pop(key)
-            elif waiting is not None:
-                if self._planning.fits(gang_of(member, member.membership, snapshot), member):
-                    waiting.version, waiting.retry_at = -1, -inf
-                    yield True
-                    return
-                waiting.version = snapshot.version
+            elif waiting is not None and self._fits(member, member.membership, waiting):
+                waiting.version, waiting.retry_at = -1, -inf
+                yield True
+                return
             yield False
         yield False
+
+    def _fits(self, member: Pod, membership: Membership, waiting: WaitingGang) -> bool:
+        """Whether the gang of this member is known to fit now."""
+        snapshot = self._cache.snapshot()
+        try:
+            if self._planning.fits(gang_of(member, membership, snapshot), member):
+                return True
+            waiting.version = snapshot.version
+        except CallBudgetSpent:
+            self._waiting.ask_again(waiting, self._retry_seconds)
+            self._gangs.rescheduled.set()
+        return False
 
     async def run(self) -> None:
         """End plans and pauses at their deadlines, and read bound members, until cancelled."""
@@ -102,24 +118,31 @@ class GangMonitor:
 
     def _members_read(self, key: GroupKey) -> None:
         waiting = self._waiting.get(key)
-        if waiting is not None:
+        if waiting is not None and waiting.reason.code is Code.GANG_UNREAD:
+            self._sink.fits()
+        elif waiting is not None:
             self._check_complete(key, waiting)
 
     def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
-        """End the plan if a member was deleted, or if kube-scheduler found no node for it."""
+        """End the plan if a member was deleted or left the group, or if kube-scheduler found no node for it."""
         for uid in uids:
-            if uid not in forming.planned.told:
+            if uid not in forming.planned.last_messages:
                 continue
-            pod = self._cache.store.pods.get(uid)
+            pod, name = self._cache.store.pods.get(uid), forming.planned.names.get(uid, "")
             if pod is None or pod.deleting:
-                self._gangs.plans.end(forming, f"a pod of group {forming.key.name} was deleted")
+                self._gangs.plans.changed(forming, f"pod {name} of group {forming.key.name} was deleted")
+                return
+            if pod.membership is None or pod.membership.key != forming.key:
+                self._gangs.plans.changed(forming, f"pod {name} left group {forming.key.name}")
                 return
             # An attempt from before the plan may be reported only now. Its text has the reason that Berth gave. The
             # in-tree gang scheduling reports each round with a text that says nothing of the pod.
             if forming.key.source is GroupSource.CORE:
                 continue
             text, own = pod.unschedulable, (f"group {forming.key.name}", forming.rejected_with)
-            if text not in ("", forming.planned.told[uid]) and not any(known and known in text for known in own):
+            if text not in ("", forming.planned.last_messages[uid]) and not any(
+                known and known in text for known in own
+            ):
                 self._gangs.plans.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {text}")
                 return
 
@@ -129,9 +152,9 @@ class GangMonitor:
         A member that is bound leaves the watch, too.
         """
         for uid in uids:
-            if uid in forming.planned.told and uid not in forming.bound:
+            if uid in forming.planned.last_messages and uid not in forming.bound:
                 pod = self._cache.store.pods.get(uid)
-                said = forming.planned.told[uid]
+                said = forming.planned.last_messages[uid]
                 if pod is None or pod.deleting or (pod.unschedulable and pod.unschedulable != said):
                     self._gangs.plans.leave(forming, uid)
 
@@ -143,7 +166,7 @@ class GangMonitor:
             return
         minimum = gang_minimum(member.membership, snapshot)
         if minimum and minimum != forming.minimum:
-            self._gangs.plans.end(forming, f"the minimum of group {key.name} is {minimum} now")
+            self._gangs.plans.changed(forming, f"the minimum of group {key.name} is {minimum} now")
 
     def _check_complete(self, key: GroupKey, waiting: WaitingGang) -> None:
         """If enough members or the PodGroup exist now, let kube-scheduler retry the members that were rejected."""
@@ -157,5 +180,8 @@ class GangMonitor:
                 return
             minimum = gang_minimum(member.membership, snapshot)
             if was_unknown or not is_incomplete(member.membership, minimum, snapshot):
-                waiting.retry_at = -inf
-                self._sink.fits()
+                if self._waiting.changed(key):
+                    waiting.asked_early = True  # the end of the pause requeues them
+                    self._gangs.rescheduled.set()
+                else:
+                    self._sink.fits()

@@ -2,17 +2,29 @@
 
 The connections are limited (`web/http_limits.py`), so the plans of all gangs together have a limited number of places.
 A plan gets a place for each member of its minimum, or no plan is made: two gangs that each had half of their places
-would both wait in vain.
+would both wait for ever.
+
+Newer gangs do not overtake an old one that needs many places at once: places are kept for the gang that waits longest
+in its namespace, and for the first gang of the namespace that has been without a plan for longest. A gang that
+kube-scheduler does not try any more loses its turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
+
+from cachetools import LRUCache
 
 from extender.extension.gang_state import FormingGang
+from extender.model import GroupKey
 from extender.scheduling import MOST_TOGETHER
+
+_ABSENT_SECONDS = 15.0  # until a gang that was requeued loses its turn; kube-scheduler retries a pod after 10 s at most
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +44,34 @@ class GangPlaces:
         self._limits = limits or PlaceLimits()
         self._checked = -inf  # when `began_to_give_way` was last called
 
-    def plans_in_the_way(self, namespace: str, count: int, plans: Collection[FormingGang]) -> list[FormingGang] | None:
+    def plans_in_the_way(
+        self, namespace: str, count: int, plans: Collection[FormingGang], kept: Mapping[str, int] = _NONE
+    ) -> list[FormingGang] | None:
         """The plans that must end so that a gang of the namespace gets `count` places; None if it must wait.
 
-        A plan whose minimum is bound gives way to all. After a time, a plan that waits for members gives way to other
-        namespaces.
+        `kept` are places for gangs without a plan, by namespace. A plan whose minimum is bound gives way to all. After
+        a time, a plan that waits for members gives way to other namespaces.
         """
-        now, limits = self._clock(), self._limits
-        own = sum(plan.places for plan in plans if plan.key.namespace == namespace) + count
-        total = sum(plan.places for plan in plans) + count
-        most = limits.total if own <= limits.small else limits.namespace
-        found = []
+        now, used, found = self._clock(), Counter({namespace: count}) + Counter(kept), list[FormingGang]()
+        for plan in plans:
+            used[plan.key.namespace] += plan.places
         for plan in sorted(plans, key=lambda plan: (plan.gives_way_at, plan.since)):
-            is_own = plan.key.namespace == namespace
-            if total <= most and own <= limits.namespace:
+            is_own, fit_together = plan.key.namespace == namespace, self._fit_together(namespace, used)
+            if fit_together and used[namespace] <= self._limits.namespace:
                 break
-            if plan.gives_way_at <= now and (plan.runs or not is_own) and (is_own or total > most):
+            if plan.gives_way_at <= now and (plan.runs or not is_own) and (is_own or not fit_together):
                 found.append(plan)
-                total -= plan.places
-                own -= plan.places if is_own else 0
-        return found if total <= most and own <= limits.namespace else None
+                used[plan.key.namespace] -= plan.places
+        fits = self._fit_together(namespace, used) and used[namespace] <= self._limits.namespace
+        return found if fits else None
+
+    def _fit_together(self, namespace: str, used: Counter[str]) -> bool:
+        """Whether all have their places, by namespace. Places of small namespaces do not count against larger ones."""
+        limits, total = self._limits, used.total()
+        if used[namespace] <= limits.small:
+            return total <= limits.total
+        small = sum(places for places in used.values() if places <= limits.small)
+        return total - min(small, limits.total - limits.namespace) <= limits.namespace
 
     def began_to_give_way(self, plans: Collection[FormingGang]) -> bool:
         """Whether a plan gives way that did not at the last call of this function."""
@@ -61,3 +81,89 @@ class GangPlaces:
     def next_deadline(self, plans: Collection[FormingGang]) -> float:
         """The earliest time at which `began_to_give_way` can be True; infinite if there is none."""
         return min((plan.gives_way_at for plan in plans if plan.gives_way_at > self._checked), default=inf)
+
+
+@dataclass(slots=True)
+class _First:
+    """The gang of a namespace that waits for places longest, as far as kube-scheduler has asked about it."""
+
+    key: GroupKey
+    places: int
+    complete_since: float
+    since: float  # when the namespace began to wait, or when the last of its plans ended
+    requeued_at: float = inf  # when places became free; infinite if kube-scheduler has asked since
+
+
+class PlacesQueue:
+    """The first of the gangs of each namespace that wait for places (GANG_QUEUED). `clock` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float], namespaces: int = 1024) -> None:
+        """At most so many namespaces are remembered: the least recently used one is forgotten."""
+        self._clock = clock
+        self._first: LRUCache[str, _First] = LRUCache(namespaces)
+        self._checked = -inf  # when `lost_turn` was last called
+
+    def __len__(self) -> int:
+        """The number of namespaces with a first gang."""
+        return len(self._first)
+
+    def kept_from(
+        self, key: GroupKey, complete_since: float, with_plan: Collection[str], waits: Callable[[GroupKey], bool]
+    ) -> dict[str, int]:
+        """The places that are kept from a gang, by namespace. `with_plan` are the namespaces that have a plan.
+
+        `waits` says whether a gang still waits for places.
+        """
+        for namespace, first in list(self._first.items()):
+            if not waits(first.key) or self._lost_turn_at(first) <= self._clock():
+                del self._first[namespace]
+        own, found = self._first.get(key.namespace), dict[str, int]()
+        if own is not None and own.key != key and own.complete_since < complete_since:
+            found[key.namespace] = own.places
+        turn = own.since if own is not None and key.namespace not in with_plan else inf
+        others = [first for namespace, first in self._first.items() if namespace not in {key.namespace, *with_plan}]
+        other = min(others, key=lambda first: first.since, default=None)
+        if other is not None and other.since < turn:
+            found[other.key.namespace] = other.places
+        return found
+
+    def wait(self, key: GroupKey, places: int, complete_since: float) -> None:
+        """A gang did not get its places: it is the first of its namespace if it waits for longest."""
+        first = self._first.get(key.namespace)
+        if first is None or complete_since < first.complete_since or first.key == key:
+            since = first.since if first is not None else self._clock()
+            self._first[key.namespace] = _First(key, places, complete_since, since)
+
+    def leave(self, key: GroupKey) -> bool:
+        """A gang gets its places if it has a plan now. Returns whether it was the first of its namespace."""
+        first = self._first.get(key.namespace)
+        if first is None or first.key != key:
+            return False
+        del self._first[key.namespace]
+        return True
+
+    def turn_over(self, namespace: str) -> None:
+        """A plan of the namespace has ended: the namespace goes to the end of the queue."""
+        first = self._first.get(namespace)
+        if first is not None:
+            first.since = self._clock()
+
+    def requeued(self) -> None:
+        """kube-scheduler retries the gangs that wait."""
+        for first in self._first.values():
+            first.requeued_at = min(first.requeued_at, self._clock())
+
+    def lost_turn(self) -> bool:
+        """Whether a gang has lost its turn since the last call of this function."""
+        since, self._checked = self._checked, self._clock()
+        return any(since < self._lost_turn_at(first) <= self._checked for first in self._first.values())
+
+    @property
+    def next_deadline(self) -> float:
+        """The earliest time at which `lost_turn` can be True; infinite if there is none."""
+        times = (self._lost_turn_at(first) for first in self._first.values())
+        return min((at for at in times if at > self._checked), default=inf)
+
+    @staticmethod
+    def _lost_turn_at(first: _First) -> float:
+        return first.requeued_at + _ABSENT_SECONDS

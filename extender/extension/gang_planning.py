@@ -41,6 +41,7 @@ class _Attempt:
     context: EvaluationContext
     collected: CollectedDomain | None  # of another gang, whose nodes the plan leaves out
     limited: bool  # whether the plan assumes that no node has more room than kube-scheduler has shown on one
+    alike: bool = True  # whether the plan assumes that `names` are offered to all members of the pod's kind
 
     @property
     def settled(self) -> frozenset[str]:
@@ -64,34 +65,44 @@ class GangPlanning:
         names: Sequence[str] | None,
         others: Sequence[FormingGang],
         before: FormingGang | None,
+        *,
+        accepted: bool = False,
     ) -> PlannedGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
         `names` are the nodes that kube-scheduler offers to `pod` and to members of its kind. Other members, and all if
         it is None, may use the nodes that their selectors and tolerations allow. `others` are gangs with a plan: two
         gangs never form on one node, because kube-scheduler could have room there for half of each.
-        Raises CallBudgetSpent, at once if the namespace has no evaluation time left.
+        The plan has one budget, and the namespace pays for a plan that fails. Raises CallBudgetSpent, at once if the
+        namespace has less evaluation time left than that. `accepted`: kube-scheduler has chosen the nodes of `before`,
+        so the plan is made anyway.
         """
-        if not self._filter_service.has_time(gang.key.namespace):
+        namespace = gang.key.namespace
+        if not accepted and not self._filter_service.has_time(namespace, for_plan=True):
             raise CallBudgetSpent
-        kept = before.settled if before is not None else frozenset()
+        with self._filter_service.evaluation(namespace, for_plan=True) as context:
+            collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
+            found = self._planned(gang, _Attempt(pod, names, others, before, context, collected, limited))
+            context.budget.in_vain = isinstance(found, Reason)
+        return found
+
+    def _planned(self, gang: Gang, attempt: _Attempt) -> PlannedGang | Reason:
+        kept = attempt.settled
         members = self._members(gang, kept) if gang.is_complete else _incomplete(gang)
         if isinstance(members, Reason):
             return members
         different = disagreement(gang.key, members.pods)
         if different:
             return Reason(Code.INVALID, (different,))
-        collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
-        with self._filter_service.evaluation(gang.key.namespace) as context:
-            return self._planned(gang, members, _Attempt(pod, names, others, before, context, collected, limited))
-
-    def _planned(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | Reason:
-        kept = attempt.settled
         sizes = plan_sizes(gang, members, len(kept))
         found = self._largest(gang, members, sizes, attempt)
         if isinstance(found, GangShortage) and attempt.limited:
-            # What kube-scheduler showed on one node may be wrong for others.
+            # A limit that kube-scheduler showed on one node may be wrong for others.
             found = self._largest(gang, members, sizes, replace(attempt, limited=False))
+        is_replan = attempt.before is not None and attempt.names is not None
+        if isinstance(found, GangShortage) and is_replan:
+            # Something that Berth does not see may limit the nodes of this pod alone.
+            found = self._largest(gang, members, sizes, replace(attempt, limited=False, alike=False))
         if not isinstance(found, GangShortage):
             return found
         if attempt.collected is not None:
@@ -100,6 +111,8 @@ class GangPlanning:
                 return attempt.collected.reason
         if found.gave_up:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
+        if is_replan:
+            return Reason(Code.GANG_REFUSED, (gang.key.name,))
         return no_room(gang, self._cache.snapshot(), self._filter_service.policy)
 
     def _largest(
@@ -128,11 +141,8 @@ class GangPlanning:
         ]
 
     def fits(self, gang: Gang, pod: Pod) -> bool:
-        """Whether a waiting gang fits now. True also if the budget of a call ends before the answer is known."""
-        try:
-            return isinstance(self.plan(gang, pod, None, (), None), PlannedGang)
-        except CallBudgetSpent:
-            return True
+        """Whether a waiting gang fits now. Raises CallBudgetSpent if that is not known."""
+        return isinstance(self.plan(gang, pod, None, (), None), PlannedGang)
 
     def usable_nodes(self, members: GangMembers) -> dict[str, frozenset[str]]:
         """By UID, the nodes that kube-scheduler may offer a member; members that may use all nodes are left out."""
@@ -169,9 +179,10 @@ class GangPlanning:
         if isinstance(found, GangShortage):
             return found
         known = self._cache.store.pods
-        told = {member.uid: known[member.uid].unschedulable for member in members.pods if member.uid in known}
+        last_messages = {member.uid: known[member.uid].unschedulable for member in members.pods if member.uid in known}
         without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
-        return PlannedGang(found, members.requirements, members.kinds, without, told)
+        names = {member.uid: member.key for member in members.pods}
+        return PlannedGang(found, members.requirements, members.kinds, without, last_messages, names)
 
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before
@@ -179,7 +190,8 @@ class GangPlanning:
         if names is not None and pod.uid in kinds:
             offered = frozenset(names)
             # A single name can be a node that preemption has nominated for this pod alone.
-            alike = [uid for uid, kind in kinds.items() if kind == kinds[pod.uid]] if len(offered) > 1 else [pod.uid]
+            is_alike = attempt.alike and len(offered) > 1
+            alike = [uid for uid, kind in kinds.items() if kind == kinds[pod.uid]] if is_alike else [pod.uid]
             nodes |= dict.fromkeys(alike, offered)
         if before is None:
             return gang_problem(gang, members, self._filter_service.policy, nodes)

@@ -10,7 +10,7 @@ import structlog
 from extender.cache import ClusterCache
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold, is_held
-from extender.extension.gang_places import GangPlaces, PlaceLimits
+from extender.extension.gang_places import GangPlaces, PlaceLimits, PlacesQueue
 from extender.extension.gang_state import FormingGang, GangCounts
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
@@ -42,6 +42,7 @@ class GangPlans:
         self._clock = clock
         self._changed = changed
         self._places = GangPlaces(clock, limits)
+        self._queue = PlacesQueue(clock)
         self._log = structlog.get_logger("berth.gangs")
         self.forming: dict[GroupKey, FormingGang] = {}
         self.counts = GangCounts()
@@ -64,9 +65,22 @@ class GangPlans:
     def _plans_of(self, namespace: str) -> list[FormingGang]:
         return [plan for plan in self.forming.values() if plan.key.namespace == namespace]
 
-    def have_places(self, namespace: str, count: int) -> bool:
-        """Whether a gang of the namespace can get so many places for its binds now."""
-        return self._places.plans_in_the_way(namespace, count, self.forming.values()) is not None
+    def have_places(self, key: GroupKey, count: int) -> bool:
+        """Whether a gang can get so many places for its binds now, beside those kept for gangs that wait longer."""
+        waiting = self._waiting.get(key)
+        complete_since = min(waiting.complete_since if waiting is not None else inf, self._clock())
+        with_plan = {other.namespace for other in self.forming}
+        kept = self._queue.kept_from(key, complete_since, with_plan, self._waits_for_places)
+        if self._places.plans_in_the_way(key.namespace, count, self.forming.values(), kept) is not None:
+            if self._queue.leave(key):
+                self._requeue_waiting()  # it may have no room, and then keeps no places from others
+            return True
+        self._queue.wait(key, count, complete_since)
+        return False
+
+    def _waits_for_places(self, key: GroupKey) -> bool:
+        waiting = self._waiting.get(key)
+        return waiting is not None and waiting.reason.code is Code.GANG_QUEUED
 
     def held_members(self) -> frozenset[str]:
         """UIDs of the members of all plans."""
@@ -76,6 +90,7 @@ class GangPlans:
         """End a plan: its holds end, and binds that wait for other members fail. A committed gang goes on."""
         if self.forming.get(forming.key) is forming:
             del self.forming[forming.key]
+            self._queue.turn_over(forming.key.namespace)
         if not forming.committed:
             forming.ended = forming.ended or why
         for uid in forming.planned.members:
@@ -86,16 +101,23 @@ class GangPlans:
 
     def _requeue_waiting(self) -> None:
         if self._waiting.any_for(*_WAIT_FOR_OTHERS):
+            self._queue.requeued()
             self._sink.fits()
 
-    def fail(self, forming: FormingGang, why: str) -> None:
-        """End a plan that kube-scheduler or the API server prevented, and plan the gang again only after a pause."""
+    def fail(self, forming: FormingGang, why: str, code: Code = Code.GANG_REFUSED) -> None:
+        """End a plan that kube-scheduler prevented, and plan the gang again only after a pause. If something else did,
+        `code` says so."""
         if forming.committed or forming.ended:
             return
         self.counts.failed += 1
         self._log.info("a gang was not bound", group=str(forming.key), because=why)
         self.end(forming, why)
-        self._waiting.pause(forming.key, Reason(Code.GANG_REFUSED, (forming.key.name,)))
+        self._waiting.pause(forming.key, Reason(code, (forming.key.name,)))
+
+    def changed(self, forming: FormingGang, why: str) -> None:
+        """End the plan of a gang that has other members or another minimum now."""
+        self.end(forming, why)
+        self._waiting.changed_while_planned(forming.key)
 
     def _give_way(self, forming: FormingGang) -> None:
         name = forming.key.name
@@ -149,12 +171,14 @@ class GangPlans:
                 self.end(forming, "")
 
     def requeue_due(self) -> None:
-        """Let kube-scheduler retry the gangs that wait for places, if a plan gives way now and did not before."""
-        if self._places.began_to_give_way(self.forming.values()) and self._waiting.any_for(Code.GANG_QUEUED):
+        """Let kube-scheduler retry the gangs that wait for places, if more of them can get some than before."""
+        gives_way, lost_turn = self._places.began_to_give_way(self.forming.values()), self._queue.lost_turn()
+        if (gives_way or lost_turn) and self._waiting.any_for(Code.GANG_QUEUED):
+            self._queue.requeued()
             self._sink.fits()
 
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` or `requeue_due` has work; infinite if there is none."""
         ends = min((forming.ends_at for forming in self.forming.values()), default=inf)
-        return min(ends, self._places.next_deadline(self.forming.values()))
+        return min(ends, self._places.next_deadline(self.forming.values()), self._queue.next_deadline)

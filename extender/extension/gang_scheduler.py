@@ -7,9 +7,10 @@ member's filter request then gets exactly its planned node. No function here awa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
+from extender.allocation import Snapshot
 from extender.cache import ClusterCache
 from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
@@ -32,6 +33,7 @@ from extender.scheduling import (
     is_incomplete,
     lacks_pod_group,
     leftover_claim,
+    may_terminate,
     placed_members,
 )
 from extender.wire import has_all
@@ -82,7 +84,7 @@ class GangScheduler:
 
     @property
     def counts(self) -> GangCounts:
-        """What became of gangs, for the metrics."""
+        """Counts of planned, bound and failed gangs, for the metrics."""
         return self.plans.counts
 
     # -- filter ----------------------------------------------------------------------------------------------
@@ -90,15 +92,12 @@ class GangScheduler:
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         """Answer a filter request of any pod. A pod in no gang, or in a gang that runs already, is placed alone."""
         found = self._filter(pod, pod.membership, names) if pod.membership is not None else None
-        return found if found is not None else self._tell_holders(self._filter_service.filter(pod, names))
+        return found if found is not None else self._filter_service.filter(pod, names, self._planned_nodes())
 
-    def _tell_holders(self, result: FilterResult) -> FilterResult:
-        """Name the gang for which the devices of a node are held."""
-        held = str(Reason(Code.HELD))
-        for forming in self.forming.values() if result.failed else ():
-            text = str(Reason(Code.HELD_FOR_GANG, (str(forming.key),)))
-            result.failed.update({node: text for node in forming.planned.nodes if result.failed.get(node) == held})
-        return result
+    def _planned_nodes(self) -> Iterator[tuple[str, GroupKey]]:
+        """Each node with devices that are held for a gang, and the gang."""
+        for key, forming in self.forming.items():
+            yield from ((node, key) for node in forming.planned.nodes)
 
     def _filter(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult | None:
         if membership.problem:
@@ -114,12 +113,15 @@ class GangScheduler:
         if different:
             return self._rejected(pod, names, Reason(Code.INVALID, (different,)))
         if not minimum:
-            waits = lacks_pod_group(membership, snapshot) and self._is_served(key.source)
+            waits = self._lacks_pod_group(membership, snapshot)
             return self._wait(key, pod, names, Reason(Code.GANG_UNKNOWN, (key.name,))) if waits else None
         if minimum > MOST_TOGETHER:
             return self._rejected(pod, names, Reason(Code.GANG_TOO_LARGE, (key.name, str(MOST_TOGETHER))))
         if is_incomplete(membership, minimum, snapshot):
             return self._incomplete(pod, membership, minimum, names)
+        if may_terminate(key, minimum, snapshot):
+            self._want_bound_members(key)
+            return self._wait(key, pod, names, Reason(Code.GANG_UNREAD, (key.name,)))
         missing = minimum - len(placed_members(key, snapshot))
         if missing <= 0:
             return None
@@ -130,16 +132,22 @@ class GangScheduler:
                 waiting.asked_early = True
                 self.rescheduled.set()
             return self._rejected(pod, names, waiting.reason)
-        if not self.plans.have_places(key.namespace, missing):
+        if not self.plans.have_places(key, missing):
             return self._wait(key, pod, names, Reason(Code.GANG_QUEUED, (key.name,)))
         return self._plan(pod, membership, names)
 
     def _incomplete(self, pod: Pod, membership: Membership, minimum: int, names: Sequence[str]) -> FilterResult:
         """Too few members exist. Some may be bound without a claim that shows it, so they are read now and then."""
         key = membership.key
+        self._want_bound_members(key)
+        return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum))))
+
+    def _lacks_pod_group(self, membership: Membership, snapshot: Snapshot) -> bool:
+        return lacks_pod_group(membership, snapshot) and self._is_served(membership.key.source)
+
+    def _want_bound_members(self, key: GroupKey) -> None:
         if self._bound_members.want(key):
             self.rescheduled.set()
-        return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum))))
 
     def _waits_for_other(self, waiting: WaitingGang) -> bool:
         """Whether the gang waits for the end of another gang's plan."""
@@ -350,7 +358,12 @@ class GangScheduler:
             return forming if pod.uid not in forming.left else None
         snapshot = self._cache.snapshot()
         minimum = gang_minimum(membership, snapshot)
-        if not minimum or (forming is not None and forming.committed) or not gang_of(pod, membership, snapshot).missing:
+        # A group of which Berth planned nothing may be no gang, so its pods are bound without the PodGroup, too.
+        lacks = (
+            not minimum and self._lacks_pod_group(membership, snapshot) and self.waiting.get(membership.key) is not None
+        )
+        is_alone = not minimum or not gang_of(pod, membership, snapshot).missing
+        if (is_alone and not lacks) or (forming is not None and forming.committed):
             return None
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key} any more")
 
@@ -370,7 +383,7 @@ class GangScheduler:
         gang = gang_of(pod, pod.membership, self._cache.snapshot())
         others = [other for other in self.forming.values() if other is not forming]
         try:
-            found = self._planning.plan(gang, pod, None, others, forming)
+            found = self._planning.plan(gang, pod, None, others, forming, accepted=True)
         except CallBudgetSpent:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
         if isinstance(found, Reason):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
-from extender.model import GroupKey, Reason
+from extender.model import GroupKey, ObjectKey, Reason
 from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 
 _MEMBER_SECONDS = 0.05  # for each member
@@ -24,11 +25,12 @@ class PlannedGang:
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
     kinds: Mapping[str, Hashable]  # likewise; see GangMembers.kinds
     without_devices: frozenset[str]  # UIDs of the other members
-    told: Mapping[str, str]  # UID to kube-scheduler's last message about the pod before the plan
+    last_messages: Mapping[str, str]  # UID to kube-scheduler's last message about the pod before the plan
+    names: Mapping[str, ObjectKey]  # UID to the member's name
 
     def has_unschedulable(self, own: str) -> bool:
         """Whether kube-scheduler had found no node for a member, with a text without Berth's `own` words."""
-        return any(text and own not in text for text in self.told.values())
+        return any(text and own not in text for text in self.last_messages.values())
 
     @property
     def members(self) -> frozenset[str]:
@@ -66,7 +68,7 @@ class FormingGang:
     rejected_with: str = ""  # the reason that members got before the plan; '' if none was rejected
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
     arrived: dict[str, str] = field(default_factory=dict)  # UID to node
-    came: set[str] = field(default_factory=set)  # UIDs of members that have arrived, also if their binds ended
+    ever_arrived: set[str] = field(default_factory=set)  # UIDs, also of members whose binds ended
     written: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)  # of a committed gang: members that are placed alone, or are gone
@@ -110,6 +112,10 @@ class FormingGang:
     def places(self) -> int:
         """How many binds of members may wait for each other; at least 1, so that this bounds the number of plans."""
         return 1 if self.runs else self.quorum
+
+    def has_place(self, uid: str) -> bool:
+        """Whether one of the places is for the bind of this member: the first binds that arrived have them."""
+        return not self.runs and uid in islice(self.arrived, self.quorum)
 
     @property
     def gives_way_at(self) -> float:
@@ -155,7 +161,7 @@ class WaitingGang:
 
 @dataclass(slots=True)
 class GangCounts:
-    """What became of gangs since the start of the process, for the metrics."""
+    """Counts of planned, bound and failed gangs since the start of the process, for the metrics."""
 
     plans: int = 0
     no_plan: Counter[str] = field(default_factory=Counter)  # attempts to plan that failed, by the code of the reason

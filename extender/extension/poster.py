@@ -69,7 +69,7 @@ class _Connector(aiohttp.TCPConnector):
     ) -> Connection:
         connection = await super().connect(req, traces, timeout)
         transport, protocol = connection.transport, connection.protocol
-        if isinstance(transport, asyncio.Transport) and protocol is not None:
+        if transport is not None and protocol is not None:  # uvloop's transport is no asyncio.Transport
             transport.set_protocol(_LimitedAnswer(protocol, transport))
         return connection
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
+from typing import NamedTuple
 
 from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
@@ -13,6 +14,13 @@ from extender.model import CallBudgetSpent, NodeSelector
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, RankingCache, evaluate, ignores_identity
 
 _STEP = 32  # nodes that are taken at a time from the nodes to search
+
+
+class _Scope(NamedTuple):
+    """The nodes to search for a class of pods: those outside of `kept`; with `by_state`, one node of each state."""
+
+    kept: frozenset[str]
+    by_state: bool  # whether nodes of one state have equal results
 
 
 class QueueingHints:
@@ -58,7 +66,7 @@ class QueueingHints:
             if changed is not None
             else list(snapshot.node_infos.values())
         )
-        to_search: dict[tuple[frozenset[str], bool], list[NodeInfo]] = {}
+        to_search: dict[_Scope, list[NodeInfo]] = {}
         for key in self._unschedulable.classes() if node_infos else ():
             requirements = self._unschedulable.requirements(key)
             if requirements is None:
@@ -70,10 +78,10 @@ class QueueingHints:
                         and not requirements.node_selectors
                         and self._ignores_identity(requirements, context)
                     )
-                which = self._kept_from(requirements), by_state
-                if which not in to_search:
-                    to_search[which] = _to_search(node_infos, which[0], by_state=which[1])
-                for fits in self._search(requirements, to_search[which]):
+                scope = _Scope(self._kept_from(requirements), by_state)
+                if scope not in to_search:
+                    to_search[scope] = _to_search(node_infos, scope)
+                for fits in self._search(requirements, to_search[scope], scope):
                     yield False
                     if fits and self._has_waiting_pod(key):
                         self._version = snapshot.version
@@ -86,13 +94,13 @@ class QueueingHints:
         self._version = snapshot.version
         yield False
 
-    def _search(self, requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -> Iterator[bool]:
+    def _search(self, requirements: PodRequirements, node_infos: Iterable[NodeInfo], scope: _Scope) -> Iterator[bool]:
         """Yield after each step whether the requirements fit on a node of that step. Raises CallBudgetSpent."""
         pins, left = requirements.node_selectors, iter(node_infos)
         while batch := list(islice(left, _STEP)):
             while batch:
                 with self._evaluation(requirements.namespace) as context:
-                    fits = self._search_batch(requirements, pins, batch, context)
+                    fits = self._search_batch(requirements, pins, batch, scope, context)
                 yield fits
 
     def _search_batch(
@@ -100,6 +108,7 @@ class QueueingHints:
         requirements: PodRequirements,
         pins: Sequence[NodeSelector],
         node_infos: list[NodeInfo],
+        scope: _Scope,
         context: EvaluationContext,
     ) -> bool:
         """Remove nodes from the list until a node fits or one evaluation was made. True if a node fits."""
@@ -114,7 +123,7 @@ class QueueingHints:
                 if ranking is not None
                 else evaluate(node_info, requirements.for_node(node_info.node), context)
             )
-            if isinstance(status, Placement) and self._is_unchanged(node_info):
+            if isinstance(status, Placement) and self._is_current(node_info, scope):
                 return True
             if ranking is None or ranking.evaluations != evaluations:
                 break
@@ -124,10 +133,12 @@ class QueueingHints:
         ranking = self._rankings.peek(requirements)
         return ranking.ignores_identity(context) if ranking is not None else ignores_identity(requirements, context)
 
-    def _is_unchanged(self, node_info: NodeInfo) -> bool:
-        """Whether the node has not changed since the search began. The next search covers changed nodes."""
+    def _is_current(self, node_info: NodeInfo, scope: _Scope) -> bool:
+        """Whether the node, or one that it stands for, is still in this state. The next search covers the others."""
         now = self._cache.snapshot().node_infos.get(node_info.node.name)
-        return now is not None and now.state is node_info.state
+        if now is not None and now.state is node_info.state:
+            return True
+        return scope.by_state and any(name not in scope.kept for name in node_info.state.names)
 
     def _has_waiting_pod(self, key: Hashable) -> bool:
         """Whether the cache has a pod of the class. Pods that the cache does not have are removed."""
@@ -138,7 +149,6 @@ class QueueingHints:
         return False
 
 
-def _to_search(node_infos: list[NodeInfo], kept: frozenset[str], *, by_state: bool) -> list[NodeInfo]:
-    """The nodes outside of `kept`; one node of each state if nodes of one state have equal results."""
-    found = [node_info for node_info in node_infos if node_info.node.name not in kept]
-    return list({node_info.state: node_info for node_info in found}.values()) if by_state else found
+def _to_search(node_infos: list[NodeInfo], scope: _Scope) -> list[NodeInfo]:
+    found = [node_info for node_info in node_infos if node_info.node.name not in scope.kept]
+    return list({node_info.state: node_info for node_info in found}.values()) if scope.by_state else found

@@ -60,8 +60,9 @@ class Compensations:
     async def _end_lost(self, cycle: BindingCycle, known: Claim) -> None:
         """Deallocate an allocation of Berth, unless the process that wrote it bound the pod, or it has changed.
 
-        The wait lets a Binding land that the other process had already sent. An allocation of another allocator stays:
-        where a list showed the writes, their order is unknown, and that allocation may be the earlier one.
+        The wait gives the API server time to store a Binding that the other process had already sent. An allocation of
+        another allocator stays: where a list showed the writes, their order is unknown, and that allocation may be the
+        earlier one.
         """
         await asyncio.sleep(LANDING_SECONDS)
         bound = await is_bound(self._writer, cycle.pod.key, cycle.pod.uid)
@@ -93,7 +94,7 @@ class Compensations:
                 if claim.allocation != known.allocation or await is_bound(self._writer, pod.key, pod.uid):
                     return
                 if landed or claim.writer == self._writer.identity:
-                    await self._end(claim, cycle.consumer(claim).uid)
+                    await self._end(cycle, claim)
                     return
                 if not lost:
                     return  # another process uses the claim
@@ -110,11 +111,14 @@ class Compensations:
         if not await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
             await self._writer.unreserve(claim, cycle.pod.uid)
 
-    async def _end(self, claim: Claim, consumer_uid: str) -> None:
-        if _is_alone(claim, consumer_uid):
-            await self._writer.deallocate(claim)
-        else:
+    async def _end(self, cycle: BindingCycle, claim: Claim) -> None:
+        consumer_uid = cycle.consumer(claim).uid
+        if not _is_alone(claim, consumer_uid):
             await self._writer.unreserve(claim, consumer_uid)
+        elif cycle.is_of_group(claim):
+            await deallocate_unused(self._writer, claim)  # a member may have been bound before the devices were lost
+        else:
+            await self._writer.deallocate(claim)
 
 
 def _is_about(error: BerthError, claim: Claim, kind: type[ConditionsFailed | DeviceLost]) -> bool:

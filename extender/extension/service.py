@@ -88,7 +88,7 @@ class Service:
         self.gangs = GangScheduler(
             self.cache, self.filter_service, planning, bound, sink, clock, progress.notify, self._is_served
         )
-        self.gang_monitor = GangMonitor(self.gangs, self.cache, planning, bound, sink, clock)
+        self.gang_monitor = GangMonitor(self.gangs, self.cache, planning, bound, sink, clock, limits.retry_seconds)
         self.binder = Binder(
             self.cache,
             self.filter_service,
@@ -104,7 +104,7 @@ class Service:
     async def __aenter__(self) -> Self:
         self.informers.start()
         start = self.supervisor.start
-        start("requeue", partial(self.requeuer.run, self._find_schedulable))
+        start("requeue", self._requeue)
         start("gangs", self.gang_monitor.run)
         start("gang-collecting", self.gangs.collecting.run)
         start("hold-expiry", partial(self.expirer.run, self.cache))
@@ -163,6 +163,13 @@ class Service:
             self.requeuer.supply_changed()
         elif kind == "pods":
             self.nominator.pods_changed()
+
+    async def _requeue(self) -> None:
+        """Requeue the pods that wait when Berth starts: only the process that rejected them knew what they wait for."""
+        await self.informers.listed()
+        if any(pod.may_need_devices for pod in self.cache.store.pods.values()):
+            self.requeuer.requeue_now()
+        await self.requeuer.run(self._find_schedulable)
 
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""

@@ -17,10 +17,13 @@ Retried = Callable[[Claim, Callable[[Claim], Awaitable[Claim]], Callable[[Claim,
 
 @dataclass(slots=True, weakref_slot=True)
 class _Shared:
-    """The state that binds of one claim share: `known` is the claim as last stored, `waiting` the pods by UID."""
+    """The state that binds of one claim share: `known` is the claim as last stored.
+
+    `waiting` has the binds by the UID of their pod: the claim as the bind knows it, and the consumer.
+    """
 
     known: Claim
-    waiting: dict[str, Consumer] = field(default_factory=dict)
+    waiting: dict[str, tuple[Claim, Consumer]] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -39,7 +42,7 @@ class SharedClaims:
     async def reserve(self, claim: Claim, consumer: Consumer) -> None:
         """Reserve a claim. Raises BerthError, for instance if its allocation has changed."""
         shared = self._shared.setdefault(claim.uid, _Shared(claim))
-        shared.waiting[consumer.uid] = consumer
+        shared.waiting[consumer.uid] = claim, consumer
         try:
             async with shared.lock:
                 if consumer.uid in shared.waiting:  # no other bind has written it
@@ -49,7 +52,9 @@ class SharedClaims:
 
     async def _write(self, shared: _Shared, known: Claim, first: Consumer) -> None:
         room = max(MAX_RESERVATIONS - len(known.reserved_for), 1)
-        batch = [first, *(one for one in shared.waiting.values() if one.uid != first.uid)][:room]
+        # A bind that knows another allocation chose its node for that: it fails in its own turn.
+        others = (one for claim, one in shared.waiting.values() if claim.allocation == known.allocation)
+        batch = [first, *(one for one in others if one.uid != first.uid)][:room]
         shared.known = await self._retried(known, lambda claim: self._writer.reserve(claim, batch), unchanged)
         for one in batch:
             shared.waiting.pop(one.uid, None)

@@ -73,7 +73,7 @@ class ServeSink(FilterSink):
 
 
 class ReservationSink(CacheListener):
-    """In `berth serve`, sends each change of the cache's reservations to the console."""
+    """In `berth serve`: sends each change of a reservation to the console, and wakes the requeuer and the expirer."""
 
     def __init__(
         self, put: Callable[[Record], None], clock: Callable[[], float], requeuer: Requeuer, expirer: HoldExpirer

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from extender.model import FairCache
 from extender.scheduling import PodRequirements
 
 
@@ -21,15 +22,14 @@ class UnfinishedEvaluation:
 
 
 class UnfinishedEvaluations:
-    """Unfinished evaluations in the order in which they continue, for at most `limit` pods.
+    """Unfinished evaluations in the order in which they continue, for at most `limit` pods, see FairCache.
 
     The key includes the namespace, so the spent budget of one namespace does not delay equal requirements of another.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
         self._evaluations: OrderedDict[Hashable, UnfinishedEvaluation] = OrderedDict()
-        self._keys: OrderedDict[str, Hashable] = OrderedDict()  # pod UID to key
+        self._keys: FairCache[str, Hashable] = FairCache(limit)  # pod UID to key
 
     def __len__(self) -> int:
         return len(self._evaluations)
@@ -47,9 +47,9 @@ class UnfinishedEvaluations:
         if found is None:
             found = self._evaluations[key] = UnfinishedEvaluation(requirements, requirements.namespace)
         found.pods[uid] = None
-        self._keys[uid] = key
-        if len(self._keys) > self._limit:
-            self.forget_pod(next(iter(self._keys)))
+        dropped = self._keys.put(requirements.namespace, uid, key)
+        if dropped is not None:
+            self._drop(*dropped)
         return found
 
     def next(self, may_go_on: Callable[[UnfinishedEvaluation], bool]) -> UnfinishedEvaluation | None:
@@ -64,13 +64,15 @@ class UnfinishedEvaluations:
         """The evaluation is finished."""
         found = self._evaluations.pop(_key(requirements), None)
         for uid in found.pods if found is not None else ():
-            del self._keys[uid]
+            self._keys.pop(uid)
 
     def forget_pod(self, uid: str) -> None:
         """The pod is bound or deleted, or its requirements changed. An evaluation without pods is dropped."""
-        key = self._keys.pop(uid, None)
-        if key is None:
-            return
+        key = self._keys.pop(uid)
+        if key is not None:
+            self._drop(uid, key)
+
+    def _drop(self, uid: str, key: Hashable) -> None:
         found = self._evaluations[key]
         del found.pods[uid]
         if not found.pods:

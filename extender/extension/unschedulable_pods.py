@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
 
+from extender.model import FairCache
 from extender.scheduling import PodRequirements
 
 _PODS = 4096
 
 
 class UnschedulablePods:
-    """At most `limit` pods. At the limit, the pod that was rejected longest ago is dropped."""
+    """At most `limit` pods, see FairCache: the namespace with the most loses the one that was rejected longest ago."""
 
     def __init__(self, limit: int = _PODS) -> None:
-        self._limit = limit
-        self._pods: OrderedDict[str, Hashable] = OrderedDict()  # UID to class, the longest waiting first
+        self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to class
         # Key of the class to the requirements of one of its pods, and the UIDs of all its pods.
         self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}
 
@@ -29,24 +28,26 @@ class UnschedulablePods:
         """The pod fits on no node."""
         self.remove(uid)
         key = requirements.key, requirements.node_selectors
-        self._pods[uid] = key
         self._classes.setdefault(key, (requirements, {}))[1][uid] = None
-        if len(self._pods) > self._limit:
-            self.remove(next(iter(self._pods)))
+        dropped = self._pods.put(requirements.namespace, uid, key)
+        if dropped is not None:
+            self._remove_from_class(*dropped)
 
     def remove(self, uid: str) -> None:
         """The pod fits now, or is bound or deleted."""
-        key = self._pods.pop(uid, None)
-        if key is None:
-            return
+        key = self._pods.pop(uid)
+        if key is not None:
+            self._remove_from_class(uid, key)
+
+    def _remove_from_class(self, uid: str, key: Hashable) -> None:
         pods = self._classes[key][1]
         del pods[uid]
         if not pods:
             del self._classes[key]
 
     def uids(self) -> list[str]:
-        """UIDs of the pods, the longest waiting first."""
-        return list(self._pods)
+        """UIDs of the pods, the namespaces in turn, the longest waiting of each first."""
+        return [uid for uid, _ in self._pods.items()]
 
     def classes(self) -> list[Hashable]:
         """Keys of the classes that have waiting pods."""

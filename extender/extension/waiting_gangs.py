@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from math import inf
 
-from extender.extension.fair_cache import FairCache
 from extender.extension.gang_state import WaitingGang
-from extender.model import Code, GroupKey, Reason
+from extender.model import Code, FairCache, GroupKey, Reason
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan failed is planned again
 _CHANGED_SECONDS = 1.0  # until a gang with other members is planned again: a tenant may edit them many times a second
@@ -19,9 +18,9 @@ class WaitingGangs:
 
     def __init__(self, clock: Callable[[], float], limit: int) -> None:
         self._clock = clock
-        self._gangs: FairCache[WaitingGang] = FairCache(limit)
-        self._not_before: FairCache[float] = FairCache(limit)  # see collects_not_before
-        self._failures: FairCache[int] = FairCache(limit)  # plans that failed since a member was bound
+        self._gangs: FairCache[GroupKey, WaitingGang] = FairCache(limit)
+        self._not_before: FairCache[GroupKey, float] = FairCache(limit)  # see collects_not_before
+        self._failures: FairCache[GroupKey, int] = FairCache(limit)  # plans that failed since a member was bound
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -61,10 +60,10 @@ class WaitingGangs:
 
     def collects_not_before(self, key: GroupKey, at: float) -> None:
         """The gang has collected devices, or no domain could hold it: it may not collect before this time."""
-        self._not_before.put(key, at)
+        self._not_before.put(key.namespace, key, at)
 
     def may_collect_at(self, key: GroupKey) -> float:
-        """When the gang may collect devices again; -inf if nothing speaks against it."""
+        """When the gang may collect devices again; -inf if the gang may collect now."""
         found = self._not_before.get(key)
         return -inf if found is None else found
 
@@ -85,8 +84,9 @@ class WaitingGangs:
             since = gang.complete_since if gang is not None else inf
             if reason.code not in (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN):
                 since = min(since, self._clock())
-            gang = WaitingGang(reason, since)
-            self._gangs.put(key, gang)
+            pause = gang.retry_at if gang is not None else -inf  # it goes on when members are missing meanwhile
+            gang = WaitingGang(reason, since, retry_at=pause)
+            self._gangs.put(key.namespace, key, gang)
         gang.note(uid)
         return is_new
 
@@ -97,26 +97,40 @@ class WaitingGangs:
         whether a plan may succeed later although Berth sees no change.
         """
         failures = self.failures(key)
-        self._failures.put(key, failures + 1)
+        self._failures.put(key.namespace, key, failures + 1)
         seconds = min(_FIRST_PAUSE * 2.0 ** min(failures, 16), _LONGEST_PAUSE)
         self._pause(key, reason, version, uid, seconds).wakes = wakes
 
-    def changed(self, key: GroupKey) -> None:
-        """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now."""
+    def changed(self, key: GroupKey) -> bool:
+        """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.
+
+        Returns whether it pauses.
+        """
         gang = self._gangs.get(key)
-        if gang is not None and gang.retry_at > self._clock():
-            gang.retry_at = min(gang.retry_at, self._clock() + _CHANGED_SECONDS)
-            gang.wakes = True
+        if gang is None or gang.retry_at <= self._clock():
+            return False
+        gang.retry_at = min(gang.retry_at, self._clock() + _CHANGED_SECONDS)
+        gang.wakes = True
+        return True
+
+    def changed_while_planned(self, key: GroupKey) -> None:
+        """The plan of the gang ended because the gang changed. It pauses as any gang that changes."""
+        self._pause(key, Reason(Code.GANG_CHANGED, (key.name,)), -1, "", _CHANGED_SECONDS)
 
     def postpone(self, key: GroupKey, reason: Reason, uid: str, seconds: float) -> None:
-        """A plan took longer than a call: the next one continues it after so many seconds."""
+        """A plan took longer than a call: the next one continues it after `seconds`."""
         self._pause(key, reason, -1, uid, seconds)
+
+    def ask_again(self, gang: WaitingGang, seconds: float) -> None:
+        """The planner could not decide whether the gang fits; kube-scheduler retries after `seconds`."""
+        gang.version, gang.retry_at = -1, self._clock() + seconds
+        gang.wakes = gang.asked_early = True
 
     def _pause(self, key: GroupKey, reason: Reason, version: int, uid: str, seconds: float) -> WaitingGang:
         before, now = self._gangs.get(key), self._clock()
         since = min(before.complete_since if before is not None else inf, now)
         gang = WaitingGang(reason, since, version, now + seconds)
-        self._gangs.put(key, gang)
+        self._gangs.put(key.namespace, key, gang)
         if uid:
             gang.note(uid)
             gang.asked_early = True  # kube-scheduler gave up this pod

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from extender.allocation import overdrawn_counters
+from extender.allocation import CounterKey, counter_limits, overdrawn_counters
 from extender.cache import CLAIM, ClusterCache
 from extender.extension.binding_cycle import BindError, DeviceLost, newer
-from extender.model import Claim, DeviceId, PoolKey, Result, newest_slices
+from extender.model import Claim, Device, DeviceId, PoolKey, Result, Slice, is_complete, newest_slices
 from extender.runtime import WatchProgress
 
 _SECONDS = 8.0  # how long a bind waits until the watch shows its write
@@ -56,11 +56,19 @@ class WriteBarrier:
         self.seconds += asyncio.get_running_loop().time() - started
 
     def check(self, claim: Claim) -> None:
-        """Raise DeviceLost if an earlier write has allocated a device of the claim to another claim."""
+        """Raise DeviceLost if an earlier write has allocated a device of the claim to another claim.
+
+        Raises BindError if the slices do not tell. That proves nothing, so the undo must not count it as a lost device:
+        an earlier check may have let another pod use the allocation.
+        """
         lost = lost_device(self._cache, claim)
+        unclear = unclear_device(self._cache, claim) if lost is None else None
         if lost is not None:
             self.losses += 1
             raise DeviceLost(claim, f"device {lost} was allocated to another claim first")
+        if unclear is not None:
+            self.losses += 1
+            raise BindError(f"the ResourceSlices do not show whether earlier claims leave enough for device {unclear}")
 
     def _shown(self, written: Claim) -> bool:
         if not newer(self._watched_version(), written.resource_version):
@@ -81,62 +89,89 @@ def lost_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
 
     A device is also lost if earlier writes leave too little of its capacity or of a shared counter.
     """
-    results = claim.allocation.results if claim.allocation is not None else ()
-    for result in results:
-        if result.admin_access:
-            continue
-        if _lost(cache, claim.uid, result) or _lost_counters(cache, claim.uid, results, result):
-            return result.device
-    return None
+    results = _results(claim)
+    return next((one.device for one in results if _is_lost(cache, claim.uid, results, one)), None)
 
 
-def _lost_counters(cache: ClusterCache, uid: str, results: tuple[Result, ...], result: Result) -> bool:
-    """Whether earlier writes leave too little of a shared counter that this device consumes."""
-    pool = PoolKey(result.device.driver, result.device.pool)
-    slices = newest_slices(cache.store.pools.get(pool, {}).values())
-    device = next((device for s in slices for device in s.devices if device.name == result.device.device), None)
-    if device is None or not device.consumes:
-        return False
-    written = cache.store.allocated_at
-    mine = written.get(uid, math.inf)
-    earlier = [
-        other
-        for claim in cache.store.claims_on(pool)
-        if claim.uid != uid and written.get(claim.uid, 0) < mine and claim.allocation is not None
-        for other in claim.allocation.results
-    ]
-    used = frozenset(
-        one.device.device for one in (*earlier, *results) if PoolKey(*one.device[:2]) == pool and not one.admin_access
-    )
-    drawn = {(use.counter_set, name) for use in device.consumes for name, _ in use.counters}
-    return bool(earlier) and not drawn.isdisjoint(overdrawn_counters(slices, used))
+def unclear_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
+    """The first device of which the slices do not tell whether earlier writes leave enough; None if there is none.
+
+    A driver that restarts deletes its slices and publishes them again, one after the other.
+    """
+    return next((one.device for one in _results(claim) if _is_unclear(cache, claim.uid, one)), None)
 
 
-def _lost(cache: ClusterCache, uid: str, result: Result) -> bool:
-    written = cache.store.allocated_at
-    # The time of a write that only a list showed is unknown. Such a claim loses against any other, and any against it.
-    mine = written.get(uid, math.inf)
-    earlier = [
-        other
-        for (kind, holder), other in cache.allocated_devices.holders(result.device)
-        if kind == CLAIM and holder != uid and written.get(holder, 0) < mine
-    ]
-    if not earlier:
-        return False
-    if not result.share_id or any(not other.share_id for other in earlier):
+def _is_lost(cache: ClusterCache, uid: str, results: list[Result], result: Result) -> bool:
+    earlier = _earlier_on_device(cache, uid, result.device)
+    if earlier and not (result.share_id and all(other.share_id for other in earlier)):
         return True
-    return _overdrawn(cache, result, earlier)
-
-
-def _overdrawn(cache: ClusterCache, result: Result, earlier: list[Result]) -> bool:
-    """Whether the earlier shares and this one together exceed a capacity of the device."""
-    driver, pool, name = result.device
-    slices = cache.store.pools.get(PoolKey(driver, pool), {})
-    device = next((d for s in slices.values() for d in s.devices if d.name == name), None)
+    slices, device = _published(cache, result.device)
     if device is None:
         return False
-    for capacity, amount in (result.consumed or {}).items():
-        used = sum((other.consumed or {})[capacity].nanos for other in earlier if capacity in (other.consumed or {}))
-        if capacity in device.capacity and used + amount.nanos > device.capacity[capacity].value.nanos:
+    shares = [*earlier, *(own for own in results if own.device == result.device)]
+    if earlier and _overdraws_capacity(device, result, shares):
+        return True
+    others = _earlier_in_pool(cache, uid, result.device) if device.consumes else []
+    pool = result.device[:2]
+    used = frozenset(one.device.device for one in (*others, *results) if one.device[:2] == pool)
+    return bool(others) and not _drawn(device).isdisjoint(overdrawn_counters(slices, used))
+
+
+def _is_unclear(cache: ClusterCache, uid: str, result: Result) -> bool:
+    """A device that a complete pool lacks consumes no counter, as in the reference, but its pool may have counters."""
+    slices, device = _published(cache, result.device)
+    shares = _earlier_on_device(cache, uid, result.device)
+    if device is None:
+        known = is_complete(slices) and not any(slice_.counter_sets for slice_ in slices) and not shares
+    else:
+        known = not shares or (result.consumed or {}).keys() <= device.capacity.keys()
+        if device.consumes:
+            known = known and is_complete(slices) and _drawn(device) <= counter_limits(slices).keys()
+    return not known and bool(_earlier_in_pool(cache, uid, result.device))
+
+
+def _overdraws_capacity(device: Device, result: Result, shares: list[Result]) -> bool:
+    """Whether the shares together exceed a capacity of the device that the result consumes."""
+    for name in result.consumed or {}:
+        used = sum((share.consumed or {})[name].nanos for share in shares if name in (share.consumed or {}))
+        if name in device.capacity and used > device.capacity[name].value.nanos:
             return True
     return False
+
+
+def _results(claim: Claim) -> list[Result]:
+    """The devices of a claim; admin access takes none."""
+    return [one for one in claim.allocation.results if not one.admin_access] if claim.allocation is not None else []
+
+
+def _published(cache: ClusterCache, id_: DeviceId) -> tuple[list[Slice], Device | None]:
+    """The newest slices of the device's pool, and the device as they publish it."""
+    slices = newest_slices(cache.store.pools.get(PoolKey(id_.driver, id_.pool), {}).values())
+    return slices, next((device for s in slices for device in s.devices if device.name == id_.device), None)
+
+
+def _drawn(device: Device) -> set[CounterKey]:
+    """The counters that the device consumes."""
+    return {(use.counter_set, name) for use in device.consumes for name, _ in use.counters}
+
+
+def _earlier_on_device(cache: ClusterCache, uid: str, id_: DeviceId) -> list[Result]:
+    """The shares of a device, or the device, that earlier writes allocated to other claims."""
+    holders = cache.allocated_devices.holders(id_)
+    return [other for (kind, holder), other in holders if kind == CLAIM and _is_earlier(cache, holder, uid)]
+
+
+def _earlier_in_pool(cache: ClusterCache, uid: str, id_: DeviceId) -> list[Result]:
+    """The devices of the device's pool that earlier writes allocated to other claims."""
+    claims = cache.store.claims_on(PoolKey(id_.driver, id_.pool))
+    found = (other for claim in claims if _is_earlier(cache, claim.uid, uid) for other in _results(claim))
+    return [other for other in found if other.device[:2] == id_[:2]]
+
+
+def _is_earlier(cache: ClusterCache, other: str, uid: str) -> bool:
+    """Whether the claim `other` was allocated before the claim `uid`.
+
+    The time of a write that only a list showed is unknown. Such a claim loses against any other, and any against it.
+    """
+    written = cache.store.allocated_at
+    return other != uid and written.get(other, 0) < written.get(uid, math.inf)

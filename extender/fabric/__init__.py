@@ -1,6 +1,6 @@
 """The NVLink graph of a node: ring bandwidth of a set of GPUs, ranking of sets, and sources of the topology.
 
-What belongs here: graphs, ring bandwidth, ranking of sets, sources of topology. What does not: scores of nodes.
+The package contains graphs, ring bandwidth, ranking of sets and sources of topology, but no scores of nodes.
 """
 
 from extender.fabric.agent_slices import DRIVER, Reading, attributes_of, fabric_of

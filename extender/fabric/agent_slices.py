@@ -32,7 +32,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the agent, or the sandbox in its place, reads from one GPU. Memory is in bytes, linkMBps in MB/s."""
+    """A reading of one GPU by the agent or the sandbox. Memory is in bytes, linkMBps in MB/s."""
 
     uuid: str
     product: str

@@ -1,7 +1,7 @@
 """Reading of the attributes that an agent publishes, within the bounds of real hardware.
 
-A broken or hostile agent can change only the NodeInfo of its own node. A value out of bounds is ignored and reported
-as a problem. The upper bounds leave room for the next generation of hardware.
+A value out of bounds is ignored and reported as a problem. The upper bounds leave room for the next generation of
+hardware.
 """
 
 from __future__ import annotations

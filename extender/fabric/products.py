@@ -78,7 +78,8 @@ def pcie_generation(product: str) -> int:
 
 def pcie_gbps(generation: int) -> float:
     """Bandwidth of a ring over PCIe, in GB/s."""
-    return PCIE_RING_GBPS.get(generation, PCIE_RING_GBPS[5] if generation > 5 else PCIE_RING_GBPS[3])  # noqa: PLR2004 - the newest in the table
+    nearest = 5 if generation > 5 else 3  # noqa: PLR2004 - the newest in the table
+    return PCIE_RING_GBPS.get(generation, PCIE_RING_GBPS[nearest])
 
 
 @lru_cache(maxsize=_PRODUCTS)

@@ -1,7 +1,7 @@
 """The values that the scheduler works with. Classes are frozen and slotted and use the standard library only.
 
-What belongs here: devices, pools, claims, nodes, pods, quantities, reservations and reasons.
-What does not: JSON, clocks, logging, decisions.
+The package contains devices, pools, claims, nodes, pods, quantities, reservations and reasons, and the budgets and fair
+caches that all layers use. It does not contain JSON, clocks, logging or decisions.
 """
 
 from extender.model.berth_errors import BerthError, InvalidClaim, OutOfBudget, WireError
@@ -60,9 +60,11 @@ from extender.model.device import (
     TaintRule,
     Value,
     amount_of_memory,
+    is_complete,
     is_identity,
     newest_slices,
 )
+from extender.model.fair_cache import FairCache
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.model.node_selector import NodeSelector, Requirement, Term, lacks_label_or_has, only_node
 from extender.model.plurals import counted
@@ -82,7 +84,7 @@ from extender.model.reasons import Code, Reason
 from extender.model.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
 from extender.model.reservation import Reservation, ReservationState
 from extender.model.semver import Semver, parse_semver
-from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, one_line, shown
+from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, literal, one_line, shown
 
 __all__ = [
     "BINARY_SI",
@@ -132,6 +134,7 @@ __all__ = [
     "DeviceRequest",
     "DeviceStatus",
     "Fabric",
+    "FairCache",
     "GpuState",
     "Graph",
     "GroupKey",
@@ -173,8 +176,10 @@ __all__ = [
     "counted",
     "cut",
     "from_int",
+    "is_complete",
     "is_identity",
     "lacks_label_or_has",
+    "literal",
     "lowest",
     "members",
     "name_on_claims",

@@ -19,10 +19,11 @@ class CallBudget:
 
     The caller runs `check` before a piece of work, and `mark_progress` after it has stored a result. A budget that
     starts with more than 0 seconds always lets one piece end. Otherwise every call would start again with a piece that
-    takes longer than the budget, and no call would finish it.
+    takes longer than the budget, and no call would finish it. Work that keeps no result runs `check_time` instead,
+    which makes no such exception.
     """
 
-    __slots__ = ("_clock", "_progressed", "_steps", "_until", "began", "exhausted", "seconds")
+    __slots__ = ("_clock", "_progressed", "_steps", "_until", "began", "exhausted", "in_vain", "seconds")
 
     def __init__(self, seconds: float, steps: int, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -32,11 +33,18 @@ class CallBudget:
         self._steps = steps
         self._progressed = seconds <= 0
         self.exhausted = False
+        self.in_vain = False  # set by a caller whose work ended without a result, and will be repeated
 
     def check(self, steps: int = 1) -> None:
         """Subtract steps. Raises CallBudgetSpent if no steps or no seconds are left."""
         self._steps -= steps
         if self._progressed and (self._steps < 0 or self._clock() >= self._until):
+            self.exhausted = True
+            raise CallBudgetSpent
+
+    def check_time(self) -> None:
+        """Raises CallBudgetSpent if no seconds are left."""
+        if self._clock() >= self._until:
             self.exhausted = True
             raise CallBudgetSpent
 
@@ -54,6 +62,9 @@ class _Unlimited(CallBudget):
         super().__init__(1.0, 0, lambda: 0.0)
 
     def check(self, steps: int = 1) -> None:
+        """Never raises."""
+
+    def check_time(self) -> None:
         """Never raises."""
 
     def mark_progress(self) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from extender.model.device import DeviceId, Taint
 from extender.model.node_selector import NodeSelector
-from extender.model.pod_group import Membership
+from extender.model.pod_group import GroupKey, Membership
 from extender.model.quantity import Quantity
 
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
@@ -274,6 +274,7 @@ class Pod:
     group: str = ""  # spec.schedulingGroup.podGroupName
     resource_version: str = ""
     membership: Membership | None = None  # None: the pod names no group
+    jobs: tuple[GroupKey, ...] = ()  # its JobSet and its Job, if it names no group: they are none
     gated: bool = False  # whether the pod has a scheduling gate
     node_selectors: tuple[NodeSelector, ...] = ()  # a node must match all; only of pods with a group or claims
     tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or claims
@@ -282,6 +283,8 @@ class Pod:
     nominated_node: str = ""  # status.nominatedNodeName
     priority: int = 0
     created: str = ""  # metadata.creationTimestamp
+    # Whether kube-scheduler may offer it other nodes than equal pods: it has volume claims, or is spread over domains.
+    has_own_nodes: bool = False
 
     def names(self, claim_name: str) -> bool:
         """Whether the pod uses the claim of this name in its namespace, directly or through a template."""

@@ -6,7 +6,7 @@ same attributes. 40,000 devices of six models share six schemas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -251,3 +251,8 @@ def newest_slices(slices: Iterable[Slice]) -> list[Slice]:
     known = list(slices)
     newest = max((slice_.generation for slice_ in known), default=0)
     return [slice_ for slice_ in known if slice_.generation == newest]
+
+
+def is_complete(slices: Sequence[Slice]) -> bool:
+    """Whether these are all slices of one generation of a pool: as many as each of them says."""
+    return bool(slices) and all(slice_.slice_count == len(slices) for slice_ in slices)

@@ -51,7 +51,7 @@ def name_on_claims(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a pod says about its group. The minimum may also stand on the group's object, see GroupPolicy."""
+    """The facts that a pod states about its group. The group's object may have the minimum, see GroupPolicy."""
 
     key: GroupKey
     minimum: int = 0  # members that must be placed together; 0 if the pod does not set it
@@ -69,7 +69,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class GroupPolicy:
-    """What a group's object says: a PodGroup of scheduling.k8s.io or scheduling.x-k8s.io, or a LeaderWorkerSet."""
+    """The policy of a group's object: a PodGroup (scheduling.k8s.io, scheduling.x-k8s.io) or a LeaderWorkerSet."""
 
     minimum: int = 0  # 0: the object names no minimum, so the group is no gang
     topology_label: str = ""  # all members must be on nodes with one value of this label; '' for no such constraint

@@ -45,6 +45,7 @@ class Code(Enum):
     ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
     GANG_INCOMPLETE = "waits until at least {1} pods of group {0} and their claims exist"
     GANG_UNKNOWN = "waits for PodGroup {0}, which does not exist"
+    GANG_UNREAD = "waits until Berth has read which pods of group {0} run"
     GANG_NO_ROOM = "no domain has room for all pods of group {0} together"
     GANG_NO_DOMAIN = "no node with devices has the label {1} that group {0} needs"
     GANG_GAVE_UP = "gave up planning group {0}: its claims allow too many combinations"
@@ -52,6 +53,8 @@ class Code(Enum):
     GANG_TOO_LARGE = "group {0} has a minimum above {1}: Berth binds no more pods together"
     GANG_FORMING = "waits until the minimum of group {0} is bound"
     GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
+    GANG_BIND_FAILED = "a bind of group {0} failed: the group is planned again after a pause"
+    GANG_CHANGED = "group {0} changed while it was being bound: it is planned again after a pause"
     GANG_WAITS = "waits until group {0} is bound: both need the same node"
     GANG_QUEUED = "group {0} waits its turn: too many pods of other groups are waiting for each other at bind"
     HELD_FOR_GANG = "matching devices are held for group {0}"
@@ -90,6 +93,7 @@ DESCRIPTIONS = {
     Code.EXTENDED_STALE: "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",
     Code.GANG_INCOMPLETE: "Fewer exist. They are requeued when the last appears. `berth explain` says how many exist.",
     Code.GANG_UNKNOWN: "The pod names it in a label or in `spec.schedulingGroup`. The pod is requeued when it appears.",
+    Code.GANG_UNREAD: "Bound pods of the group may terminate. Berth lists the pods of a namespace at most every 30 s.",
     Code.GANG_NO_ROOM: "All pods of the group are placed together, or none. See `berth explain group`.",
     Code.GANG_NO_DOMAIN: "The group must be in one domain of a label that only nodes without devices have, or none.",
     Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",
@@ -97,6 +101,8 @@ DESCRIPTIONS = {
     Code.GANG_TOO_LARGE: "Each bind of the minimum waits for the others, and keeps a connection meanwhile.",
     Code.GANG_FORMING: "The minimum of the group is being bound. The pods beyond the minimum follow.",
     Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
+    Code.GANG_BIND_FAILED: "The pods' events and Berth's log say which pod failed, and why. No pod of it was bound.",
+    Code.GANG_CHANGED: "A pod of the group was deleted, or its minimum changed. Berth retries after a second.",
     Code.GANG_WAITS: "Two groups are never bound at the same time on one node. This one is retried automatically.",
     Code.GANG_QUEUED: "Each bind of a group keeps a connection until the others have come. Berth limits their number.",
     Code.HELD_FOR_GANG: "Berth holds the devices for a group that is being bound. This pod is retried automatically.",
@@ -107,7 +113,7 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code with its parameters. A name is cut to USER_BYTES, a sentence to REASON_BYTES, so is the whole text."""
+    """A code with its parameters. A name is cut to USER_BYTES, a sentence and the whole text to REASON_BYTES."""
 
     code: Code
     params: tuple[str, ...] = ()

@@ -22,6 +22,13 @@ def one_line(text: str, most: int = USER_BYTES) -> str:
     return cut(head if head.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in head), most)
 
 
+def literal(value: object) -> str:
+    """repr() of a value; null, true and false as YAML and JSON write them."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def shown(value: object, most: int = USER_BYTES) -> str:
-    """repr() of a value, cut to `most` bytes."""
-    return cut(repr(value), most)
+    """The literal of a value, cut to `most` bytes."""
+    return cut(literal(value), most)

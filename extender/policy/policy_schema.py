@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from extender.model import BerthError, WireError
 from extender.policy.schema_faults import faults_of
-from extender.wire import Places, one_value
+from extender.wire import Positions, one_value
 
 MOST_POLICY = 16 * 1024  # bytes of a policy's text
 MOST_EFFECTIVE = 256  # merged policies in the cache: pods choose their classes, and so any subset of the overrides
@@ -42,7 +42,7 @@ class Weights(_Strict):
     link: float = Field(8, ge=0, le=100, description="predicted ring bandwidth, relative to the best in the fleet")
     headroom: float = Field(5, ge=0, le=100, description="how well the device memory fits the requested memory")
     fragmentation: float = Field(3, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
-    packing: float = Field(1, ge=0, le=100, description="prefer nodes whose devices are already in use")
+    packing: float = Field(1, ge=0, le=100, description="prefer nodes whose own devices are already in use")
     health: float = Field(2, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
     preference: float = Field(10, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
     clique: float = Field(
@@ -185,9 +185,9 @@ def _overridden(policy: Policy, override: Override) -> Policy:
 
 def load_policy(content: str | bytes) -> Policy:
     """Read a policy from YAML. Raises PolicyError, which names each wrong field with line and column."""
-    places: Places = {}
+    positions: Positions = {}
     try:
-        found = one_value(content, "the policy", MOST_POLICY, places)
+        found = one_value(content, "the policy", MOST_POLICY, positions)
     except WireError as error:
         raise UnreadablePolicy(str(error)) from error
     if not isinstance(found, dict):
@@ -197,4 +197,4 @@ def load_policy(content: str | bytes) -> Policy:
     try:
         return Policy.model_validate(found)
     except ValidationError as error:
-        raise PolicyError(faults_of(error, places)) from error
+        raise PolicyError(faults_of(error, positions)) from error

@@ -29,6 +29,7 @@ from extender.model import (
     parse_quantity,
     shown,
 )
+from extender.policy import in_plain_words
 from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
 from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scoring import ScorePart
@@ -221,14 +222,14 @@ def decode(body: bytes) -> Batch:
 def _fault(error: ValidationError) -> WireError:
     first = error.errors(include_url=False, include_context=False)[0]
     path = one_line(".".join(map(str, first["loc"])), _MAX_NAME)
-    return WireError(path or "batch", f"{one_line(first['msg'], _MAX_NAME)} (is {_shown(first['input'])})")
+    value = "" if first["type"] == "missing" else f" (is {_shown(first['input'])})"
+    return WireError(path or "batch", one_line(in_plain_words(first["msg"]), _MAX_NAME) + value)
 
 
 def _shown(value: object) -> str:
     """A value for an error message. Lists and objects show their size only: repr fails on deep nesting."""
-    if isinstance(value, list | dict):
-        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
-    return shown(value)
+    kind = "a list" if isinstance(value, list) else "an object"
+    return f"{kind} of {len(value)}" if isinstance(value, list | dict) else shown(value)
 
 
 class _Strict(BaseModel):
@@ -289,9 +290,8 @@ class _Attempted(_Strict):
     reasons: _List[_Reason]
 
     def record(self) -> Attempted:
-        reasons = tuple((reason.text, reason.nodes) for reason in self.reasons)
-        attempt = Attempt(self.at, self.fitting, self.asked, reasons)
-        return Attempted(ObjectKey(self.namespace, self.name), self.uid, attempt)
+        pod, reasons = ObjectKey(self.namespace, self.name), tuple((one.text, one.nodes) for one in self.reasons)
+        return Attempted(pod, self.uid, Attempt(self.at, self.fitting, self.asked, reasons))
 
 
 class _Part(_Strict):
@@ -321,8 +321,8 @@ class _Bound(_Strict):
         parts = tuple(ScorePart(part.name, part.value, part.sentence) for part in self.parts)
         devices, reused = tuple(self.devices), tuple(self.reused)
         chosen = ScoredNode(self.node, self.score, devices, self.ring_gbps, self.best_gbps, self.source, parts, reused)
-        decision = Decision(self.at, chosen, self.runner_up, self.margin)
-        return Bound(ObjectKey(self.namespace, self.name), self.uid, decision)
+        pod, decision = ObjectKey(self.namespace, self.name), Decision(self.at, chosen, self.runner_up, self.margin)
+        return Bound(pod, self.uid, decision)
 
 
 class _Result(_Strict):

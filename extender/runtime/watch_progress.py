@@ -7,22 +7,35 @@ from collections.abc import Callable
 
 
 class WatchProgress:
-    """A condition variable that every applied watch event notifies."""
+    """A condition variable that every applied watch event notifies.
+
+    A condition must be cheap and must not raise: `notify` checks those of all waiting tasks, without waking the tasks.
+    """
 
     def __init__(self) -> None:
-        self._pulse = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     def notify(self) -> None:
-        """Wake all waiting tasks: an event was applied."""
-        self._pulse.set()
-        self._pulse = asyncio.Event()
+        """Wake the tasks whose condition holds: an event was applied."""
+        for woken, condition in self._waiting.items():
+            if not woken.done() and condition():
+                woken.set_result(None)
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait at most `seconds` for the condition, which is checked after every event. False after a time-out."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
-                    await self._pulse.wait()
+                    await self._next_time(condition)
         except TimeoutError:
             return condition()
         return True
+
+    async def _next_time(self, condition: Callable[[], bool]) -> None:
+        """Wait until an event after which the condition holds. It may not hold any more when the task runs."""
+        woken = asyncio.get_running_loop().create_future()
+        self._waiting[woken] = condition
+        try:
+            await woken
+        finally:
+            del self._waiting[woken]

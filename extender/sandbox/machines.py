@@ -17,7 +17,7 @@ from extender.fabric import DRIVER, Reading, attributes_of, pcie_generation
 from extender.files import name_of, read_file
 from extender.model import DISTANCES, UNKNOWN_DISTANCE, WireError
 from extender.policy import faults_of
-from extender.wire import Json, Places, one_value
+from extender.wire import Json, Positions, one_value
 
 GPU_DRIVER = "gpu.nvidia.com"
 _NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # fixed, so that every run makes the same UUIDs
@@ -99,8 +99,8 @@ def carried_machines() -> Mapping[str, Machine]:
 
 
 def _read(content: bytes, where: str) -> Machine:
-    places: Places = {}
-    value = one_value(content, where, _MOST_FILE, places)
+    positions: Positions = {}
+    value = one_value(content, where, _MOST_FILE, positions)
     if not isinstance(value, dict):
         raise WireError(where, "a machine file must be a mapping")
     if value.keys().isdisjoint(MachineFile.model_fields):
@@ -108,7 +108,7 @@ def _read(content: bytes, where: str) -> Machine:
     try:
         return _machine(MachineFile.model_validate(value).model_dump(), where)
     except ValidationError as error:
-        raise WireError(where, faults_of(error, places)) from error
+        raise WireError(where, faults_of(error, positions)) from error
 
 
 def _machine(obj: Json, where: str) -> Machine:

@@ -18,7 +18,8 @@ from extender.sandbox.machines import GPU_DRIVER, Machine, fabric_slice, gpu_sli
 from extender.sockets import listen_on
 from extender.wire import Json
 
-_KINDS = {resource.kind: resource for resource in RESOURCES.values()}
+_KINDS = {resource.kind: resource for resource in reversed(RESOURCES.values())}  # the first of a kind
+_KINDS_OF_GROUPS = {(resource.group, resource.kind): resource for resource in RESOURCES.values()}
 GPU_CLASS: Json = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
@@ -57,7 +58,8 @@ class Cluster:
 
     def apply(self, obj: Json) -> Json:
         """Create an object. Raises ValueError for a kind that the sandbox does not serve, and ApiError."""
-        resource = _KINDS.get(str(obj.get("kind")))
+        kind, group = str(obj.get("kind")), str(obj.get("apiVersion") or "").rpartition("/")[0]
+        resource = _KINDS_OF_GROUPS.get((group, kind)) or _KINDS.get(kind)
         if resource is None:
             raise ValueError(f"the sandbox does not serve kind {obj.get('kind')!r}")
         namespace = (obj.get("metadata") or {}).get("namespace") or "default"

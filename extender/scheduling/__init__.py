@@ -7,8 +7,7 @@ from extender.scheduling.binding_conditions import Readiness, readiness
 from extender.scheduling.collected_domain import CollectedDomain
 from extender.scheduling.decision import Attempt, Decision, ScoredNode, runner_up_text, scored_node
 from extender.scheduling.domains import NODE, Domain, Domains, natural
-from extender.scheduling.emptied_domains import EmptiedDomains, domains_by_room
-from extender.scheduling.emptied_fleet import EmptiedFleet
+from extender.scheduling.emptied_domains import EmptiedDomains, EmptyNodes, domains_by_room, own_devices
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
@@ -20,8 +19,10 @@ from extender.scheduling.gang import (
     gang_of,
     is_incomplete,
     lacks_pod_group,
+    may_terminate,
     minimum_of,
     placed_members,
+    reserved_members,
 )
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
@@ -36,8 +37,10 @@ from extender.scheduling.gang_problem import (
     plan_sizes,
 )
 from extender.scheduling.gang_search import MAX_STEPS
+from extender.scheduling.gang_units import unit_classes
 from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
+from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -66,7 +69,7 @@ __all__ = [
     "Domain",
     "Domains",
     "EmptiedDomains",
-    "EmptiedFleet",
+    "EmptyNodes",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
@@ -79,6 +82,7 @@ __all__ = [
     "GangShortage",
     "NodeLimit",
     "NodeRanking",
+    "NodeRooms",
     "Pending",
     "Placement",
     "PodRequirements",
@@ -106,9 +110,11 @@ __all__ = [
     "is_incomplete",
     "lacks_pod_group",
     "leftover_claim",
+    "may_terminate",
     "minimum_of",
     "natural",
     "no_room",
+    "own_devices",
     "placed_members",
     "plan",
     "plan_gang",
@@ -117,8 +123,10 @@ __all__ = [
     "proximity_of",
     "readiness",
     "requirements_of",
+    "reserved_members",
     "runner_up_text",
     "scored_node",
     "scores",
     "shortlist",
+    "unit_classes",
 ]

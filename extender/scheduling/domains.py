@@ -45,7 +45,7 @@ class Domains:
         self._regions = self._all_regions(nodes)
 
     def single(self, nodes: Iterable[str]) -> list[Domain]:
-        """Those of these nodes that may hold the whole gang, with the members that are bound."""
+        """The given nodes that may hold the whole gang, with the members that are bound."""
         label = self._problem.topology_label
         if label:
             admissible = {name for region in self._regions.values() for name in region}

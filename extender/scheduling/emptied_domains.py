@@ -142,7 +142,7 @@ class EmptiedDomains:
 
 
 def _empty_state(node_info: NodeInfo) -> Hashable | None:
-    """What decides the status of the node without its workloads; None if no other node is sure to have the same."""
+    """A key: nodes with equal keys have equal statuses without their workloads. None if no other node has this key."""
     attribute_class = node_info.state.attribute_class
     if attribute_class is None or not all(is_own(pool) for pool in node_info.inventory.pools):
         return None

@@ -42,7 +42,7 @@ def _is_identity(path: str) -> bool:
 
 
 def equivalence_key(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> Iterator[object]:
-    """What the selectors and constraints of the requirements read from a node. Raises CallBudgetSpent."""
+    """The values that the selectors and constraints of the requirements read from a node. Raises CallBudgetSpent."""
     problem = problem_for(node_info, requirements, context)
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:

@@ -6,7 +6,7 @@ Filter, prioritize, bind and explanations all use this evaluation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from extender.allocation import (
@@ -15,6 +15,7 @@ from extender.allocation import (
     FastPath,
     Features,
     FleetBaseline,
+    Interned,
     NodeInfo,
     Problem,
     Search,
@@ -61,6 +62,12 @@ class EvaluationContext:
     baseline: FleetBaseline
     placements: PlacementCache | None = None  # shared between nodes of one allocation class; None: not shared
     budget: CallBudget = UNLIMITED  # changes when a status is found, never the status
+    # By attribute class, claim name and request name; None: the requirements may read the identity of a device.
+    selections: dict[tuple[Interned, str, str], Selection] | None = None
+
+    def sharing_selections(self) -> EvaluationContext:
+        """The context for one call about one pod's requirements, which read no identity of a device."""
+        return replace(self, selections={})
 
 
 def problem_for(
@@ -70,11 +77,26 @@ def problem_for(
     classes = {class_.name: class_ for class_ in requirements.classes}
     remembered: dict[tuple[str, str], Selection] = {}
 
+    def shared(claim: str, request: DeviceRequest) -> Selection:
+        """Nodes of one attribute class share the selection, unless it explains an error on devices of one node."""
+        selections, attributes = context.selections, node_info.state.attribute_class
+        if selections is None or attributes is None:
+            return selected(claim, request)
+        known = selections.get((attributes, claim, request.name))
+        if known is None:
+            known = selected(claim, request)
+            if not known.error:
+                selections[attributes, claim, request.name] = known
+        return known
+
+    def selected(claim: str, request: DeviceRequest) -> Selection:
+        class_ = find_class(claim, request, classes.get)
+        return select(claim, request, class_, node_info.inventory, context.masks, context.features, context.budget)
+
     def selection(claim: str, request: DeviceRequest) -> Selection:
         known = remembered.get((claim, request.name))
         if known is None:
-            class_ = find_class(claim, request, classes.get)
-            known = select(claim, request, class_, node_info.inventory, context.masks, context.features, context.budget)
+            known = shared(claim, request)
             unwanted = excluded_devices(node_info, requirements)
             if unwanted and not request.admin_access:
                 known = known._replace(match=known.match & ~unwanted)
@@ -114,7 +136,7 @@ def evaluate(
     """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
 
     A `recorder` receives the cause of each device that the search rejects. It does not change the status.
-    `forbidden` lets a caller ask for other devices than the preferred ones. Raises CallBudgetSpent.
+    `forbidden` excludes devices per request. Raises CallBudgetSpent.
     """
     if not requirements.pending_claims:
         return Placement(Solution((), ()), (), 0.0, 0.0)

@@ -72,16 +72,34 @@ def is_incomplete(membership: Membership, minimum: int, snapshot: Snapshot) -> b
 def placed_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
     """UID to node of the bound members: pods that are not waiting, and that have a claim of the group reserved.
 
-    The claims do not show members without devices. `bound_members` of the snapshot may add these.
+    The claims do not show members without devices, and do not tell that a member terminates. `bound_members` of the
+    snapshot may say so.
     """
     waiting = snapshot.members.get(key, {})
-    found = {uid: node for uid, node in snapshot.bound_members.get(key, {}).items() if uid not in waiting}
+    found = {**reserved_members(key, snapshot), **snapshot.bound_members.get(key, {})}
+    return {uid: node for uid, node in found.items() if node and uid not in waiting}
+
+
+def reserved_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
+    """UID to node of the pods for which claims of the group are reserved. Some may terminate."""
+    found = {}
     for claim_key, node in snapshot.claims_of_group(key).items():
         claim = snapshot.claims.get(claim_key)
         for consumer in claim.reserved_for if claim is not None else ():
-            if consumer.resource == "pods" and consumer.uid not in waiting:
+            if consumer.resource == "pods":
                 found[consumer.uid] = node
     return found
+
+
+def may_terminate(key: GroupKey, minimum: int, snapshot: Snapshot) -> bool:
+    """Whether members of which only the claims are known count as bound, and more pods exist than the minimum.
+
+    Then the bound ones may be those of an earlier gang of this name, and terminate.
+    """
+    placed, read = placed_members(key, snapshot), snapshot.bound_members.get(key, {})
+    if len(snapshot.members.get(key, ())) + len(placed) <= minimum:
+        return False
+    return len(placed.keys() & read.keys()) < min(len(placed), minimum)
 
 
 def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
@@ -102,7 +120,13 @@ def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
 
 
 def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
-    """How the members disagree about their group, with the names of two of them; '' if they agree."""
+    """How the members disagree about their group, with the names of two of them; '' if they agree.
+
+    If an annotation of a member is invalid, which one.
+    """
+    for member in members:
+        if member.membership is not None and member.membership.problem:
+            return f"pod {member.key} of group {key.name}: {member.membership.problem}"
     first = members[0]
     for member in members:
         for one, other, what in zip(_says(first), _says(member), _ANNOTATIONS, strict=True):

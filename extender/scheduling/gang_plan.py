@@ -38,7 +38,7 @@ class GangMember:
 
 @dataclass(frozen=True, slots=True)
 class GangProblem:
-    """What a plan must satisfy."""
+    """The constraints of a plan."""
 
     members: tuple[GangMember, ...]
     levels: tuple[str, ...]  # node labels, the nearest level first; a single node is nearer than all of them

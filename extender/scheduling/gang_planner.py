@@ -37,7 +37,8 @@ def plan_gang(
     """The plan of a gang on a snapshot, or how many of its members the best domain has room for.
 
     The caller keeps `rankings` (those of filter) and `memory` between calls, both for one sequence of snapshots. Then a
-    call that raises CallBudgetSpent leaves its evaluations there, and a later call gets further. `steps` limits the
+    call that raises CallBudgetSpent leaves its evaluations there, and a later call gets further. It keeps nothing else:
+    a plan that takes longer than the budget although all evaluations are known is never found. `steps` limits the
     search for other devices than the preferred ones. Members that share a claim get equal devices for it.
     """
     if not problem.members:
@@ -68,6 +69,8 @@ class _Planner:
         self._rooms = rooms
         self._steps = steps
         self._domains = Domains(problem, snapshot, dict.fromkeys(name for one in rooms for name in one.most))
+        self._free = _free_together(rooms)
+        self._devices = sum(one.each * len(one.units) for one in rooms)
 
     def plan(self) -> GangPlan | GangShortage:
         for level in self._levels():
@@ -91,9 +94,13 @@ class _Planner:
         yield from self._domains.wider()
 
     def _may_fit(self, domain: Domain) -> bool:
+        self._context.budget.check_time()
+        if self._free and sum(self._free.get(name, 0) for name in domain.nodes) < self._devices:
+            return False
         return all(_bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
 
     def _spare(self, domain: Domain) -> int:
+        self._context.budget.check_time()
         return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
 
     def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
@@ -107,7 +114,7 @@ class _Planner:
         """The domains; of single nodes of one kind, only the first, because they have equal room."""
         seen: set[Hashable] = set()
         for domain in domains:
-            self._context.budget.check()
+            self._context.budget.check_time()
             kind = self._kind(domain.name) if domain.level == NODE else domain.name
             if domain.level != NODE or kind not in seen:
                 seen.add(kind)
@@ -179,7 +186,7 @@ class _Planner:
             for bound, _, domain in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):
                 if bound <= best:
                     break
-                self._context.budget.check()
+                self._context.budget.check_time()
                 found = fill(self._rooms, domain, self._snapshot, self._domains.placed, whole=False)
                 if found is not None and found.members > best:
                     best, level, name = found.members, domain.level, domain.name
@@ -187,7 +194,22 @@ class _Planner:
         return GangShortage(len(self._problem.members), best, level, name, gave_up)
 
     def _bounded_members(self, domain: Domain) -> int:
-        return sum(_bound(rooms, domain) * rooms.members_per_unit for rooms in self._rooms)
+        self._context.budget.check_time()
+        bound = sum(_bound(rooms, domain) * rooms.members_per_unit for rooms in self._rooms)
+        if not self._free:
+            return bound
+        return min(bound, sum(self._free.get(name, 0) for name in domain.nodes) // min(one.each for one in self._rooms))
+
+
+def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
+    """By node, the number of devices that the classes share. Empty for one class, and if they may need no device."""
+    if len(rooms) == 1 or not all(one.each for one in rooms):
+        return {}
+    found: dict[str, int] = {}
+    for one in rooms:
+        for name, free in one.free.items():
+            found[name] = found.get(name, 0) | free
+    return {name: free.bit_count() for name, free in found.items()}
 
 
 def _bound(rooms: NodeRooms, domain: Domain) -> int:

@@ -35,7 +35,13 @@ class GangMembers:
     def kinds(self) -> dict[str, Hashable]:
         """UID to the kind of each member that needs devices. kube-scheduler offers a kind the same nodes."""
         return {
-            pod.uid: (found.key, pod.node_selectors, pod.tolerations, tuple(one.requests for one in pod.containers))
+            pod.uid: (
+                found.key,
+                pod.node_selectors,
+                pod.tolerations,
+                tuple(one.requests for one in pod.containers),
+                pod.uid if pod.has_own_nodes else "",
+            )
             for pod in self.pods
             if (found := self.requirements.get(pod.uid)) is not None
         }

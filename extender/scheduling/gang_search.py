@@ -94,7 +94,7 @@ class GangSearch:
             # Units of one class are equal, so each goes to the node of the one before, or to a later node.
             first = self._chosen[-rooms.members_per_unit][0] if unit else 0
             nodes = self._distinct(class_, first, self._wanted[class_] - unit)
-        key = (position, tuple(nodes[:1]), self._trial.key())
+        key = (position, tuple(nodes[:1]), self._trial.key)
         if key in self._failed:
             return
         for node in nodes:

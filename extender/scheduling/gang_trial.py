@@ -24,6 +24,7 @@ class _Change(NamedTuple):
     node: str
     limits: tuple[NodeLimit, ...]
     before: dict[PoolKey, tuple[Result, ...]]
+    taken: list[Hashable]  # what the placement took, see GangTrial.key
 
 
 class GangTrial:
@@ -40,6 +41,9 @@ class GangTrial:
         self._known: dict[str, tuple[list[tuple[Result, ...]], NodeInfo]] = {}
         self._changes: list[_Change] = []
         self._devices: dict[DeviceId, Device] = {}  # of all placements so far
+        self._times: Counter[Hashable] = Counter()  # how often each thing is taken
+        self._numbers: dict[tuple[Hashable, int], int] = {}  # of each thing and its first, second, ... time
+        self._key = 0
 
     @property
     def nodes(self) -> set[str]:
@@ -50,7 +54,7 @@ class GangTrial:
         """Take the devices of a placement on a node. `limits` are those of the member."""
         node_info = self._node_infos[name]
         inventory = node_info.inventory
-        change = _Change(name, limits, {})
+        change = _Change(name, limits, {}, [(name, limit) for limit in limits])
         for result in held_results(node_info, placement):
             if not result.admin_access:
                 key = PoolKey(result.device.driver, result.device.pool)
@@ -58,9 +62,13 @@ class GangTrial:
                 change.before.setdefault(key, before)
                 self._results[key] = (*before, result)
                 self._devices[result.device] = inventory.places[inventory.index[result.device]].device
+                change.taken.append((result.device, _amounts(result)))
         self._placements[name] += 1
         for limit in limits:
             self._limited[name, limit] += 1
+        for thing in change.taken:
+            self._times[thing] += 1
+            self._key |= 1 << self._number(thing)
         self._changes.append(change)
 
     def undo(self) -> None:
@@ -70,6 +78,9 @@ class GangTrial:
         self._placements[change.node] -= 1
         for limit in change.limits:
             self._limited[change.node, limit] -= 1
+        for thing in change.taken:
+            self._key &= ~(1 << self._number(thing))
+            self._times[thing] -= 1
 
     def __len__(self) -> int:
         return len(self._changes)
@@ -100,7 +111,7 @@ class GangTrial:
         return known[1]
 
     def taken(self, name: str) -> Taken:
-        """What the plan has taken of the node's pools."""
+        """The devices that the plan has taken from the node's pools."""
         index = self._node_infos[name].inventory.index
         # A device that this node cannot see has a key of its own: such nodes share no evaluation.
         entries = [
@@ -118,12 +129,17 @@ class GangTrial:
                 found |= 1 << index[result.device] if result.device in index else 0
         return found
 
-    def key(self) -> Hashable:
-        """Everything that the plan has taken."""
-        limited = frozenset((entry, number) for entry, number in self._limited.items() if number)
-        return limited, tuple(
-            sorted((result.device, _amounts(result)) for pool in self._results.values() for result in pool)
-        )
+    @property
+    def key(self) -> int:
+        """Everything that the plan has taken, as a bit mask: equal for equal devices and limits, in any order.
+
+        A search asks for it at each of its steps, so the steps keep it up to date.
+        """
+        return self._key
+
+    def _number(self, thing: Hashable) -> int:
+        """The bit of the last time that a thing was taken: several placements can share a device."""
+        return self._numbers.setdefault((thing, self._times[thing]), len(self._numbers))
 
     def _of(self, name: str) -> Iterator[tuple[Result, ...]]:
         return (self._results.get(pool.key, ()) for pool in self._node_infos[name].inventory.pools)

@@ -27,7 +27,7 @@ from extender.scheduling.status_group import StatusGroup, group_of
 
 _NAME = itemgetter(0)
 _REFRESHED = 2  # stale placements that one update computes again
-# Estimated bytes, measured with tracemalloc over half-full fleets (docs/performance.md).
+# Estimated bytes, measured with tracemalloc over half-full fleets (docs/decisions/0034).
 _BASE_BYTES = 4096
 _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
 _NODE_BYTES, _CLASS_BYTES = 80, 320  # only with own NodeClasses
@@ -74,7 +74,7 @@ class NodeRanking:
             self._begin(context)
             if self._classes is None:
                 self._add_new_states(snapshot)
-                self._evaluate_pending(context)
+                self._evaluate_pending(context.sharing_selections())
             else:
                 self._evaluate_new_classes(self._classes, snapshot, context)
         except CallBudgetSpent:

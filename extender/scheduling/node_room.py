@@ -64,6 +64,7 @@ class NodeRooms:
         memory: GangMemory,
     ) -> None:
         """Raises CallBudgetSpent."""
+        context.budget.check_time()
         self.units = class_.units
         self.members_per_unit = len(class_.steps)
         self.size = class_.size
@@ -94,7 +95,8 @@ class NodeRooms:
         self._by_state = self._rankings[0].by_state
         self.most: dict[str, int] = {}  # the most units by node; nodes without room are left out
         self.score: dict[str, float] = {}  # of the first member of a unit, by node
-        self._exact = True  # whether `most` is exact on every node
+        self.free: dict[str, int] = {}  # by node, the mask of the devices that can serve a unit, if `each` is not 0
+        self.each = 0  # devices of one unit; 0 if `most` is not exact on every node
         self._bounds(class_.admissible)
 
     @property
@@ -111,7 +113,11 @@ class NodeRooms:
         return tuple(ranking.class_number(node_info) for ranking in self._rankings)
 
     def kind(self, name: str) -> Hashable:
-        """Nodes of one kind have equal room while the plan places nothing there; None for a node without room."""
+        """Nodes of one kind have equal room while the plan places nothing there; None for a node without room.
+
+        Raises CallBudgetSpent.
+        """
+        self._context.budget.check_time()
         if name not in self.most:
             return None
         return self.class_number(name), tuple(limit.left(name) for limit in self._limited)
@@ -137,12 +143,15 @@ class NodeRooms:
                     yield group, score
 
     def _bounds(self, admissible: Admissible | None) -> None:
+        each = set[int]()
         for names, score in self._schedulable(admissible):
             bound = self._bound(names[0])
             if bound.most:
                 self.most.update(dict.fromkeys(names, bound.most))
                 self.score.update(dict.fromkeys(names, score))
-                self._exact &= bool(bound.each)
+                self.free.update(dict.fromkeys(names, bound.free))
+                each.add(bound.each)
+        self.each = each.pop() if len(each) == 1 else 0
         if self._limited:
             trial = GangTrial(self._snapshot)
             self.most = {
@@ -191,14 +200,21 @@ class NodeRooms:
         """The units that each node has room for besides those of the trial, at most `wanted`; nodes without room are
         left out. Raises CallBudgetSpent.
         """
-        if self._exact and not len(trial):
-            most = self.most
+        most = self.most
+        if self.each and not len(trial):
             return {name: min(most[name], wanted) for name in names if name in most}
+        if self.each and not self._limited:  # most nodes are as before
+            known = {name: most[name] if trial.is_fresh(name) else -1 for name in names if name in most}
+        else:
+            known = {name: -1 for name in names if name in most}
         return {
-            name: room for name in names if name in self.most and (room := self._room(trial, name, wanted, variant))
+            name: room
+            for name, room_if_fresh in known.items()
+            if (room := min(room_if_fresh, wanted) if room_if_fresh >= 0 else self._room(trial, name, wanted, variant))
         }
 
     def _room(self, trial: GangTrial, name: str, wanted: int, variant: int) -> int:
+        self._context.budget.check_time()
         most = min(self.most[name], self.left(trial, name), wanted)
         bound = self._bound(name)
         fresh = trial.is_fresh(name)
@@ -286,7 +302,7 @@ class NodeRooms:
     # -- evaluation ------------------------------------------------------------------------------------------
 
     def requirements(self, name: str, step: int) -> PodRequirements:
-        """What member number `step` of a unit needs on a node."""
+        """The needs of member number `step` of a unit on a node."""
         return self._steps[step].for_node(self._node_infos[name].node)
 
     def evaluate(self, trial: GangTrial, name: str, step: int, bans: frozenset[Ban] = _NO_BANS) -> Placement | None:
@@ -298,6 +314,7 @@ class NodeRooms:
         return status
 
     def _known_status(self, trial: GangTrial, name: str, step: int, bans: frozenset[Ban]) -> FilterStatus:
+        self._context.budget.check_time()
         fresh = trial.is_fresh(name)
         if fresh and not step and not bans:
             known = self._rankings[0].status(self._node_infos[name])

@@ -11,7 +11,7 @@ from cachetools import FIFOCache
 
 from extender.allocation import FastPath, FleetBaseline, NodeInfo, Pick, Solution
 from extender.model import DeviceRequest
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.pod_requirements import IdentityKey, PodRequirements
 from extender.scoring import ScorePart
 
 _LIMIT = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
@@ -60,8 +60,16 @@ class PlacementCache:
 def placement_key(
     node_info: NodeInfo, requirements: PodRequirements, fast_path_: FastPath
 ) -> tuple[object, ...] | None:
-    """The cache key: equal keys have equal placements. None for a hypothetical node, whose state is not comparable."""
+    """The cache key: equal keys have equal placements. None for a hypothetical node, whose state is not comparable.
+
+    If no GPU of the fabric matches, the score reads only the number of the node's devices in use. So nodes of one
+    hardware share the choice among the devices of a pool that all of them reach.
+    """
     if node_info.state.hypothetical:
         return None
-    wanted = requirements.topology, requirements.min_gbps, requirements.expected_bytes, requirements.policy
-    return node_info.state.allocation_class, fast_path_.free, fast_path_.request.count, *wanted
+    policy = IdentityKey(requirements.policy)  # comparing policies by value would take a tenth of the time
+    wanted = requirements.topology, requirements.min_gbps, requirements.expected_bytes, policy
+    asked = fast_path_.free, fast_path_.request.count, *wanted
+    if not node_info.positions(fast_path_.free):
+        return node_info.state.hardware_class, node_info.own_in_use, *asked
+    return node_info.state.own_class, *asked

@@ -245,7 +245,9 @@ def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
         name: str | None = entry.claim_name
         if not name:
             if entry.name not in pod.claim_statuses:
-                return Pending(f"pod {pod.key}: claim {entry.name} is not created from its template yet")
+                where = f"kubectl -n {pod.key.namespace} get resourceclaimtemplate {entry.template_name}"
+                text = f"claim {entry.name} is not created from template {entry.template_name} yet; if it stays so, "
+                return Pending(f"pod {pod.key}: {text}check that the template exists: {where}")
             name = pod.claim_statuses[entry.name]
             if name is None:
                 continue

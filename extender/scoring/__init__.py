@@ -1,6 +1,6 @@
 """The score of a choice of devices, with sentences that explain it, and the order in which devices are tried.
 
-What belongs here: the parts of the score, their combination, the order of preference. What does not: feasibility.
+The package contains the parts of the score, their combination and the order of preference, but no feasibility.
 """
 
 from extender.scoring.parts import (

@@ -99,15 +99,16 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
 def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:
     """Requested memory divided by unclaimed memory.
 
-    Without a request, the memory of the fleet's smallest GPU counts as requested. Use beyond claims lowers the value.
+    Without a request, the memory of the fleet's smallest GPU is assumed. Use beyond claims lowers the value.
     """
-    asked = have = overused = 0
+    asked = have = overused = assumed = 0
     for claim in choice.solution.picks:
         for pick in claim:
             memory = unclaimed_bytes(choice.node_info, pick.bit)
             if memory:
                 wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
                 asked += min(wanted or baseline.least_memory_bytes or memory, memory)
+                assumed += not wanted
                 have += memory
                 overused += min(choice.node_info.overuse.get(pick.bit, 0), memory)
     if not have:
@@ -115,9 +116,9 @@ def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, exp
     fit = asked / have
     value = (fit if policy.headroom == "tight" else 1 - fit) * (1 - overused / have)
     more = f", {overused / _GIB:.0f} GiB of it used beyond claims" if overused else ""
-    return ScorePart(
-        "headroom", value, f"{asked / _GIB:.0f} GiB needed of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}"
-    )
+    amount = f"{asked / _GIB:.0f} GiB"
+    need = f"no memory requested for {counted(assumed, 'GPU')}: {amount} assumed" if assumed else f"{amount} needed"
+    return ScorePart("headroom", value, f"{need} of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}")
 
 
 def memory_bytes(node_info: NodeInfo, bit: int) -> int:
@@ -232,13 +233,15 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
 
 
 def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
-    places = choice.node_info.inventory.places
-    if not places:
+    """The share of the node's own devices in use. Devices that other nodes reach, too, do not count."""
+    inventory = choice.node_info.inventory
+    own = len(inventory.places) - inventory.shared.bit_count()
+    if not own:
         return None
-    used = choice.node_info.busy.bit_count()
-    share = used / len(places)
+    used = choice.node_info.own_in_use
+    share = used / own
     value = share if policy.packing == "pack" else 1 - share
-    return ScorePart("packing", value, f"{used} of {counted(len(places), 'device')} in use before ({policy.packing})")
+    return ScorePart("packing", value, f"{used} of {counted(own, 'device')} in use before ({policy.packing})")
 
 
 def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:

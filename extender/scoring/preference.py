@@ -113,8 +113,10 @@ class ByTopology:
 
     def _blocked(self, bit: int) -> int:
         """The size of the possible partitions that share a counter with the device, and that it would block."""
-        weights = self._counter_weights()
         place = self._node_info.inventory.places[bit]
+        if not place.device.consumes:
+            return 0
+        weights = self._counter_weights()
         return sum(weights.get((place.pool, *key), 0) for key in _exclusive_counters(place.device))
 
     def _counter_weights(self) -> dict[tuple[int, str, str], int]:
@@ -134,12 +136,17 @@ class ByTopology:
         """Mask of the devices for which enough of each counter is left."""
         if self._possible is None:
             node_info = self._node_info
-            left = [left_of(pool, node_info.allocated_state) for pool in node_info.inventory.pools]
-            self._possible = sum(
+            inventory, everything = node_info.inventory, (1 << len(node_info.inventory.places)) - 1
+            consuming = [
+                bit for bit in members(everything & ~inventory.simple) if inventory.places[bit].device.consumes
+            ]
+            left = [left_of(pool, node_info.allocated_state) for pool in inventory.pools] if consuming else []
+            blocked = sum(
                 1 << bit
-                for bit, place in enumerate(node_info.inventory.places)
-                if _fits(place.device, left[place.pool])
+                for bit in consuming
+                if not _fits(inventory.places[bit].device, left[inventory.places[bit].pool])
             )
+            self._possible = everything & ~blocked
         return self._possible
 
 

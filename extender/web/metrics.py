@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -17,6 +18,8 @@ from extender.web.asgi import Answer
 GAUGE, COUNTER, SUMMARY, HISTOGRAM = GaugeMetricFamily, CounterMetricFamily, SummaryMetricFamily, HistogramMetricFamily
 Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily | HistogramMetricFamily
 S_contra = TypeVar("S_contra", contravariant=True)
+
+_COPY_SECONDS = 1.0  # for which one text answers all requests
 
 
 Histogram = tuple[Sequence[tuple[str, float]], float]
@@ -36,26 +39,32 @@ class MetricSource(Generic[S_contra]):
     labels: tuple[str, ...] = ()
 
 
-class Process(Protocol):
+class Supervised(Protocol):
+    """Every process has a supervisor."""
+
+    @property
+    def supervisor(self) -> Supervisor: ...
+
+
+class Process(Supervised, Protocol):
     """The attributes that serve and console share."""
 
     @property
     def informers(self) -> Informers: ...
     @property
-    def supervisor(self) -> Supervisor: ...
-    @property
     def client(self) -> ApiClient: ...
 
 
+TASK_FAILURES: MetricSource[Supervised] = MetricSource(
+    "berth_task_failures_total",
+    COUNTER,
+    "Failures of a background task, which is then restarted",
+    lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()},
+    ("task",),
+)
 COMMON: tuple[MetricSource[Process], ...] = (
     MetricSource("berth_ready", GAUGE, "1 once every kind is listed", lambda s: float(not s.informers.not_ready)),
-    MetricSource(
-        "berth_task_failures_total",
-        COUNTER,
-        "Failures of a background task, which is then restarted",
-        lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()},
-        ("task",),
-    ),
+    TASK_FAILURES,
     MetricSource(
         "berth_api_requests_total",
         COUNTER,
@@ -94,9 +103,29 @@ COMMON: tuple[MetricSource[Process], ...] = (
 )
 
 
-def scrape(metrics: Sequence[MetricSource[S_contra]], source: S_contra) -> Answer:
-    """The answer to GET /metrics, in the text format 0.0.4."""
-    return Answer(200, generate_latest(_Families(metrics, source)), CONTENT_TYPE_PLAIN_0_0_4.encode())
+class Scrapes(Generic[S_contra]):
+    """Answers GET /metrics, in the text format 0.0.4, with values that are less than a second old.
+
+    It renders the text, which takes about a millisecond, at most once a second. `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        metrics: Sequence[MetricSource[S_contra]],
+        source: S_contra,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._families = _Families(metrics, source)
+        self._clock = clock
+        self._rendered_at = float("-inf")
+        self._text = b""
+
+    def answer(self) -> Answer:
+        """The answer to one request."""
+        now = self._clock()
+        if now - self._rendered_at >= _COPY_SECONDS:
+            self._text, self._rendered_at = generate_latest(self._families), now
+        return Answer(200, self._text, CONTENT_TYPE_PLAIN_0_0_4.encode())
 
 
 class _Families(Collector, Generic[S_contra]):

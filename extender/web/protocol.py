@@ -6,14 +6,16 @@ It also checks the name in a client's certificate.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from extender.web.asgi import WHOLE
-from extender.web.http_limits import HttpLimits, RejectionLog
+from extender.web.http_limits import HttpLimits, RejectionLog, RequestRates
 
 
 def names_of(certificate: dict[str, Any]) -> set[str]:
@@ -30,6 +32,10 @@ class _HeadTooLarge(Exception):
     """The request line and the headers exceed their limit."""
 
 
+class _TooManyRequests(Exception):
+    """The client's address sends requests faster than it may."""
+
+
 class _Pipelined(Exception):
     """A client sent a request before it got the answer to its last one."""
 
@@ -37,13 +43,21 @@ class _Pipelined(Exception):
 class Listener:
     """The state that all connections to one address share.
 
-    With `client_name`, a connection is closed if the client's certificate does not have this name.
+    With `client_name`, a connection is closed if the client's certificate does not have this name. `clock` returns
+    seconds.
     """
 
-    def __init__(self, client_name: str | None, limits: HttpLimits, rejections: RejectionLog) -> None:
+    def __init__(
+        self,
+        client_name: str | None,
+        limits: HttpLimits,
+        rejections: RejectionLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.client_name = client_name
         self.limits = limits
         self.rejections = rejections
+        self.rates = RequestRates(limits.requests_per_second, clock) if limits.requests_per_second else None
         # Connections without a running request, the longest idle first.
         self.waiting: OrderedDict[Protocol, None] = OrderedDict()
 
@@ -109,6 +123,8 @@ class Protocol(HttpToolsProtocol):
         most = self._listener.limits.head_bytes
         if self._unparsed > most and len(self.url) + sum(map(_length, self.headers)) > most:
             raise _HeadTooLarge
+        if self._listener.rates is not None and not self._listener.rates.take(self._peer):
+            raise _TooManyRequests
         self._in_head = self._head_is_timed = False
         self._unparsed = 0
         self._listener.waiting.pop(self, None)
@@ -178,6 +194,8 @@ class Protocol(HttpToolsProtocol):
             self._end_after_answer()
         elif isinstance(cause, _HeadTooLarge):
             self._reject(431, "headers too large")
+        elif isinstance(cause, _TooManyRequests):
+            self._reject(429, "too many requests")
         else:
             self._reject(400, "not HTTP")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from extender.extension import Service, TracedService, Traces
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
 from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
-from extender.web.metrics import scrape
+from extender.web.metrics import Scrapes
 from extender.web.probes import PROBES, probe
 from extender.web.serve_metrics import METRICS
 from extender.web.verbs import Verbs
@@ -16,6 +16,7 @@ class Probes:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._scrapes = Scrapes(METRICS, service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive  # requests have no body
@@ -28,7 +29,7 @@ class Probes:
         if path in PROBES:
             return probe(path, self._service.informers)
         if path == "/metrics":
-            return scrape(METRICS, self._service)
+            return self._scrapes.answer()
         return Answer(
             404, b"berth serve has only the extender's verbs, probes and metrics; berth console has the rest", TEXT
         )

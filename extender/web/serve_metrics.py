@@ -116,7 +116,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
     MetricSource(
         "berth_fence_losses_total",
         COUNTER,
-        "Binds that failed because an earlier write had a device",
+        "Binds that failed because an earlier write had a device, or may have had it",
         lambda s: s.binder.write_barrier.losses,
     ),
     MetricSource(

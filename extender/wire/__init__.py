@@ -1,10 +1,19 @@
 """Decoding of JSON into model values, and encoding: resource.k8s.io/v1, parts of core/v1, and extender v1.
 
-What belongs here: field names, shapes and the paths of errors. What does not: decisions.
+The package contains field names, shapes and the paths of errors, but no decisions.
 """
 
 from extender.wire.core import decode_labels, decode_node, decode_pod, decode_pod_group
-from extender.wire.documents import MOST_JSON, MOST_YAML, DocumentPart, Places, json_value, one_value, parts_of, text_of
+from extender.wire.documents import (
+    MOST_JSON,
+    MOST_YAML,
+    DocumentPart,
+    Positions,
+    json_value,
+    one_value,
+    parts_of,
+    text_of,
+)
 from extender.wire.encoded_claims import encode_allocation, encode_consumer, encode_simple_spec
 from extender.wire.extender_v1 import (
     decode_args,
@@ -18,14 +27,16 @@ from extender.wire.extender_v1 import (
 )
 from extender.wire.fields import Json, get, many, need, quantities, string_list, strings
 from extender.wire.lenient import lenient_loads
-from extender.wire.manifests import HypotheticalPod, hypothetical_pods
+from extender.wire.manifests import Hypothetical, HypotheticalGroup, HypotheticalPod, hypothetical, hypothetical_pods
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
 from extender.wire.object_lists import checked, objects_of_part, objects_or_faults
 from extender.wire.pod_groups import (
     OWN_ANNOTATIONS,
+    READ_ANNOTATIONS,
     decode_core_policy,
     decode_leader_worker_set,
     decode_scheduler_plugins_policy,
+    group_policy_of,
 )
 from extender.wire.pod_templates import PodTemplate, pod_templates
 from extender.wire.resource_claims import decode_claim, decode_claim_spec, decode_class
@@ -35,12 +46,15 @@ __all__ = [
     "MOST_JSON",
     "MOST_YAML",
     "OWN_ANNOTATIONS",
+    "READ_ANNOTATIONS",
     "DocumentPart",
+    "Hypothetical",
+    "HypotheticalGroup",
     "HypotheticalPod",
     "Json",
     "NameOffsets",
-    "Places",
     "PodTemplate",
+    "Positions",
     "SliceDecoder",
     "checked",
     "decode_args",
@@ -67,7 +81,9 @@ __all__ = [
     "encode_simple_spec",
     "estimated_len",
     "get",
+    "group_policy_of",
     "has_all",
+    "hypothetical",
     "hypothetical_pods",
     "json_value",
     "lenient_loads",

@@ -18,7 +18,7 @@ from extender.model import (
     parse_quantity,
 )
 from extender.wire.fields import Json, get, many, need, node_selector, texts, toleration
-from extender.wire.pod_groups import membership_of
+from extender.wire.pod_groups import jobs_of, membership_of
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 _CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -52,6 +52,7 @@ def decode_pod(obj: Json) -> Pod:
         group=get(group, "podGroupName", str, "spec.schedulingGroup", ""),
         resource_version=get(metadata, "resourceVersion", str, "metadata", ""),
         membership=membership,
+        jobs=jobs_of(metadata) if membership is None else (),
         gated=bool(get(spec, "schedulingGates", list, "spec", ())),
         node_selectors=_node_selectors(spec) if placed else (),
         tolerations=many(spec, "tolerations", "spec", toleration) if placed else (),
@@ -60,7 +61,19 @@ def decode_pod(obj: Json) -> Pod:
         nominated_node=get(status, "nominatedNodeName", str, "status", ""),
         priority=get(spec, "priority", int, "spec", 0),
         created=get(metadata, "creationTimestamp", str, "metadata", ""),
+        has_own_nodes=membership is not None and _has_own_nodes(spec),
     )
+
+
+def _has_own_nodes(spec: Json) -> bool:
+    """Whether volume claims, or a required spread over domains of several nodes, limit the nodes of this pod."""
+    claims = many(spec, "volumes", "spec", lambda volume, _: "persistentVolumeClaim" in volume or "ephemeral" in volume)
+    return any(claims) or any(many(spec, "topologySpreadConstraints", "spec", _spreads_over_domains))
+
+
+def _spreads_over_domains(constraint: Json, path: str) -> bool:
+    required = get(constraint, "whenUnsatisfiable", str, path, "") == "DoNotSchedule"
+    return required and get(constraint, "topologyKey", str, path, "") != "kubernetes.io/hostname"
 
 
 def _node_selectors(spec: Json) -> tuple[NodeSelector, ...]:

@@ -24,7 +24,7 @@ MOST_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large
 MOST_DEPTH = 100  # nested objects and lists; a manifest has about 20 levels
 
 Path = tuple[str | int, ...]
-Places = dict[Path, tuple[int, int]]  # (line, column) of fields and items, counted from 1
+Positions = dict[Path, tuple[int, int]]  # (line, column) of fields and items, counted from 1
 
 # libyaml gives the same events and is many times faster.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -112,14 +112,14 @@ def values_of(part: DocumentPart) -> list[Any]:
     return _Composer(part).run()
 
 
-def one_value(content: bytes | str, where: str, most: int, places: Places | None = None) -> Any:
-    """Parse a text that has exactly one document and at most `most` bytes. Fills `places`. Raises WireError."""
+def one_value(content: bytes | str, where: str, most: int, positions: Positions | None = None) -> Any:
+    """Parse a text that has exactly one document and at most `most` bytes. Fills `positions`. Raises WireError."""
     content = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if len(content) > most:
         raise WireError(where, f"is larger than {most} bytes")
     values: list[Any] = []
     for part in parts_of(text_of(content, where), where):
-        values += _Composer(part, places).run()
+        values += _Composer(part, positions).run()
     if len(values) != 1:
         raise WireError(where, f"holds {len(values)} documents where one is expected" if values else "is empty")
     return values[0]
@@ -170,9 +170,9 @@ class _Open:
 class _Composer:
     """Builds values from the parser's events. No recursion, and aliases are limited: hostile text cannot exhaust it."""
 
-    def __init__(self, part: DocumentPart, places: Places | None = None) -> None:
+    def __init__(self, part: DocumentPart, positions: Positions | None = None) -> None:
         self._part = part
-        self._places = places
+        self._positions = positions
         self._found: list[Any] = []
         self._open: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int, int]] = {}  # (value, size, height)
@@ -341,12 +341,12 @@ class _Composer:
 
     def _note(self, top: _Open, event: Any) -> Path:
         """Store line and column of the field or item that begins here, and return its path."""
-        if self._places is None:
+        if self._positions is None:
             return ()
         step = top.key or "<<" if type(top.value) is dict else len(top.value)
         path = (*top.path, step)
         mark = event.start_mark
-        self._places.setdefault(path, (self._part.line + mark.line + 1, mark.column + 1))
+        self._positions.setdefault(path, (self._part.line + mark.line + 1, mark.column + 1))
         return path
 
     def _wrong(self, event: Any, problem: str) -> WireError:

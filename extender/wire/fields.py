@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from extender.model import NodeSelector, Quantity, Requirement, Term, Toleration, WireError, parse_quantity
+from extender.model import NodeSelector, Quantity, Requirement, Term, Toleration, WireError, literal, parse_quantity
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -22,8 +22,8 @@ def wrong(path: str, wanted: type, value: object) -> WireError:
 
 
 def _shown(value: object) -> str:
-    """The first 80 characters of repr(). Objects and lists are abbreviated before they are written."""
-    return reprlib.repr(value)[:80] if isinstance(value, dict | list) else f"{value!r:.80}"
+    """The first 80 characters of a value. Objects and lists are abbreviated before they are written."""
+    return reprlib.repr(value)[:80] if isinstance(value, dict | list) else literal(value)[:80]
 
 
 def dumped(value: object, path: str, option: int | None = None) -> bytes:
@@ -47,6 +47,8 @@ def get(obj: Json, key: str, kind: type[T], path: str, default: T) -> T:
 def need(obj: Json, key: str, path: str) -> str:
     """The non-empty string obj[key]. Raises WireError if there is none."""
     value = obj.get(key)
+    if value is None:
+        raise WireError(f"{path}.{key}", "is missing")
     if type(value) is not str or not value:
         raise WireError(f"{path}.{key}", f"must be a non-empty string, is {_shown(value)}")
     return value

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
-from extender.model import Claim, Pod, WireError, one_line
+from extender.model import Claim, GroupKey, GroupPolicy, Membership, Pod, WireError, one_line
 from extender.wire.core import decode_pod
 from extender.wire.fields import Json, get
 from extender.wire.object_lists import checked
+from extender.wire.pod_groups import group_policy_of
 from extender.wire.pod_templates import pod_templates
 from extender.wire.resource_claims import decode_claim
 
@@ -22,37 +25,141 @@ class HypotheticalPod(NamedTuple):
     claims: tuple[Claim, ...]
 
 
+class _Source(NamedTuple):
+    """A template, and the pods of one group that its object makes of it."""
+
+    pod: Json  # with the name of the object
+    pods: int | None = 1  # None if the object does not say
+    first: int | None = None  # index of the first pod among those of the object; None if the object is a pod
+
+    def made(self, count: int) -> Iterator[Json]:
+        """So many pods of the template; a pod is its own."""
+        if self.first is None:
+            yield self.pod
+            return
+        metadata = self.pod["metadata"]
+        for index in range(self.first, self.first + count):
+            yield {**self.pod, "metadata": {**metadata, "name": f"{metadata['name']}-{index}"}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """Claims and templates of claims, by namespace and name."""
+
+    templates: Mapping[tuple[str, str], Json]
+    claims: Mapping[tuple[str, str], Claim]
+
+
+@dataclass(slots=True)
+class HypotheticalGroup:
+    """A group that manifests would create. `alike` is the number of such groups: a LeaderWorkerSet has several."""
+
+    membership: Membership  # of its first pod
+    policies: Mapping[GroupKey, GroupPolicy]  # of all groups in the manifests
+    alike: int
+    claims: _Claims
+    sources: list[_Source] = field(default_factory=list)
+
+    @property
+    def key(self) -> GroupKey:
+        return self.membership.key
+
+    @property
+    def size(self) -> int | None:
+        """The number of its pods; None if the manifests do not say."""
+        sizes = [source.pods for source in self.sources]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def members(self, most: int, assumed: int) -> Iterator[HypotheticalPod]:
+        """Its first pods in the order of the manifests, `most` at most.
+
+        `assumed` is their number if the manifests do not say. Raises WireError, also if two pods have one name.
+        """
+        counts = zip(self.sources, self._counts(assumed), strict=True)
+        made = (pod for source, count in counts for pod in source.made(count))
+        names = set[str]()
+        for obj in islice(made, most):
+            one = _hypothetical(obj, self.claims)
+            if one.pod.key.name in names:
+                raise WireError("objects", f"two pods of group {self.key} have the name {one.pod.key.name}")
+            names.add(one.pod.key.name)
+            yield one
+
+    def _counts(self, assumed: int) -> list[int]:
+        """Pods of each source: one for each that does not say, and for the last of these what is left."""
+        counts = [1 if source.pods is None else source.pods for source in self.sources]
+        unknown = [position for position, source in enumerate(self.sources) if source.pods is None]
+        if unknown:
+            counts[unknown[-1]] += max(assumed - sum(counts), 0)
+        return counts
+
+
+class Hypothetical(NamedTuple):
+    """The objects that manifests would create: one pod of each template, and the groups that these pods name."""
+
+    pods: Iterable[HypotheticalPod]
+    groups: list[HypotheticalGroup]
+
+
 def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
-    """The pods that these objects would create. Raises WireError if a claim template is missing or there is no pod."""
+    """One pod of each template. Raises WireError as `hypothetical` does."""
+    return list(hypothetical(objects).pods)
+
+
+def hypothetical(objects: Iterable[Json]) -> Hypothetical:
+    """The pods and groups that these objects would create.
+
+    Raises WireError if a claim template is missing, if there is no pod, or if a field has the wrong type.
+    """
     known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
     templates = {_key(o): o for o in known if o.get("kind") == "ResourceClaimTemplate"}
-    claims = {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"}
-    found = [_hypothetical(pod, templates, claims) for o in known for pod in _pods(o)]
-    if not found:
+    claims = _Claims(templates, {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"})
+    policies: dict[GroupKey, GroupPolicy] = {}
+    for obj in known:
+        policies |= group_policy_of(obj)
+    pods: list[HypotheticalPod] = []
+    groups: dict[GroupKey, HypotheticalGroup] = {}
+    for obj in known:
+        for source in _sources(obj):
+            found = _hypothetical(source.pod, claims)
+            pods.append(found)
+            said = found.pod.membership
+            if said is not None and said.key.name:
+                group = groups.setdefault(said.key, HypotheticalGroup(said, policies, _alike(obj), claims))
+                group.sources.append(source)
+    if not pods:
         kinds = ", ".join(sorted({str(obj.get("kind")) for obj in known}))
         raise WireError("kind", f"none of {one_line(kinds) or 'no objects'} creates pods")
-    return found
+    return Hypothetical(pods, list(groups.values()))
 
 
-def _pods(obj: Json) -> Iterator[Json]:
+def _alike(obj: Json) -> int:
+    """How many groups of the same pods the object makes."""
+    if obj.get("kind") != "LeaderWorkerSet":
+        return 1
+    return get(get(obj, "spec", dict, "", {}), "replicas", int, "spec", 1)
+
+
+def _sources(obj: Json) -> Iterator[_Source]:
     namespace, name = _key(obj)
+    first = 0
     for template in pod_templates(obj):
         made = f"{name}-{template.role}" if template.role else name
         metadata = {**(template.pod.get("metadata") or {}), "namespace": namespace, "name": made}
-        yield {**template.pod, "metadata": metadata}
+        pod = {**template.pod, "metadata": metadata}
+        yield _Source(pod) if obj.get("kind") == "Pod" else _Source(pod, template.pods, first)
+        first += template.pods or 0
 
 
-def _hypothetical(
-    obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tuple[str, str], Claim]
-) -> HypotheticalPod:
+def _hypothetical(obj: Json, known: _Claims) -> HypotheticalPod:
     namespace, name = _key(obj)
     uid = f"{_HYPOTHETICAL_UID}/{namespace}/{name}"
     statuses, mine = [], []
     for entry in decode_pod(obj).claims:
         if not entry.template_name:
-            mine += [claim for key, claim in claims.items() if key == (namespace, entry.claim_name)]
+            mine += [claim for key, claim in known.claims.items() if key == (namespace, entry.claim_name)]
             continue
-        template = templates.get((namespace, entry.template_name))
+        template = known.templates.get((namespace, entry.template_name))
         if template is None:
             raise WireError(
                 f"pod {namespace}/{name}: spec.resourceClaims",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, shown
 from extender.wire.fields import Json, get, many, need
@@ -24,6 +24,7 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
+READ_ANNOTATIONS = frozenset({_KUEUE_TOTAL, _LWS_SIZE, *_RANKS})  # of pods, besides berth.dev/…
 OWN_ANNOTATIONS = (MINIMUM, TOPOLOGY, TIMEOUT)
 _MOST_MEMBERS = 100_000
 _MOST_NAME = 253
@@ -85,6 +86,13 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
         )
     except ValueError as error:
         return Membership(key, problem=str(error))
+
+
+def jobs_of(metadata: Json) -> tuple[GroupKey, ...]:
+    """The JobSet and the Job of a pod, by its labels. They are groups only with an annotation about a group."""
+    labels, namespace = metadata.get("labels") or {}, metadata.get("namespace") or ""
+    named = ((source, labels.get(source.value)) for source in _JOBS) if type(labels) is dict else ()
+    return tuple(GroupKey(namespace, source, name) for source, name in named if type(name) is str and name)
 
 
 def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) -> tuple[GroupSource, str] | None:
@@ -198,6 +206,23 @@ def decode_leader_worker_set(obj: Json) -> GroupPolicy:
 def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:
     """The labels and annotations by which pods of one replica of a LeaderWorkerSet name their group."""
     return {GroupSource.LEADER_WORKER_SET.value: name, _LWS_NAME: name}, {_LWS_SIZE: str(size)}
+
+
+_OBJECTS: dict[tuple[str, str], tuple[GroupSource, Callable[[Json], GroupPolicy]]] = {
+    ("scheduling.k8s.io", "PodGroup"): (GroupSource.CORE, decode_core_policy),
+    ("scheduling.x-k8s.io", "PodGroup"): (GroupSource.SCHEDULER_PLUGINS, decode_scheduler_plugins_policy),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (GroupSource.LEADER_WORKER_SET, decode_leader_worker_set),
+}
+
+
+def group_policy_of(obj: Json) -> dict[GroupKey, GroupPolicy]:
+    """The policy of a group's object by its key; empty for any other object. Raises WireError."""
+    known = _OBJECTS.get((str(obj.get("apiVersion")).partition("/")[0], str(obj.get("kind"))))
+    if known is None:
+        return {}
+    source, decode = known
+    metadata = get(obj, "metadata", dict, "", {})
+    return {GroupKey(str(metadata.get("namespace") or "default"), source, str(metadata.get("name"))): decode(obj)}
 
 
 def _bounded(count: int) -> int:

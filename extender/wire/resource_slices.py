@@ -1,4 +1,4 @@
-"""Decoding of ResourceSlices and DeviceTaintRules. It interns repeated names and values (docs/performance.md)."""
+"""Decoding of ResourceSlices and DeviceTaintRules. It interns repeated names and values (docs/decisions/0034)."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ def _uncommon_attribute(obj: Any, path: str) -> tuple[str, Value, str]:
             if type(items) is not list or any(type(item) is not wanted for item in items):
                 raise WireError(f"{path}.{kind}", f"must be a list of {wanted.__name__} values")
             parts = [_parsed_version(kind.removesuffix("s"), item) for item in items]
-            return kind, tuple(value for _, value, _ in parts), next((t for *_, t in parts if t), "")  # type: ignore[misc] # scalars only
+            problem = next((text for *_, text in parts if text), "")
+            return kind, tuple(value for _, value, _ in parts), problem  # type: ignore[misc] # scalars only
     return "unknown", "", "unsupported attribute value"
 
 

@@ -49,6 +49,13 @@ def missing(*more: str) -> str:
     return f"BERTH_KUBE_BIN={folder} lacks {' '.join(absent)}" if absent else ""
 
 
+def minor_version() -> int:
+    """The minor version of the kube-apiserver in BERTH_KUBE_BIN."""
+    binary = Path(os.environ["BERTH_KUBE_BIN"]) / "kube-apiserver"
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+    return int(said.split(".")[1])
+
+
 class Console(NamedTuple):
     """A console that runs: its process, and the URLs of its pages and of its records."""
 

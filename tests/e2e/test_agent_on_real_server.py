@@ -106,7 +106,7 @@ async def hostile_slices_are_denied(plane: ControlPlane, token: str, machine: Ma
                 await client.post("/apis/resource.k8s.io/v1/resourceslices?dryRun=All", body)
 
 
-def test_manifest_gives_the_agent_what_it_needs(tmp_path: Path) -> None:
+def test_the_manifest_gives_the_agent_its_rights(tmp_path: Path) -> None:
     machine = carried_machines()["dgx1-v100"]
     with ControlPlane(tmp_path) as plane:
         plane.wait(lambda: plane.get("/api/v1/namespaces/kube-system"), 30)

@@ -13,7 +13,7 @@ from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.test_docs import DOCS
 
 pytestmark = [needs("kubectl"), pytest.mark.timeout(300)]
-# What needs a kubelet, and how far such a command gets without one.
+# Commands that need a kubelet, and their result without one.
 WITHOUT_KUBELET = {
     "rollout status": "Waiting for deployment",
     "port-forward": "pod is not running|unable to forward|no pods|timed out",
@@ -61,4 +61,4 @@ def run_documented(plane: ControlPlane, some: list[str]) -> None:
 
 def test_documented_commands_in_their_order(tmp_path: Path) -> None:
     with ControlPlane(tmp_path) as plane:
-        run_documented(plane, commands(ROOT / "README.md", DOCS / "install.md"))
+        run_documented(plane, commands(ROOT / "README.md", DOCS / "tune.md", DOCS / "quotas.md", DOCS / "install.md"))

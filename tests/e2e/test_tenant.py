@@ -139,7 +139,7 @@ def held(plane: ControlPlane) -> list[tuple[str, str]]:
     return [(r["pool"], r["device"]) for r in results]
 
 
-def test_what_a_tenant_may_write(plane: ControlPlane) -> None:
+def test_writes_of_a_tenant(plane: ControlPlane) -> None:
     """A tenant may write everything but the status of claims and pods, and bindings. SECURITY.md relies on this."""
     assert all(may(plane, verb, kind) for verb in ("create", "patch", "delete") for kind in ("resourceclaims", "pods"))
     for kind, sub in (("resourceclaims", "status"), ("resourceclaims", "binding"), ("pods", "status")):
@@ -202,7 +202,7 @@ def test_a_leftover_with_a_finalizer_of_the_tenants_stops_nothing(plane: Control
     patch(plane, "resourceclaim", name, {"metadata": {"finalizers": []}})
 
 
-def test_what_a_claim_holds_stops_no_other_claim(plane: ControlPlane) -> None:
+def test_the_content_of_a_claim_stops_no_other_claim(plane: ControlPlane) -> None:
     """Odd JSON in opaque parameters: another claim is read and bound, by the Berth that saw it in its watch and by one
     that finds it in its list. The server may reject some of it; most it stores."""
     path = f"/apis/resource.k8s.io/v1/namespaces/{OURS}/resourceclaims"

@@ -17,7 +17,7 @@ from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
 from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Device, Slice
 
-# Estimated bytes, measured with tracemalloc (docs/performance.md).
+# Estimated bytes, measured with tracemalloc (docs/decisions/0034).
 _EXPRESSION_BYTES, _CHARACTER_BYTES = 4096, 16  # of a selector, and of each character of its text
 _MASK_BYTES = 256  # of the masks of one slice
 _SELECTOR_BYTES = 16 << 20  # of all selectors: three thousand usual ones

@@ -121,6 +121,11 @@ _I, _U, _D, _S, _B = t.INT, t.UINT, t.DOUBLE, t.STRING, t.BOOL
 TO_STRING = Price(pricing.scan_bytes, pricing.decoded, overhead=5)
 
 
+def _no_duration(_: int) -> Duration:
+    """The reference declares this conversion, and has no code for it."""
+    raise EvalError("type conversion error from 'int' to 'google.protobuf.Duration'")
+
+
 def _conversions() -> list[Overload]:
     return [
         *function(
@@ -182,7 +187,7 @@ def _conversions() -> list[Overload]:
         *function(
             "duration",
             plain((t.DURATION,), t.DURATION, _identity),
-            plain((_I,), t.DURATION, Duration),
+            plain((_I,), t.DURATION, _no_duration),
             plain((_S,), t.DURATION, parse_duration),
             price=Price(overhead=40),
             pure=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from extender.cel import pricing
 from extender.cel import types as t
@@ -12,11 +12,15 @@ from extender.cel.errors import EvalError
 from extender.cel.overloads import Overload, function, plain
 from extender.cel.pricing import Price
 from extender.cel.values import (
+    FIRST_NANOS,
     INT_MAX,
     INT_MIN,
+    LAST_NANOS,
     NONE,
     UINT_MAX,
     Duration,
+    Empty,
+    Map,
     Optional,
     Timestamp,
     UInt,
@@ -24,11 +28,9 @@ from extender.cel.values import (
     equal,
     key_of,
     not_equal,
+    require_hash,
     same,
 )
-
-# Seconds of 0001-01-01 and 9999-12-31T23:59:59 relative to the epoch: the range of a CEL timestamp.
-_FIRST, _LAST = -62135596800 * 10**9, 253402300799 * 10**9 + 10**9 - 1
 
 
 def int64(value: int) -> int:
@@ -50,7 +52,7 @@ def duration(nanos: int) -> Duration:
 
 
 def timestamp(nanos: int) -> Timestamp:
-    if _FIRST <= nanos <= _LAST:
+    if FIRST_NANOS <= nanos <= LAST_NANOS:
         return Timestamp(nanos)
     raise EvalError("timestamp overflow")
 
@@ -89,6 +91,8 @@ def _in_list(item: object, items: list[object]) -> bool:
 
 
 def _in_map(key: object, mapping: dict[object, object]) -> bool:
+    if mapping and type(mapping) is Map:  # the maps of a device have text keys, for which the reference needs no hash
+        require_hash(key)
     try:
         return key_of(key) in mapping
     except EvalError:
@@ -101,13 +105,11 @@ def _position(index: object) -> int | None:
     return int(index) if type(index) in (int, UInt) else None  # type: ignore[call-overload] # an int
 
 
-def index_list(items: list[object], index: object) -> object:
-    position = _position(index)
-    if position is None:
-        raise EvalError(f"unsupported index value: {index}")
-    if 0 <= position < len(items):
-        return items[position]
-    raise EvalError(f"index out of bounds: {position}")
+def index_list(items: Sequence[object], index: object) -> object:
+    found = optional_list(items, index)
+    if found is NONE:
+        raise EvalError(f"index out of bounds: {index}")
+    return found.value
 
 
 def index_map(mapping: dict[object, object], key: object) -> object:
@@ -126,15 +128,41 @@ def _lookup(mapping: dict[object, object], key: object) -> Optional:
         return NONE
 
 
-def optional_list(items: list[object], index: object) -> Optional:
+def optional_list(items: Sequence[object], index: object) -> Optional:
     position = _position(index)
-    if position is not None and 0 <= position < len(items):
-        return Optional(items[position])
-    return NONE
+    if position is None:
+        raise EvalError(f"unsupported index value: {index}")
+    return Optional(items[position]) if 0 <= position < len(items) else NONE
 
 
 def optional_map(mapping: dict[object, object], key: object) -> Optional:
     return _lookup(mapping, key)
+
+
+def index_any(value: object, key: object) -> object:
+    """value[key] for a value whose type the checker does not know."""
+    if type(value) is Optional:
+        return optional_any(value, key)
+    if isinstance(value, dict):
+        return index_map(value, key)
+    if isinstance(value, list | tuple):
+        return index_list(value, key)
+    raise EvalError(f"no such key: {key}")
+
+
+def optional_any(value: object, key: object) -> Optional:
+    """value[?key] for a value whose type the checker does not know: a value without keys has no key. Raises EvalError
+    for a key that no map can have."""
+    if type(value) is Optional:
+        return optional_any(value.value, key) if value.present else NONE
+    if isinstance(value, dict):
+        return optional_map(value, key)
+    if isinstance(value, list | tuple):
+        return optional_list(value, key)
+    if isinstance(value, Empty):
+        raise EvalError(f"no such field '{key}'")
+    key_of(key)
+    return NONE
 
 
 def _through(apply: Callable[[list[object], object], Optional]) -> Callable[[Optional, object], Optional]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import function, member, plain
-from extender.cel.values import NONE, Optional, UInt
+from extender.cel.values import FIRST_NANOS, NONE, Duration, Empty, Optional, Timestamp
 
 _ONE = t.optional_of(t.A)
+_WITH_ZERO = (int, float, str, bytes, list, tuple, dict)
 
 
 def _value(box: Optional) -> object:
@@ -17,7 +18,10 @@ def _value(box: Optional) -> object:
 
 
 def _of_non_zero(value: object) -> Optional:
-    zero = value is None or (type(value) in (bool, int, UInt, float, str, bytes, list, dict) and not value)
+    if isinstance(value, Duration | Timestamp):
+        zero = value.nanos == (0 if isinstance(value, Duration) else FIRST_NANOS)
+    else:
+        zero = value is None or isinstance(value, Empty) or (isinstance(value, _WITH_ZERO) and not value)
     return NONE if zero else Optional(value)
 
 

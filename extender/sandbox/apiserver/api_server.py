@@ -9,12 +9,13 @@ from typing import Any
 import orjson
 
 from extender.sandbox.apiserver import core_events
-from extender.sandbox.apiserver.discovery import document_at
+from extender.sandbox.apiserver.discovery import OPENAPI_V2, OPENAPI_V2_TYPE, document_at
 from extender.sandbox.apiserver.readable import check_readable
 from extender.sandbox.apiserver.registry import Registry
 from extender.sandbox.apiserver.request import Request, request_of
 from extender.sandbox.apiserver.selectors import selector_of
 from extender.sandbox.apiserver.status_errors import ApiError, gone
+from extender.sandbox.apiserver.strict_decoding import check_fields
 from extender.sandbox.apiserver.tables import table_of
 from extender.sandbox.apiserver.tokens import TOKEN_REVIEWS, TokenUser, review
 from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore, Watcher
@@ -69,6 +70,9 @@ class ApiServer:
             self.requests["POST tokenreviews"] = self.requests.get("POST tokenreviews", 0) + 1
             await _respond(send, 201, review(self._tokens, _object_in(content)))
             return
+        if path == "/openapi/v2" and method == "GET":
+            await _respond_content(send, 200, OPENAPI_V2, OPENAPI_V2_TYPE)
+            return
         document = document_at(path.rstrip("/")) if method == "GET" else None
         if document is not None:
             await _respond(send, 200, document)
@@ -79,18 +83,19 @@ class ApiServer:
         if method == "GET" and request.is_watch:
             await self._watch(request, send)
             return
+        warnings: list[str] = []
         if method == "GET":
             code, answer = 200, self._get(request) if request.name else self._list(request)
         else:
-            code, answer = self._write(request, content)
+            code, answer = self._write(request, content, warnings)
         await _met(self.intercept_reply, method, path)
-        await _respond(send, code, answer)
+        await _respond(send, code, answer, warnings)
 
     def _get(self, request: Request) -> Json:
         return _shown(request, self.registry.get(request.resource, request.key))
 
-    def _write(self, request: Request, content: bytes) -> tuple[int, Json]:
-        """Write one object. A dry run writes to a copy of the store."""
+    def _write(self, request: Request, content: bytes, warnings: list[str]) -> tuple[int, Json]:
+        """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
         method, resource, key = request.method, request.resource, request.key
         strategic = method == "PATCH" and _is_strategic(request.content_type)
         if request.content_type.startswith(_PROTOBUF):  # kubectl create namespace and the like
@@ -99,6 +104,8 @@ class ApiServer:
         body = _object_in(content)
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
         registry = Registry(self.store.copy()) if is_dry_run else self.registry
+        if method in ("POST", "PUT", "PATCH") and not request.subresource:
+            warnings += check_fields(resource, body, request.query, is_patch=method == "PATCH")
         if request.query.get("fieldValidation") in ("Strict", "Warn") and method in ("POST", "PUT"):
             check_readable(resource, body)
         if method == "POST" and request.subresource == "binding":
@@ -117,7 +124,7 @@ class ApiServer:
     def _list(self, request: Request) -> Json:
         """Return one page. A continue token has the version of the first page, so that the watch starts there."""
         query, resource, selects = request.query, request.resource, selector_of(request.query)
-        found = (core_events.in_version_of(resource, o) for o in self.store.all(resource.name, request.namespace))
+        found = (core_events.in_version_of(resource, o) for o in self.store.all(resource.table, request.namespace))
         items = [obj for obj in found if selects(obj)]
         version, start = str(self.store.version), 0
         if query.get("continue"):
@@ -136,13 +143,13 @@ class ApiServer:
             raise ApiError(422, "Invalid", "sendInitialEvents: Forbidden: the sandbox streams no lists")
         text = request.query.get("resourceVersion") or "0"
         since = self.store.version if text == "0" else int(text)
-        found = self.store.watch(request.resource.name, since)
+        found = self.store.watch(request.resource.table, since)
         if found is None:
             raise gone(since)
         watcher, missed = found
         if text == "0":
-            objects = self.store.all(request.resource.name, request.namespace)
-            missed = [Change(since, request.resource.name, "ADDED", obj, None) for obj in objects]
+            objects = self.store.all(request.resource.table, request.namespace)
+            missed = [Change(since, request.resource.table, "ADDED", obj, None) for obj in objects]
         try:
             await stream.open()
             for change in missed:
@@ -265,8 +272,14 @@ def _object_in(content: bytes) -> Json:
     return found
 
 
-async def _respond(send: Send, status: int, body: Json) -> None:
-    content = orjson.dumps(body)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+async def _respond(send: Send, status: int, body: Json, warnings: Sequence[str] = ()) -> None:
+    await _respond_content(send, status, orjson.dumps(body), "application/json", warnings)
+
+
+async def _respond_content(
+    send: Send, status: int, content: bytes, content_type: str, warnings: Sequence[str] = ()
+) -> None:
+    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(content)).encode())]
+    headers += [(b"warning", text.encode()) for text in warnings]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

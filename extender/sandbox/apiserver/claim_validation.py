@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from extender.api_schema import claim_faults
+from extender.model import WireError
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
 from extender.wire import Json
 
@@ -18,6 +20,18 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+
+
+def check_spec(resource: str, obj: Json) -> None:
+    """Raise ApiError if a new claim or template has a value that no API server accepts."""
+    if resource not in ("resourceclaims", "resourceclaimtemplates"):
+        return
+    try:
+        fault = next(claim_faults(obj), None)
+    except WireError as error:
+        raise ApiError(400, "BadRequest", str(error)) from error
+    if fault is not None:
+        raise invalid(resource, obj["metadata"]["name"], f"{fault.path}: {fault.problem}")
 
 
 def check_immutable(resource: str, old: Json, new: Json) -> None:

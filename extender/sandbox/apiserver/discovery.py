@@ -1,4 +1,4 @@
-"""What clients such as kubectl read first: the groups, versions and resources, and the least OpenAPI that they need."""
+"""Discovery for clients such as kubectl: groups, versions and resources, and the smallest OpenAPI that they accept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from functools import cache
 from extender.sandbox.apiserver.registry import RESOURCES, Resource
 from extender.sandbox.apiserver.versioned_store import Json
 
+# kubectl reads this document before it validates the items of a List, in protobuf only. It has the version "2.0" and no
+# schemas, so kubectl leaves the validation of the items to the server too.
+OPENAPI_V2, OPENAPI_V2_TYPE = b"\n\x032.0", "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 

@@ -30,6 +30,12 @@ class Resource:
     kind: str
     namespaced: bool
     short_names: tuple[str, ...] = ()
+    own_table: str = ""  # the name of its table in the store, if another resource has the same name
+
+    @property
+    def table(self) -> str:
+        """Its table in the store. Both resources called events share one, as in a real cluster."""
+        return self.own_table or self.name
 
     @property
     def api_version(self) -> str:
@@ -41,7 +47,7 @@ class Resource:
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
 
 
-_DRA = ("resource.k8s.io", "v1")
+_DRA, _PLUGINS = ("resource.k8s.io", "v1"), "scheduling.x-k8s.io"
 RESOURCES = {
     (resource.group, resource.name): resource
     for resource in (
@@ -49,7 +55,7 @@ RESOURCES = {
         Resource("nodes", "", "v1", "Node", False, ("no",)),
         Resource("namespaces", "", "v1", "Namespace", False, ("ns",)),
         Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
-        Resource("podgroups", "scheduling.x-k8s.io", "v1alpha1", "PodGroup", True),
+        Resource("podgroups", _PLUGINS, "v1alpha1", "PodGroup", True, own_table=f"podgroups.{_PLUGINS}"),
         Resource("leaderworkersets", "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", True),
         Resource("events", "", "v1", "Event", True, ("ev",)),
         Resource("events", "events.k8s.io", "v1", "Event", True),
@@ -89,18 +95,19 @@ class Registry:
         if not name:
             raise invalid(resource.name, "", "metadata.name: Required value: name or generateName is required")
         key = (namespace if resource.namespaced else "", name)
-        if self.store.get(resource.name, key) is not None:
+        if self.store.get(resource.table, key) is not None:
             raise ApiError(409, "AlreadyExists", f'{resource.name} "{name}" already exists')
         if resource.namespaced:
             metadata["namespace"] = namespace
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339(), "generation": 1}
         stored = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
+        claim_validation.check_spec(resource.name, stored)
         if resource.name in ("pods", "resourceclaims"):
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
         return self._stored(resource, key, stored)
 
     def get(self, resource: Resource, key: Key) -> Json:
-        found = self.store.get(resource.name, key)
+        found = self.store.get(resource.table, key)
         if found is None:
             raise not_found(resource.name, key[1])
         return found
@@ -126,8 +133,8 @@ class Registry:
             if old["metadata"].get("deletionTimestamp"):
                 return old
             marked = {**old, "metadata": {**old["metadata"], "deletionTimestamp": now_rfc3339()}}
-            return self.store.put(resource.name, key, marked)
-        return self.store.remove(resource.name, key)
+            return self.store.put(resource.table, key, marked)
+        return self.store.remove(resource.table, key)
 
     def bind(self, key: Key, binding: Json) -> None:
         """Bind a pod that is not bound and not being deleted, by its UID. The pod gets the Binding's annotations."""
@@ -173,14 +180,14 @@ class Registry:
         if _same(written, old):
             return old
         if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
-            return self.store.remove(resource.name, key)
+            return self.store.remove(resource.table, key)
         return self._stored(resource, key, written)
 
     def _stored(self, resource: Resource, key: Key, obj: Json) -> Json:
         if self.prune is not None:
             obj = copy.deepcopy(obj)
             self.prune(resource.name, obj)
-        return self.store.put(resource.name, key, obj)
+        return self.store.put(resource.table, key, obj)
 
     def _guard(self, resource: Resource, old: Json, metadata: Json) -> None:
         """Raise ApiError if the uid or the resourceVersion in `metadata` is not the current one."""

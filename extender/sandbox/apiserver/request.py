@@ -60,7 +60,7 @@ def request_of(scope: dict[str, Any]) -> Request:
     else:
         raise _not_served(path)
     namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2 and (group, rest[2]) in RESOURCES:  # noqa: PLR2004 - namespaces/name/resource
+    if rest[0] == "namespaces" and len(rest) > 2 and (group, rest[2]) in RESOURCES:  # noqa: PLR2004 - of a name
         namespace, rest = rest[1], rest[2:]
     resource = RESOURCES.get((group, rest[0]))
     if resource is None:

@@ -1,53 +1,87 @@
 "use strict";
-// Draws the NVLinks of one node: the GPUs on a circle, the switch in the middle. More links make a thicker line.
+// Draws the GPUs of a node with their NVLinks, and a trend. GPUs are on a circle, the NVSwitch is in the middle.
+// Without NVLinks they are in rows.
 
-function linkGraph(node) {
-  const count = node.fabric.links.length, middle = 150, radius = 112, space = "http://www.w3.org/2000/svg";
-  const make = (name, attributes, text) => {
-    const made = document.createElementNS(space, name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
-  const place = (i) => {
-    const angle = (2 * Math.PI * i) / count - Math.PI / 2;
-    return [middle + radius * Math.cos(angle), middle + radius * Math.sin(angle)];
-  };
-  const svg = make("svg", { viewBox: "0 0 300 300", role: "img" });
-  const most = Math.max(1, ...node.fabric.links.flat(), ...node.fabric.switch_links), wires = [];
-  const wire = (from, to, links, about) => {
+const STATES = { f: "free", u: "allocated", h: "held", s: "shared", d: "drifting", x: "unhealthy" };
+const stateOf = (letter) => (letter >= "1" && letter <= "9" ? "s" : letter);
+
+function draw(name, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function places(count, isLinked) {
+  if (count === 1) return [[50, 50]];
+  if (isLinked) {
+    return Array.from({ length: count }, (_, i) => {
+      const angle = (2 * Math.PI * i) / count - Math.PI / 2 + Math.PI / count;
+      return [50 + 38 * Math.cos(angle), 50 + 38 * Math.sin(angle)];
+    });
+  }
+  const columns = count <= 4 ? 2 : 4, rows = Math.ceil(count / columns), step = 80 / Math.max(columns, rows);
+  return Array.from({ length: count }, (_, i) => [
+    50 + step * ((i % columns) - (columns - 1) / 2), 50 + step * (Math.floor(i / columns) - (rows - 1) / 2),
+  ]);
+}
+
+// `node` has gpus (letters), and links and switch (base-36 digits) as in its row. `lit` are indexes of GPUs to show
+// as one set. `label` is the text for screen readers.
+function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "" } = {}) {
+  const count = node.gpus.length, set = new Set(lit), links = node.links || "", hub = node.switch || "";
+  const at = places(count, links || hub), radius = count > 8 ? 6 : 8.5, wires = [], told = [];
+  const svg = draw("svg", { viewBox: "0 0 100 100", role: "img", class: set.size ? "graph chosen" : "graph" });
+  const wire = (from, to, number, isLit, about) => {
     const ends = { x1: from[0], y1: from[1], x2: to[0], y2: to[1] };
-    const line = make("line", { ...ends, class: "wire", "stroke-width": 1 + (4 * links) / most });
-    line.append(make("title", {}, about));
-    svg.append(line);
-    wires.push(about);
+    const width = .6 + Math.min(number, 6) / 4;
+    const line = draw("line", { ...ends, class: isLit ? "wire lit" : "wire", "stroke-width": width });
+    const speed = rate ? `, ${gbps(number * rate)}` : "";
+    told.push(`${about}: ${counted(number, "NVLink")}${speed}`);
+    line.append(draw("title", {}, told[told.length - 1]));
+    wires.push(line);
   };
+  let digit = 0;
   for (let i = 0; i < count; i++) {
     for (let j = i + 1; j < count; j++) {
-      const links = node.fabric.links[i][j];
-      const gbps = (links * node.fabric.link_gbps).toFixed(0);
-      if (links) wire(place(i), place(j), links, `${i} to ${j}: ${links} NVLinks, ${gbps} GB/s`);
+      const number = parseInt(links[digit++] || "0", 36);
+      if (number) wire(at[i], at[j], number, set.has(i) && set.has(j), `${i} to ${j}`);
     }
-    const switched = node.fabric.switch_links[i];
-    if (switched) wire(place(i), [middle, middle], switched, `${i} to the switch: ${switched} NVLinks`);
+    const number = parseInt(hub[i] || "0", 36);
+    if (number) wire(at[i], [50, 50], number, set.has(i) && set.size > 1, `${i} to the switch`);
   }
-  if (node.fabric.switch_links.some((n) => n)) {
-    const label = make("text", { x: middle, y: middle + 4, "text-anchor": "middle" }, "switch");
-    svg.append(make("circle", { cx: middle, cy: middle, r: 24, class: "hub" }), label);
-  }
+  wires.sort((a, b) => a.classList.contains("lit") - b.classList.contains("lit"));
+  svg.append(...wires);
+  if (hub) svg.append(draw("rect", { x: 42, y: 42, width: 16, height: 16, rx: 4, class: "hub" }));
   for (let i = 0; i < count; i++) {
-    const [x, y] = place(i), letter = node.gpus[i] || "f", state = letter >= "1" && letter <= "9" ? "s" : letter;
-    const fill = getComputedStyle(document.documentElement).getPropertyValue(`--${state}`).trim();
-    const dot = make("circle", { cx: x, cy: y, r: 14, fill, stroke: "currentColor" });
-    svg.append(dot, make("text", { x, y: y + 4, "text-anchor": "middle" }, String(i)));
+    const [cx, cy] = at[i], state = stateOf(node.gpus[i]), kind = `dot ${state}${set.has(i) ? " lit" : ""}`;
+    svg.append(draw("circle", { cx, cy, r: radius, class: kind }, draw("title", {}, `GPU ${i}: ${STATES[state]}`)));
+    if (state === "x") svg.append(draw("path", { d: `M${cx - 4} ${cy - 4}l8 8m0-8l-8 8`, class: "cross" }));
+    if (numbered) svg.append(draw("text", { x: cx, y: cy + 3, "text-anchor": "middle" }, String(i)));
   }
-  svg.setAttribute("aria-label", wires.length ? `NVLinks: ${wires.join("; ")}` : "No NVLinks between these GPUs");
-  const figure = document.createElement("figure");
-  figure.style.margin = "0";
-  const caption = document.createElement("figcaption");
-  caption.className = "quiet";
-  const found = wires.length ? "NVLinks" : "No NVLinks";
-  caption.textContent = `${found} between these GPUs, source: ${node.fabric.source}`;
-  figure.append(svg, caption);
-  return figure;
+  const spoken = told.length ? `NVLinks: ${told.join("; ")}` : "No NVLinks between these GPUs";
+  svg.setAttribute("aria-label", label || spoken);
+  return svg;
+}
+
+// A node of a comparison: what others had is allocated, the chosen set is lit.
+function setGraph(sets, which) {
+  const chosen = sets[which].gpus, busy = new Set(sets.busy);
+  const gpus = sets.names.map((_, i) => (busy.has(i) ? "u" : "f")).join("");
+  const names = chosen.map((i) => sets.names[i]).join(", ");
+  return nodeGraph({ gpus, links: sets.links, switch: sets.switch }, { lit: chosen, label: names || "no GPUs" });
+}
+
+// `points` are at least two [milliseconds, value], the oldest first.
+function trendLine(points, about) {
+  const svg = draw("svg", { viewBox: "0 0 100 30", preserveAspectRatio: "none", role: "img", class: "trend" });
+  svg.setAttribute("aria-label", about);
+  const first = points[0][0], span = Math.max(points[points.length - 1][0] - first, 1);
+  const values = points.map(([, value]) => value), least = Math.min(...values), most = Math.max(...values);
+  const x = (at) => (100 * (at - first)) / span, y = (value) => 26 - (22 * (value - least)) / Math.max(most - least, 1);
+  let path = `M0 ${y(values[0])}`;
+  for (const [at, value] of points) path += `H${x(at).toFixed(2)}V${y(value).toFixed(2)}`;
+  svg.append(draw("path", { d: `${path}V30H0Z`, class: "area" }), draw("path", { d: path, class: "line" }));
+  svg.append(draw("title", {}, about));
+  return svg;
 }

@@ -14,7 +14,7 @@ from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send
 from extender.web.console import explain_routes, fleet_routes, page_routes, policy_routes
 from extender.web.console.console_metrics import METRICS
 from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
-from extender.web.metrics import scrape
+from extender.web.metrics import Scrapes
 from extender.web.probes import PROBES, probe
 
 # Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
@@ -35,7 +35,8 @@ class ConsoleApp:
         self._access = access or Access()
         self._bodies = BodyReader(limits)
         self._rejections = rejections or RejectionLog()
-        self._app: Any = _routes(console)
+        self._scrapes = Scrapes(METRICS, console)
+        self._app: Any = routes(console)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,17 +58,18 @@ class ConsoleApp:
             self._rejections.note("page not allowed", status=rejected.status, host=host)
             return rejected
         if reads and path == "/metrics":
-            return scrape(METRICS, self.console)
+            return self._scrapes.answer()
         if path == "/v1/explain" and scope["method"] == "POST":
             return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
         return None
 
 
-def _routes(console: Console) -> FastAPI:
+def routes(console: Console) -> FastAPI:
     app = FastAPI(title="Berth", version=__version__, docs_url=None, redoc_url=None)
 
     @app.get("/version")
     async def version() -> Response:
+        """The release. Needs no token."""
         return JSONResponse({"version": __version__})
 
     app.include_router(explain_routes.router(console))

@@ -15,12 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.console import Console, TooManyQuestions, UnknownGroup, UnknownPod
 from extender.diagnosis import Scenario, devices_of
-from extender.model import BerthError, ObjectKey, Result, WireError, shown
+from extender.model import BerthError, ObjectKey, WireError, shown
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
-from extender.wire import Json, hypothetical_pods, json_value
+from extender.wire import Hypothetical, Json, hypothetical, json_value
 
 _MAX_BODY = 1024 * 1024  # bytes; etcd stores objects of at most 1.5 MiB
+_MOST_PODS = 200  # of one question; the explanation of a pod has about 3 KB
+_MOST_NAMES = 1000  # in a list of nodes or pods
 
 
 class Question(BaseModel):
@@ -31,8 +33,10 @@ class Question(BaseModel):
     objects: list[dict[str, Any]] = Field([], description="pods or workloads, with their claims and claim templates")
     pod: str | None = Field(None, description="a pod that exists, as namespace/name, instead of objects")
     policy: str | None = Field(None, description="a policy as YAML of at most 16 KiB; by default the active policy")
-    without: list[str] = Field([], description="nodes to leave out")
-    free: list[str] = Field([], description="pods, as namespace/name, whose devices count as free")
+    without: list[str] = Field([], max_length=_MOST_NAMES, description="nodes to leave out")
+    free: list[str] = Field(
+        [], max_length=_MOST_NAMES, description="pods, as namespace/name, whose devices count as free"
+    )
     narrate: str = Field("", description="a node whose search is explained step by step")
 
 
@@ -42,10 +46,14 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("/{namespace}/{pod}")
     async def explain_pod(namespace: str, pod: str, without: str = "", free: str = "") -> Response:
+        """Explain a pod that waits or was bound, as if the nodes `without` were absent and the devices of the pods
+        `free` (NAMESPACE/NAME) were free. Both are lists with commas.
+        """
         return await _explained(console, partial(console.explainer.pod, ObjectKey(namespace, pod)), without, free)
 
     @routes.get("/group/{namespace}/{name}")
     async def explain_group(namespace: str, name: str, without: str = "", free: str = "") -> Response:
+        """Explain each group of this name, with the same what-if parameters."""
         return await _explained(console, partial(console.explainer.group, ObjectKey(namespace, name)), without, free)
 
     return routes
@@ -79,15 +87,16 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
     if console.informers.not_ready_text:
         return problem(503, console.informers.not_ready_text)
     try:
-        question, policy = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
+        question, policy, given = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
         scenario = _scenario(console, question.without, question.free)
-        if question.pod is not None:
+        if given is None:
             found = [
-                await console.explainer.pod(console.explainer.named(question.pod), scenario, policy, question.narrate)
+                await console.explainer.pod(
+                    console.explainer.named(question.pod or ""), scenario, policy, question.narrate
+                )
             ]
         else:
-            pods = hypothetical_pods(question.objects)
-            found = await console.explainer.hypothetical_all(pods, scenario, policy, question.narrate)
+            found = await console.explainer.hypothetical_all(given, scenario, policy, question.narrate)
         return Answer(200, orjson.dumps(found))
     except UnknownPod as error:
         return problem(404, str(error))
@@ -103,10 +112,22 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
         return problem(400, str(error))
 
 
-def _read(body: bytes) -> tuple[Question, Policy | None]:
-    """Parse a body. Runs in a thread, as a body may be long. Raises ValidationError or BerthError."""
+def _read(body: bytes) -> tuple[Question, Policy | None, Hypothetical | None]:
+    """Parse a body: the question, its policy, and what its objects would create unless it asks for a pod.
+
+    Runs in a thread, as a body may be long. Raises ValidationError or BerthError.
+    """
     question = Question.model_validate(json_value(body, "body"))
-    return question, load_policy(question.policy) if question.policy is not None else None
+    policy = load_policy(question.policy) if question.policy is not None else None
+    return question, policy, _given(question.objects) if question.pod is None else None
+
+
+def _given(objects: list[Json]) -> Hypothetical:
+    given = hypothetical(objects)
+    count = sum(1 for _ in given.pods)
+    if count > _MOST_PODS:
+        raise WireError("objects", f"they make {count} pods: a question may have {_MOST_PODS} at most")
+    return given
 
 
 def _words(text: str) -> list[str]:
@@ -118,7 +139,4 @@ def _scenario(console: Console, without: list[str], free: list[str]) -> Scenario
     for name in without:
         if name not in snapshot.node_infos:
             raise WireError("without", f"node {shown(name)} is not known")
-    given_back: list[Result] = []
-    for text in free:
-        given_back += devices_of(snapshot, text)
-    return Scenario(frozenset(without), tuple(given_back))
+    return Scenario(frozenset(without), tuple(devices_of(snapshot, free)))

@@ -21,12 +21,14 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("/fleet")
     async def fleet(request: Request) -> Response:
+        """All nodes with the states of their GPUs, the pods that wait, and the last decisions."""
         if console.informers.not_ready_text:
             return _problem(503, console.informers.not_ready_text)
         return await _compressed(request, orjson.dumps(console.overview.fleet()))
 
     @routes.get("/nodes/{name}")
     async def node(name: str) -> Response:
+        """One node: its devices with their claims and memory, and the links of its GPUs."""
         found = console.overview.node(name)
         return (
             Response(orjson.dumps(found), media_type="application/json")
@@ -36,18 +38,24 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("/claims")
     async def claims(request: Request) -> Response:
+        """All claims with their devices and pods."""
         return await _compressed(request, orjson.dumps(console.overview.claims()))
 
     @routes.get("/audit")
     async def audit() -> Response:
+        """The findings of the last round of the audit. The request starts no round."""
         return Response(orjson.dumps(to_json(sorted(console.auditor.findings))), media_type="application/json")
 
     @routes.get("/processes")
     async def processes() -> Response:
+        """The processes of berth serve that sent records within an hour."""
         return Response(orjson.dumps(to_json(console.ingest.streams())), media_type="application/json")
 
     @routes.get("/updates")
     async def updates() -> Response:
+        """Changes of the fleet as server-sent events (`text/event-stream`), each with the fields of /v1/fleet that
+        changed, and `gone`: the names of deleted nodes. Ends after 10 minutes: then open it again.
+        """
         if console.overview.is_full:
             return _problem(503, f"{MOST_WATCHERS} pages are open already")
         events = _events(console.overview.updates())

@@ -9,11 +9,11 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+_SCRIPTS = ("text", "graph", "fleet", "details", "lists", "page")
 PATHS = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/graph.js": ("graph.js", "text/javascript"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript") for name in _SCRIPTS},
 }
 # The browser loads and runs only these files, even if a name from the cluster has HTML in it.
 _HEADERS = {

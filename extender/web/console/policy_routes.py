@@ -16,6 +16,7 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("")
     async def status() -> Response:
+        """The policy in force, the candidate, and why a file was rejected."""
         return _json(
             {
                 "generation": active.generation,
@@ -30,6 +31,7 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("/diff")
     async def diff() -> Response:
+        """The last decisions that the candidate policy would change."""
         known = shadow.comparisons()
         return _json(
             {

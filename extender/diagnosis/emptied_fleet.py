@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from extender.allocation import Snapshot, hypothetical_snapshot
 from extender.model import GroupKey
-from extender.scheduling.emptied_domains import EmptyNodes, own_devices
-from extender.scheduling.evaluate import EvaluationContext
-from extender.scheduling.gang_memory import GangMemory
-from extender.scheduling.gang_plan import GangPlan, GangProblem, GangShortage
-from extender.scheduling.gang_planner import plan_gang
-from extender.scheduling.gang_units import unit_classes
-from extender.scheduling.node_room import NodeRooms
-from extender.scheduling.ranking_cache import RankingCache
+from extender.scheduling import (
+    EmptyNodes,
+    EvaluationContext,
+    GangMemory,
+    GangPlan,
+    GangProblem,
+    GangShortage,
+    NodeRooms,
+    RankingCache,
+    own_devices,
+    plan_gang,
+    unit_classes,
+)
 
 
 class EmptiedFleet:

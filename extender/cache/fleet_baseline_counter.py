@@ -1,0 +1,57 @@
+"""Counts what the FleetBaseline says about all nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
+
+from extender.allocation import FleetBaseline, NodeInfo
+from extender.cache.request_mix_estimator import RequestMixEstimator
+from extender.fabric import best_gbps
+from extender.model import Graph, RequestMix
+
+T = TypeVar("T")
+
+
+class FleetBaselineCounter:
+    """Counts the hardware of all nodes, so that the FleetBaseline follows node changes at low cost."""
+
+    def __init__(self) -> None:
+        self._graphs: Counter[Graph] = Counter()
+        self._memory: Counter[int] = Counter()
+        self._baseline: FleetBaseline | None = None
+
+    def replace(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
+        if old is not None and new is not None and old.fabric is new.fabric and old.inventory is new.inventory:
+            return
+        for node_info, amount in ((old, -1), (new, 1)):
+            if node_info is None or node_info.fabric is None:
+                continue
+            self._add(self._graphs, node_info.fabric.graph, amount)
+            places = node_info.inventory.places
+            for memory in {places[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0}:
+                self._add(self._memory, memory, amount)
+
+    def _add(self, counts: Counter[T], key: T, amount: int) -> None:
+        before = counts[key]
+        counts[key] = before + amount
+        if not counts[key]:
+            del counts[key]
+        if not before or not before + amount:
+            self._baseline = None
+
+    def fleet(self, estimator: RequestMixEstimator) -> FleetBaseline:
+        mix = estimator.mix(max(self._memory, default=0))
+        if self._baseline is None or self._baseline.request_mix is not mix:
+            self._baseline = _fleet(self._graphs, self._memory, mix)
+        return self._baseline
+
+
+def _fleet(graphs: Iterable[Graph], memory: Iterable[int], mix: RequestMix) -> FleetBaseline:
+    best: dict[int, float] = {}
+    for graph in graphs:
+        for count in range(2, graph.size + 1):
+            best[count] = max(best.get(count, 0.0), best_gbps(graph, (1 << graph.size) - 1, count))
+    known = [amount for amount in memory if amount]
+    return FleetBaseline(best, min(known, default=0), max((g.size for g in graphs), default=0), mix)

@@ -1,0 +1,88 @@
+"""The GPUs that a bound pod got, beside those that first fit would have taken on the same node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from extender.allocation import NodeInfo, Problem, Search, Selection, find_class, select, with_devices_released
+from extender.diagnosis.node_rows import link_digits
+from extender.fabric import bandwidth, is_joined
+from extender.model import CallBudgetSpent, Claim, DeviceClass, DeviceRequest, InvalidClaim, OutOfBudget, members
+from extender.scheduling import EvaluationContext
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSet:
+    """GPUs of one node. `gbps` is the predicted bandwidth of their ring in GB/s, 0 for fewer than two GPUs."""
+
+    gpus: tuple[int, ...]  # indexes in ComparedSets.names
+    gbps: float
+    is_joined: bool  # by NVLink alone
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSets:
+    """The set that Berth chose and the set of first fit, both on the node as it was without the pod.
+
+    First fit takes the first devices that fit, in the order of the in-tree allocator. `links` and `switch` are those of
+    the node's row in the fleet overview.
+    """
+
+    names: tuple[str, ...]  # of the node's GPUs
+    busy: tuple[int, ...]  # GPUs that other pods had
+    chosen: GpuSet
+    first_fit: GpuSet
+    links: str = ""
+    switch: str = ""
+
+
+def compare_sets(
+    node_info: NodeInfo, claims: Sequence[Claim], classes: Mapping[str, DeviceClass], context: EvaluationContext
+) -> ComparedSets | None:
+    """Compare for a pod to which these claims, allocated on this node, belong. None if its devices are no whole GPUs,
+    or if first fit finds no devices within its steps or the budget of the context.
+    """
+    results = [result for claim in claims if claim.allocation is not None for result in claim.allocation.results]
+    bits = {node_info.inventory.index.get(result.device) for result in results if not result.admin_access}
+    before = with_devices_released(node_info, results, idle=False)
+    first_fit = _first_fit(before, claims, classes, context)
+    chosen = node_info.positions(sum(1 << bit for bit in bits if bit is not None))
+    if first_fit is None or not chosen or node_info.fabric is None:
+        return None
+    bits_of_gpus = [bit for bit in node_info.gpu_bits if bit >= 0]
+    places = node_info.inventory.places
+    return ComparedSets(
+        tuple(places[bit].id.device for bit in bits_of_gpus),
+        tuple(index for index, bit in enumerate(bits_of_gpus) if before.busy >> bit & 1),
+        _set(node_info, chosen),
+        _set(node_info, before.positions(first_fit)),
+        **link_digits(node_info),
+    )
+
+
+def _first_fit(
+    node_info: NodeInfo, claims: Sequence[Claim], classes: Mapping[str, DeviceClass], context: EvaluationContext
+) -> int | None:
+    """The devices of the first solution, as a mask; None without one."""
+
+    def selection(claim: str, request: DeviceRequest) -> Selection:
+        class_ = find_class(claim, request, classes.get)
+        return select(claim, request, class_, node_info.inventory, context.masks, context.features, context.budget)
+
+    names, specs = tuple(str(claim.key) for claim in claims), tuple(claim.spec for claim in claims)
+    state = node_info.allocated_state
+    problem = Problem(node_info.inventory, names, specs, state, selection, node_info.busy, context.features)
+    try:
+        solution = Search(problem, call_budget=context.budget).run()
+    except (InvalidClaim, OutOfBudget, CallBudgetSpent):
+        return None
+    return solution.mask if solution is not None else None
+
+
+def _set(node_info: NodeInfo, positions: int) -> GpuSet:
+    assert node_info.fabric is not None
+    shown = [position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0]
+    graph, gpus = node_info.fabric.graph, members(positions)
+    gbps = bandwidth(graph, positions) if len(gpus) > 1 else 0.0
+    return GpuSet(tuple(map(shown.index, gpus)), round(gbps, 1), is_joined(graph, positions))

@@ -1,0 +1,82 @@
+"""A bounded cache in which no namespace takes the room of others."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from itertools import zip_longest
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class FairCache(Generic[Key, Value]):
+    """At most `limit` values. Beyond that, the namespace with the most values loses the least recently used one."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._namespaces: dict[str, OrderedDict[Key, Value]] = {}
+        self._namespace_of: dict[Key, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._namespace_of)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._namespace_of
+
+    def get(self, key: Key) -> Value | None:
+        """The value, or None. This is a use."""
+        namespace = self._namespace_of.get(key)
+        if namespace is None:
+            return None
+        values = self._namespaces[namespace]
+        values.move_to_end(key)
+        return values[key]
+
+    def put(self, namespace: str, key: Key, value: Value) -> tuple[Key, Value] | None:
+        """Add or replace a value. Returns the key and the value that were dropped for it, if any."""
+        self.pop(key)
+        self._namespaces.setdefault(namespace, OrderedDict())[key] = value
+        self._namespace_of[key] = namespace
+        if len(self._namespace_of) <= self._limit:
+            return None
+        dropped, lost = next(iter(max(self._namespaces.values(), key=len).items()))
+        self.pop(dropped)
+        return dropped, lost
+
+    def pop(self, key: Key) -> Value | None:
+        """Remove and return the value; None if there is none."""
+        namespace = self._namespace_of.pop(key, None)
+        if namespace is None:
+            return None
+        values = self._namespaces[namespace]
+        found = values.pop(key)
+        if not values:
+            del self._namespaces[namespace]
+        return found
+
+    def take_turn(self) -> tuple[Key, Value] | None:
+        """Remove and return the least recently used value of the next namespace; None if the cache is empty."""
+        namespace = next(iter(self._namespaces), None)
+        if namespace is None:
+            return None
+        key, value = next(iter(self._namespaces[namespace].items()))
+        self.pop(key)
+        if namespace in self._namespaces:
+            self._namespaces[namespace] = self._namespaces.pop(namespace)
+        return key, value
+
+    def clear(self) -> None:
+        """Remove all values."""
+        self._namespaces.clear()
+        self._namespace_of.clear()
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """The first value of each namespace, then the second of each, and so on, the least recently used first."""
+        turns = zip_longest(*(list(values.items()) for values in self._namespaces.values()))
+        return (item for turn in turns for item in turn if item is not None)
+
+    def values(self) -> Iterator[Value]:
+        """The values, in any order."""
+        return (value for values in self._namespaces.values() for value in values.values())

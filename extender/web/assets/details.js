@@ -1,0 +1,176 @@
+"use strict";
+// The dialog: one node, one pod or one group.
+
+let openings = 0; // so that a late answer does not replace a newer one
+
+// Opens the dialog, and fills it with the elements that `load` returns.
+async function open(title, load) {
+  const opening = ++openings;
+  $("detail-title").replaceChildren(soft(title));
+  $("detail-body").replaceChildren(quiet("…"));
+  if (!$("detail").open) $("detail").showModal();
+  let parts;
+  try { parts = await load(); } catch (problem) { parts = [el("p", { textContent: problem.message })]; }
+  if (opening !== openings) return;
+  $("detail-body").replaceChildren(...parts);
+  $("detail").scrollTop = 0;
+}
+
+// On a narrow screen the rows of a table become blocks, and each cell shows its head.
+function table(heads, rows) {
+  const inner = (content) => (content instanceof Node ? content : soft(String(content)));
+  const cell = (content, i) => {
+    const made = el("td", {}, inner(content));
+    made.dataset.head = heads[i];
+    return made;
+  };
+  const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map(cell))));
+  const head = el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", { textContent: text }))));
+  return el("table", {}, head, body);
+}
+
+const link = (kind, name) => el("a", { href: hashOf(kind, name) }, soft(name));
+
+// The parts with headings, and a function that adds one.
+function sections(...parts) {
+  const add = (title, ...content) => parts.push(el("h3", { textContent: title }), ...content);
+  return [parts, add];
+}
+
+function stateMark(letter) {
+  const state = stateOf(letter), more = state === "s" ? ` ${letter}0 %` : "";
+  return el("span", {}, el("i", { className: `key ${state}` }), STATES[state] + more);
+}
+
+function figure(svg, ...caption) {
+  return el("figure", {}, svg, el("figcaption", {}, ...caption));
+}
+
+// -- a node -------------------------------------------------------------------------------------------------------
+
+const openNode = (name) => open(name, async () => {
+  const node = await ask(`/v1/nodes/${encodeURIComponent(name)}`);
+  const rows = node.devices.map((d) => {
+    const free = d.live_free === null ? "–" : size(d.live_free);
+    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", size(d.memory), free, d.note || "–"];
+  });
+  const clique = node.clique && `clique ${node.clique}`;
+  const largest = node.largest_free_set && `largest free NVLink set: ${counted(node.largest_free_set, "GPU")}`;
+  const facts = [node.product, node.zone, node.rack, clique, largest].filter(Boolean).join(" · ");
+  const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
+  if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices];
+  const links = node.links || node.switch ? "NVLinks" : "No NVLinks";
+  const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps });
+  const drawn = figure(graph, `${links} between these GPUs, source: ${node.fabric.source}`);
+  return [quiet(facts), el("div", { className: "columns" }, drawn, devices)];
+});
+
+// -- a pod --------------------------------------------------------------------------------------------------------
+
+const inPath = (name) => name.split("/").map(encodeURIComponent).join("/");
+const speed = (set) => `${gbps(set.gbps)}, ${set.is_joined ? "NVLink" : "no NVLink ring"}`;
+const isSameSet = ({ chosen, first_fit: other }) => String(chosen.gpus) === String(other.gpus);
+
+function setFigures(sets) {
+  const several = sets.chosen.gpus.length > 1, names = (set) => set.gpus.map((i) => sets.names[i]).join(", ");
+  const one = (which, title) => {
+    const made = figure(setGraph(sets, which), el("strong", { textContent: title }), el("br"),
+      ...(several ? [speed(sets[which]), el("br")] : []), el("small", {}, soft(names(sets[which]))));
+    made.className = which;
+    return made;
+  };
+  return el("div", { className: "sets" }, ...(isSameSet(sets) ? [one("chosen", "Berth, and first fit")]
+    : [one("chosen", "Berth"), one("first_fit", "First fit on this node")]));
+}
+
+// The sentence without the first advice, which follows as a list.
+function withoutAdvice(sentence, misses) {
+  const cut = sentence.lastIndexOf("; "), end = sentence.slice(cut + 2).replace(/^it /, "");
+  return cut > 0 && misses?.[0]?.endsWith(end) ? sentence.slice(0, cut) : sentence;
+}
+
+function boundParts(found) {
+  const { at, chosen, runner_up: second, margin } = found.decision;
+  const devices = counted(chosen.devices.length + chosen.reused.length, "device");
+  const behind = second ? [" · runner-up ", link("node", second), `, ${margin.toFixed(3)} behind`] : [];
+  const ring = chosen.ring_gbps ? ` · ${chosen.ring_gbps.toFixed(0)} of ${gbps(chosen.best_gbps)} predicted` : "";
+  const told = el("p", {}, "Bound to ", link("node", chosen.node), " ", age(at), ` ago: ${devices}${ring}`, ...behind);
+  return [told, ...(found.sets ? [setFigures(found.sets)] : []), el("h3", { textContent: "Why this node" }),
+    scoreTable([chosen])];
+}
+
+const openPod = (pod) => open(pod, async () => {
+  const found = await ask(`/v1/explain/${inPath(pod)}`), [parts, section] = sections();
+  if (found.sentence) parts.push(el("p", { className: "lead" }, soft(withoutAdvice(found.sentence, found.misses))));
+  if (found.gang) parts.push(el("p", {}, "All about its group: ", link("group", found.gang)));
+  if (found.decision) parts.push(...boundParts(found));
+  if (found.misses?.length) section("What would help", bullets(found.misses, "advice"));
+  if (found.alone) section("If it were in no group", el("p", {}, soft(found.alone)));
+  if (found.best?.length) section("Best nodes", scoreTable(found.best));
+  if (found.groups?.length) {
+    const rows = found.groups.map((g) => [g.nodes, g.reason, g.examples.join(", "), g.causes.join("; ") || "–"]);
+    section("Why the pod does not fit", table(["nodes", "reason", "examples", "devices"], rows));
+  }
+  const terms = (found.terms || []).filter((term) => !found.misses?.includes(term));
+  if (terms.length) section("Terms of the selectors", bullets(terms));
+  if (found.attempts?.length) {
+    const reasons = (a) => a.reasons.map(([text, count]) => `${text} on ${counted(count, "node")}`).join("; ") || "–";
+    const ago = (a) => el("span", {}, age(a.at), " ago");
+    const rows = found.attempts.map((a) => [ago(a), `${a.fitting} of ${a.asked}`, reasons(a)]);
+    section("Attempts", table(["when", "nodes that fit", "most frequent reasons"], rows.reverse()));
+  }
+  return parts;
+});
+
+function scoreTable(candidates) {
+  const rows = candidates.flatMap((c) => c.parts.map((part, i) => {
+    const [node, score] = i ? ["", ""] : [link("node", c.node), c.score.toFixed(3)];
+    return [node, score, part.name, meter(part.value), part.sentence];
+  }));
+  return table(["node", "score", "part", "value", "reason"], rows);
+}
+
+function meter(value) {
+  const bar = el("i");
+  bar.style.width = `${Math.round(100 * value)}%`;
+  const made = el("div", { className: "meter", title: value.toFixed(2) }, bar);
+  made.setAttribute("role", "img"); made.setAttribute("aria-label", value.toFixed(2));
+  return made;
+}
+
+// -- a group ------------------------------------------------------------------------------------------------------
+
+const openGroup = (group) => open(group, async () =>
+  (await ask(`/v1/explain/group/${inPath(group)}`)).flatMap(groupParts));
+
+function groupParts(found) {
+  const misses = found.misses.map((miss) => miss.sentence);
+  const [parts, section] = sections(el("p", { className: "lead" }, soft(withoutAdvice(found.sentence, misses))));
+  const minimum = found.minimum && `${found.bound} of at least ${found.minimum} bound`;
+  const topology = found.topology && `topology ${found.topology}`;
+  const label = found.topology_label && `one value of ${found.topology_label}`;
+  const facts = [`named by ${found.source}`, minimum, topology, label].filter(Boolean).join(" · ");
+  parts.push(quiet(facts, ...(age(found.since) ? [` · ${found.since_event} `, age(found.since), " ago"] : [])));
+  if (misses.length) section("What would help", bullets(misses, "advice"));
+  if (found.cut_short) parts.push(quiet(found.cut_short));
+  const row = fleet.groups.find((one) => one.group === found.group);
+  if (row && Object.keys(row.nodes).length) section("Where its devices are", nodeFigures(row));
+  const when = (m) => (age(m.since) ? el("span", {}, age(m.since), " ago") : "–");
+  const members = found.members.map((m) =>
+    [link("pod", m.pod), m.state, m.node ? link("node", m.node) : "–", m.reason || "–", when(m)]);
+  section("Members", table(["pod", "state", "node", "reason", "first attempt"], members));
+  const plan = found.plan.map((p) => [link("pod", p.pod), link("node", p.node), p.devices.join(", ")]);
+  if (plan.length) section("Plan", table(["pod", "node", "devices"], plan));
+  const names = (h) => (h.pods.length ? h.pods : h.claims).join(", ");
+  const holders = found.holders.map((h) => [link("node", h.node), h.devices, names(h), h.state, h.group || "–"]);
+  if (holders[0]) section(`Holders ${found.held_in}`, table(["node", "devices", "pods", "state", "group"], holders));
+  if (found.more_holders) parts.push(quiet(`and ${found.more_holders} more`));
+  return parts;
+}
+
+function nodeFigures(row) {
+  const drawn = Object.entries(row.nodes).filter(([name]) => fleet.nodes.has(name)).map(([name, lit]) =>
+    figure(nodeGraph(fleet.nodes.get(name), { lit }), link("node", name)));
+  const more = row.more_nodes ? quiet(`and ${counted(row.more_nodes, "more node")}`) : null;
+  return el("div", { className: "sets" }, ...drawn, ...(more ? [more] : []));
+}

@@ -1,0 +1,147 @@
+"use strict";
+// The figures at the top, and the lists: waiting pods, groups, decisions, search results.
+
+const note = (text) => el("li", { className: "empty", textContent: text });
+
+// A card that opens something, and lights these GPUs while the pointer or the focus is on it.
+function card(kind, name, sets, ...content) {
+  const made = el("button", { type: "button", onclick: () => go(kind, name) }, ...content);
+  made.dataset.key = hashOf(kind, name);
+  made.onmouseenter = made.onfocus = () => light(sets);
+  made.onmouseleave = made.onblur = () => light({});
+  return el("li", {}, made);
+}
+
+// Replaces the items of a list. The focus stays on the item that had it.
+function fill(id, items, instead) {
+  const key = $(id).contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  $(id).replaceChildren(...(items.length ? items : [note(instead)]));
+  if (key !== undefined) [...$(id).querySelectorAll("button")].find((item) => item.dataset.key === key)?.focus();
+}
+
+const heading = (text, at) => el("span", { className: "head" }, el("strong", {}, soft(text)), age(at));
+
+function showWaiting() {
+  const title = (pod) => pod.pods > 1 ? `${pod.pod} and ${pod.pods - 1} more of its group` : pod.pod;
+  const waiting = fleet.pending.map((pod) => card("pod", pod.pod, {}, heading(title(pod), pod.since),
+    el("small", {}, soft(pod.sentence)),
+    pod.nearest ? el("span", { className: "nearest" }, soft(pod.nearest)) : null));
+  const left = fleet.waiting - fleet.pending.reduce((sum, pod) => sum + pod.pods, 0);
+  if (left > 0) waiting.push(note(`and ${left} more`));
+  fill("waiting", waiting, "No pod waits for devices.");
+}
+
+// -- groups -------------------------------------------------------------------------------------------------------
+
+// The tightest part of the fleet that has all these nodes.
+function domainOf(names) {
+  const nodes = names.map((name) => fleet.nodes.get(name)).filter(Boolean);
+  if (!nodes.length) return "";
+  if (nodes.length === 1) return `on ${nodes[0].name}`;
+  const title = { clique: "NVLink clique", rack: "rack", zone: "zone" };
+  const level = Object.keys(title).find((one) => nodes[0][one] && nodes.every((node) => node[one] === nodes[0][one]));
+  return `on ${nodes.length} nodes${level ? ` of ${title[level]} ${nodes[0][level]}` : ""}`;
+}
+
+function groupCard(group) {
+  const { minimum, bound, held, waiting, nodes } = group, missing = Math.max(minimum - bound - waiting, 0);
+  const parts = [[bound, "bound", "u"], [held, "held", "h"], [waiting - held, waiting === 1 ? "waits" : "wait", "w"],
+    [missing, "missing", "m"]].filter(([count]) => count);
+  const bar = el("span", { className: "share" }, ...parts.map(([count, , state]) => {
+    const part = el("i", { className: state });
+    part.style.flexGrow = count;
+    return part;
+  }));
+  const told = [...parts.map(([count, name]) => `${count} ${name}`), minimum ? `minimum ${minimum}` : "",
+    domainOf(Object.keys(nodes))].filter(Boolean);
+  return card("group", group.group, nodes, heading(group.group), bar, el("small", {}, soft(told.join(" · "))));
+}
+
+function showGroups() {
+  $("gangs").hidden = !fleet.groups.length;
+  fill("groups", fleet.groups.map(groupCard), "");
+}
+
+// -- decisions ----------------------------------------------------------------------------------------------------
+
+function decisionCard(d) {
+  const { sets } = d, lit = sets ? { [d.node]: sets.chosen.gpus } : {};
+  const told = el("small", {}, soft(d.node), ` · ${counted(d.devices, "device")}`, d.ring_gbps && !sets
+    ? ` · ${d.ring_gbps.toFixed(0)} of ${gbps(d.best_gbps)}` : "");
+  return card("pod", d.pod, lit, heading(d.pod, d.at), told, sets ? beside(sets) : null);
+}
+
+// The two sets of a decision in small.
+function beside(sets) {
+  const several = sets.chosen.gpus.length > 1;
+  const one = (which, title) => el("span", { className: `set ${which}` }, setGraph(sets, which),
+    el("span", {}, el("b", { textContent: title }), ...(several
+      ? [el("br"), gbps(sets[which].gbps), el("br"), sets[which].is_joined ? "NVLink" : "no NVLink ring"] : [])));
+  if (!several) return el("span", { className: "pair" }, one("chosen", sets.names[sets.chosen.gpus[0]]));
+  if (isSameSet(sets)) return el("span", { className: "pair" }, one("chosen", "Berth and first fit"));
+  return el("span", { className: "pair" }, one("chosen", "Berth"), one("first_fit", "First fit"));
+}
+
+const showDecisions = () => fill("decisions", fleet.decisions.map(decisionCard), "No decisions yet.");
+
+// -- figures ------------------------------------------------------------------------------------------------------
+
+function tile(name, value, more, drawn) {
+  return el("div", { className: "tile" }, el("dt", { textContent: name }),
+    el("dd", {}, el("b", { textContent: shown(value) }), el("small", {}, more)), ...(drawn ? [drawn] : []));
+}
+
+function trendTile(name, value, of, position) {
+  const points = fleet.trend.map((point) => [point[0], point[position]]);
+  const change = points.length > 1 ? value - points[0][1] : 0, sign = change > 0 ? "+" : "−";
+  const since = points.length > 1 ? duration((Date.now() - points[0][0]) / 1000) : "";
+  const moved = since && (change ? ` · ${sign}${Math.abs(change)} in ${since}` : ` · as ${since} ago`);
+  const drawn = points.length > 1 ? trendLine(points, `${name}: ${value}${moved}`) : null;
+  return tile(name, value, of + (moved || ""), drawn);
+}
+
+function showTotals() {
+  const nodes = [...fleet.nodes.values()], counts = Object.fromEntries(Object.keys(STATES).map((state) => [state, 0]));
+  for (const node of nodes) for (const letter of node.gpus) counts[stateOf(letter)]++;
+  const total = ([state, name]) => el("li", {}, el("i", { className: `key ${state}` }),
+    el("b", { textContent: shown(counts[state]) }), ` ${name}`);
+  const states = Object.entries(STATES).filter(([state]) => counts[state] || "fu".includes(state));
+  $("totals").replaceChildren(...states.map(total));
+  const largest = Math.max(0, ...nodes.map((node) => node.largest || 0)), oldest = oldestWait();
+  const several = fleet.decisions.map((d) => d.sets).filter((sets) => sets && sets.chosen.gpus.length > 1);
+  $("figures").replaceChildren(
+    trendTile("Free GPUs", counts.f, `of ${shown(gpusOf(nodes))} on ${counted(nodes.length, "node")}`, 1),
+    trendTile("Largest free NVLink set", largest, noun(largest, "GPU"), 2),
+    tile("Waiting pods", fleet.waiting, oldest && (fleet.waiting > 1 ? `the first for ${oldest}` : `for ${oldest}`)),
+    ...(several.length ? [joinedTile(several)] : []));
+}
+
+function oldestWait() {
+  const times = fleet.pending.map((pod) => pod.since).filter(Boolean).sort();
+  return times.length ? duration(secondsSince(times[0])) : "";
+}
+
+function joinedTile(several) {
+  const joined = (which) => several.filter((sets) => sets[which].is_joined).length;
+  const sum = (which) => several.reduce((total, sets) => total + sets[which].gbps, 0);
+  const times = sum("chosen") / sum("first_fit");
+  const faster = times >= 1.05 ? ` · ${times.toFixed(1)}× predicted GB/s` : "";
+  return tile("Pods with several GPUs, joined", `${joined("chosen")} of ${several.length}`,
+    `first fit there: ${joined("first_fit")}${faster}`);
+}
+
+// -- search -------------------------------------------------------------------------------------------------------
+
+function find() {
+  const words = $("search").value.trim().toLowerCase(), list = $("found");
+  list.hidden = !words;
+  if (!words) return;
+  const matches = (name) => name.toLowerCase().includes(words);
+  const pods = [...new Set([...fleet.pending, ...fleet.decisions].map((p) => p.pod))].filter(matches).slice(0, 20);
+  const groups = fleet.groups.map((one) => one.group).filter(matches);
+  const nodes = [...fleet.nodes.keys()].filter(matches).slice(0, 40);
+  const button = (kind) => (name) => el("li", {}, el("button", { type: "button", onclick: () => go(kind, name) },
+    el("small", { textContent: kind }), " ", soft(name)));
+  list.replaceChildren(...pods.map(button("pod")), ...groups.map(button("group")), ...nodes.map(button("node")));
+  if (!list.children.length) list.replaceChildren(note("No node, pod or group has this name."));
+}

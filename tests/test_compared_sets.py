@@ -1,0 +1,109 @@
+"""The set of GPUs of each bound pod beside the one that first fit would have taken on the same node."""
+
+from __future__ import annotations
+
+import asyncio
+
+from extender.console import DecisionHistory
+from extender.console.set_comparer import SetComparer
+from extender.diagnosis import ComparedSets
+from extender.diagnosis.compared_sets import GpuSet
+from extender.model import ObjectKey
+from extender.records import Bound
+from extender.scheduling import Decision, ScoredNode
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+
+PAIR = ComparedSets(("gpu-0",), (), GpuSet((0,), 0.0, False), GpuSet((0,), 0.0, False))
+
+
+async def bound(b: Berthing, name: str, count: int) -> ComparedSets:
+    b.cluster.apply(claim(name, count))
+    b.cluster.apply(pod(name, name))
+    await b.settled()
+    node = (await b.filter(name))["NodeNames"][0]
+    assert await b.bind(name, node) == ""
+
+    def compared() -> ComparedSets | None:
+        entry = b.console.history.newest(ObjectKey("default", name))
+        return entry.sets if entry is not None else None
+
+    return await eventually(compared, f"{name} is compared")
+
+
+async def test_first_fit_takes_the_first_devices_of_the_node() -> None:
+    async with berthing({"n": "a100-pcie-8-bridged"}) as b:
+        first = await bound(b, "first", 1)
+        assert first.chosen.gpus == first.first_fit.gpus == (first.chosen.gpus[0],)
+        sets = await bound(b, "pair", 2)
+        assert sets.names == tuple(f"gpu-{i}" for i in range(8))
+        assert sets.busy == first.chosen.gpus, "the GPUs of others, but not of the pod"
+        free = [i for i in range(8) if i not in sets.busy]
+        assert sets.first_fit.gpus == tuple(free[:2])
+        assert sets.chosen.is_joined
+        assert sets.chosen.gbps >= sets.first_fit.gbps > 0
+        assert len(sets.links) == 8 * 7 // 2
+        answer = (await b.client.get("/v1/explain/default/pair")).json()
+        decision = (await b.client.get("/v1/fleet")).json()["decisions"][0]
+        assert answer["sets"] == decision["sets"]
+        assert decision["sets"]["chosen"]["gpus"] == list(sets.chosen.gpus)
+
+
+async def test_claims_that_never_appear_do_not_delay_others() -> None:
+    async with berthing({"n": "t4-4"}) as b:
+        comparer = b.console.set_comparer
+        comparer.bound(decided("default/unknown", ("gpu.nvidia.com/n/absent",)))
+        sets = await bound(b, "several", 2)
+        assert sets.chosen == sets.first_fit
+        assert not sets.chosen.is_joined
+        assert (sets.links, sets.switch) == ("", ""), "no NVLinks"
+
+
+async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
+    async with berthing({"n": "dgx1-v100"}) as b:
+        await bound(b, "pair", 2)
+        entry, history = b.console.history.newest(ObjectKey("default", "pair")), DecisionHistory()
+        assert entry is not None
+        assert entry.decision is not None
+        record = Bound(entry.pod, entry.uid, entry.decision)
+        history.record_decision(record)
+        comparer = SetComparer(b.console.cache, b.console.cluster.evaluator, history, lambda: 0.0)
+        comparer.bound(record)
+        await bound(b, "later", 4)
+        task = asyncio.create_task(comparer.run(b.console.informers.listed))
+
+        def compared() -> ComparedSets | None:
+            found = history.entry(record.uid)
+            return found.sets if found is not None else None
+
+        later: ComparedSets = await eventually(compared, "pair is compared")
+        task.cancel()
+        assert later.busy == ()
+        assert later == entry.sets
+
+
+def decided(name: str, devices: tuple[str, ...]) -> Bound:
+    chosen = ScoredNode("n", 1.0, devices, 0.0, 0.0, "", ())
+    return Bound(ObjectKey(*name.split("/")), name, Decision("", chosen))
+
+
+async def test_decisions_beyond_the_queue_are_left_out() -> None:
+    async with berthing({"n": "t4-4"}) as b:
+        console = b.console
+        comparer = SetComparer(console.cache, console.cluster.evaluator, console.history, lambda: 0.0, waiting=2)
+        for number in range(5):
+            comparer.bound(decided(f"x/{number}", ("gpu.nvidia.com/n/gpu-0",)))
+        comparer.bound(decided("x/none", ()))
+        assert comparer.left_out == 3
+
+
+def test_a_comparison_counts_in_the_size_of_the_history() -> None:
+    history = DecisionHistory(limit_bytes=100_000)
+    for number in range(200):
+        history.record_decision(decided(f"x/{number}", ()))
+        history.record_sets(f"x/{number}", PAIR)
+        history.record_sets("dropped", PAIR)
+    kept = history.recent(999)
+    assert sum(entry.size for entry in kept) <= 100_000
+    assert all(entry.sets == PAIR for entry in kept)
+    assert 10 < len(kept) < 50

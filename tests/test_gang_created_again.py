@@ -1,0 +1,143 @@
+"""Members of a gang that terminate, or that have succeeded, while others of its pods wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from extender.cluster import Writer
+from extender.extension.bound_members import BoundMembers
+from extender.model import GroupKey, GroupSource
+from extender.scheduling import reserved_members
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing
+from tests.test_gangs import NO_ROOM, bind_all, delete, member, planned, reasons
+
+NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(6)}
+UNREAD = "waits until Berth has read which pods of group job run"
+KEY = GroupKey("default", GroupSource.BERTH, "job")
+
+
+def change(b: Berthing, name: str, part: str, **values: Any) -> None:
+    obj = b.cluster.store.get("pods", ("default", name))
+    assert obj is not None
+    b.cluster.store.put("pods", ("default", name), {**obj, part: {**obj.get(part, {}), **values}})
+
+
+async def _gets_a_node(b: Berthing, name: str) -> bool:
+    return bool((await b.filter(name))["NodeNames"])
+
+
+async def running(b: Berthing, *names: str) -> None:
+    for name in names:
+        member(b, name, minimum=4)
+    await b.settled()
+    assert await bind_all(b, await planned(b, *names)) == [""] * 4
+
+
+async def create_again(b: Berthing) -> None:
+    """The old pods terminate, and the new ones exist."""
+    await running(b, *(f"old{i}" for i in range(4)))
+    for i in range(4):
+        change(b, f"old{i}", "metadata", deletionTimestamp="2026-11-23T23:00:00Z")
+        member(b, f"new{i}", minimum=4)
+    await b.settled()
+
+
+async def test_a_gang_that_is_created_again_waits_for_room_for_all_while_the_old_pods_terminate() -> None:
+    async with berthing(NODES) as b:
+        await create_again(b)
+        touches = b.app.service.requeuer.touches
+        assert await reasons(b, "new0") == {UNREAD}
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        for i in range(4):
+            assert await reasons(b, f"new{i}") == {NO_ROOM}
+        for i in range(4):
+            delete(b, "pods", f"old{i}")
+            delete(b, "resourceclaims", f"old{i}-gpus")
+        await b.settled()
+        await eventually(lambda: _gets_a_node(b, "new0"), "the group is planned")
+        assert await bind_all(b, await planned(b, *(f"new{i}" for i in range(4)))) == [""] * 4
+
+
+async def test_members_that_terminate_never_count_again() -> None:
+    now, namespaces = [0.0], list[str]()
+
+    async def read(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
+        namespaces.append(namespace)
+        return {}
+
+    async with berthing(NODES) as b:
+        await create_again(b)
+        cache = b.app.service.cache
+        bound = BoundMembers(cache, read, lambda: now[0])
+        bound.want(KEY)
+        await bound.read_wanted(lambda _: None)
+        gone = {b.pod(f"old{i}")["metadata"]["uid"]: "" for i in range(4)}
+        for reads in (1, 2):
+            assert cache.snapshot().bound_members[KEY] == gone
+            assert len(namespaces) == reads
+            now[0] = bound.next_deadline
+            bound.expire()
+            assert cache.snapshot().bound_members[KEY] == gone, "until the next read"
+            await bound.read_wanted(lambda _: None)
+        for i in range(4):
+            delete(b, "pods", f"old{i}")
+            delete(b, "resourceclaims", f"old{i}-gpus")
+        await eventually(lambda: not reserved_members(KEY, cache.snapshot()), "the claims are gone")
+        now[0] = bound.next_deadline
+        bound.expire()
+        assert KEY not in cache.snapshot().bound_members
+
+
+async def test_a_further_member_of_a_running_gang_is_placed_after_the_read() -> None:
+    async with berthing(NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        member(b, "p4", minimum=4)
+        await b.settled()
+        touches = b.app.service.requeuer.touches
+        assert await reasons(b, "p4") == {UNREAD}
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        assert (await b.filter("p4"))["NodeNames"] == ["n4", "n5"]
+
+
+async def test_a_read_of_an_earlier_gang_does_not_count_for_a_new_one_of_its_name() -> None:
+    """The new gang begins within 30 s, with one pod. The pods that were read are gone, and so are their claims."""
+    async with berthing(NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        member(b, "p4", minimum=4)
+        await b.settled()
+        await reasons(b, "p4")
+        cache = b.app.service.cache
+        await eventually(lambda: len(cache.snapshot().bound_members.get(KEY, {})) == 4, "the running pods are read")
+        for i in range(5):
+            delete(b, "pods", f"p{i}")
+            delete(b, "resourceclaims", f"p{i}-gpus")
+        member(b, "new0", minimum=4)
+        await b.settled()
+        assert await reasons(b, "new0") == {"waits until at least 4 pods of group job and their claims exist"}
+
+
+async def test_a_replaced_pod_does_not_wait_for_a_member_that_has_succeeded() -> None:
+    async with berthing(NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        change(b, "p0", "status", phase="Succeeded")
+        delete(b, "resourceclaims", "p0-gpus")  # kube-controller-manager deallocates it
+        delete(b, "pods", "p3")
+        delete(b, "resourceclaims", "p3-gpus")
+        member(b, "again", minimum=4)
+        await b.settled()
+        touches = b.app.service.requeuer.touches
+        assert not (await b.filter("again"))["NodeNames"]
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        assert await bind_all(b, await planned(b, "again")) == [""]
+
+
+async def test_members_that_succeeded_before_do_not_count_for_a_new_gang() -> None:
+    async with berthing(NODES) as b:
+        await running(b, *(f"old{i}" for i in range(4)))
+        for i in range(4):
+            change(b, f"old{i}", "status", phase="Succeeded")
+            delete(b, "resourceclaims", f"old{i}-gpus")
+        await b.settled()
+        assert not await Writer(b.app.service.client).read_bound_members("default")

@@ -1,0 +1,107 @@
+"""The end of a plan: no member is bound alone afterwards, and the reasons are true."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
+
+LABEL = "scheduling.x-k8s.io/pod-group"
+GROUPS = {
+    "scheduling.x-k8s.io/v1alpha1": {"minMember": 3},
+    "scheduling.k8s.io/v1beta1": {"schedulingPolicy": {"gang": {"minCount": 3}}},
+}
+
+
+def pod_with_group(name: str, version: str) -> dict[str, Any]:
+    obj = pod(name, f"{name}-gpus")
+    if version.startswith("scheduling.x-k8s.io"):
+        obj["metadata"]["labels"] = {LABEL: "job"}
+    else:
+        obj["spec"]["schedulingGroup"] = {"podGroupName": "job"}
+    return obj
+
+
+def annotate(b: Berthing, name: str, notes: dict[str, str | None]) -> None:
+    change = {"metadata": {"annotations": notes}}
+    b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", name), change, "", strategic=False)
+
+
+async def ended(b: Berthing) -> None:
+    await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
+
+
+@pytest.mark.parametrize("version", GROUPS)
+async def test_a_late_bind_after_the_pod_group_was_deleted(version: str) -> None:
+    async with berthing(NODES) as b:
+        b.cluster.apply(
+            {"apiVersion": version, "kind": "PodGroup", "metadata": {"name": "job", "namespace": "default"}}
+            | {"spec": GROUPS[version]}
+        )
+        for i in range(3):
+            b.cluster.apply(claim(f"p{i}-gpus", 8))
+            b.cluster.apply(pod_with_group(f"p{i}", version))
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        b.cluster.api.registry.delete(RESOURCES[version.split("/", maxsplit=1)[0], "podgroups"], ("default", "job"))
+        delete(b, "pods", "p2")
+        await ended(b)
+        for name in ("p0", "p1"):
+            assert "has no plan for pod" in await b.bind(name, nodes[name])
+            assert not b.node_of(name)
+        assert not b.held()
+
+
+async def test_a_late_bind_after_another_minimum_ended_the_plan() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        first = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
+        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        for name in nodes:
+            annotate(b, name, {"berth.dev/group-min": "4"})
+        for bind in first:
+            assert "the minimum of group job is 4 now" in await bind
+        assert "group job has no plan for pod default/p2" in await b.bind("p2", nodes["p2"])
+        assert not any(b.node_of(name) for name in nodes)
+        assert not b.held()
+
+
+async def test_the_reason_after_a_bind_that_failed_does_not_blame_kube_scheduler() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            refused = method == "PATCH" and path.endswith("resourceclaims/p2-gpus/status")
+            return ApiError(403, "Forbidden", "no") if refused else None
+
+        b.cluster.api.intercept = refuse
+        assert all(await bind_all(b, nodes))
+        assert await reasons(b, "p0") == {"a bind of group job failed: the group is planned again after a pause"}
+
+
+@pytest.mark.parametrize(
+    "notes", [{"berth.dev/group": "other"}, {"berth.dev/group": None, "berth.dev/group-min": None}]
+)
+async def test_a_member_that_leaves_the_group_ends_the_plan(notes: dict[str, str | None]) -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        annotate(b, "p2", notes)
+        await ended(b)
+        assert "has no plan for pod" in await b.bind("p0", nodes["p0"])
+        assert not b.app.service.cache.reservations.holds

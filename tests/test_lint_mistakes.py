@@ -1,0 +1,119 @@
+"""`berth lint` finds mistakes that the schema of the API allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from extender.cli.main import commands
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice
+
+ROOT = Path(__file__).parents[1]
+app = commands()
+RUNNER = CliRunner()
+
+MISTAKES = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: two-same}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: gpu
+        exactly: {deviceClassName: gpu.nvidia.com, count: 2}
+      constraints: [{matchAttribute: gpu.nvidia.com/productName, requests: [gpu]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, annotations: {berth.dev/topology: required}}
+spec:
+  schedulerName: berth-scheduler
+  containers: [{name: c, image: pause, resources: {claims: [{name: gpu, request: gpu}]}}]
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: two-same}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("requests: [gpu]", "requests: [gpus]"), "error: .constraints[0].requests[0]: Invalid value: 'gpus'"),
+        (("deviceClassName: gpu.nvidia.com", "deviceClassName: nvidia.com/gpu"), "error: Invalid value: 'nvidia.com/"),
+        (("count: 2", "allocationMode: exactcount"), "error: Unsupported value: 'exactcount': supported values: All,"),
+        (("request: gpu}", "request: gpux}"), "error: claim gpu has no request gpux"),
+        (("{claims:", "{limits: {nvidia.com/gpu: 2}, claims:"), "warning: .limits: nvidia.com/gpu asks for GPUs of"),
+        (("Name: two-same", "Name: two-sames"), "warning: no ResourceClaimTemplate two-sames: did you mean two-same?"),
+        (("berth-scheduler", "berth"), "warning: the pod names scheduler berth: did you mean berth-scheduler?"),
+        (("schedulerName: berth-scheduler", ""), "warning: names no scheduler: write schedulerName: berth-scheduler"),
+        (("berth-scheduler", "kueue"), "warning: .schedulerName: names scheduler kueue"),
+    ],
+)
+def test_mistakes_that_the_schema_allows(tmp_path: Path, change: tuple[str, str], words: str) -> None:
+    path = tmp_path / "mistakes.yaml"
+    path.write_text(MISTAKES)
+    assert RUNNER.invoke(app, ["lint", str(path)]).output == "0 findings\n"
+    path.write_text(MISTAKES.replace(*change))
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    position = 0
+    for part in words.split(": "):
+        position = result.output.find(part, position)
+        assert position >= 0, (part, result.output)
+    assert result.output.endswith("1 finding\n"), result.output
+    assert result.exit_code == (words.startswith("error"))
+
+
+CLASSIC = """
+apiVersion: resource.k8s.io/v1alpha2
+kind: ResourceClaimTemplate
+metadata: {name: gpus}
+spec:
+  spec:
+    resourceClassName: gpu.nvidia.com
+    parametersRef: {kind: GpuClaimParameters, name: four}
+---
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: gpu, deviceClassName: gpu.nvidia.com}]}}
+"""
+
+
+def test_fix_marks_what_it_corrects_and_keeps_the_version_of_what_it_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text(CLASSIC)
+    result = RUNNER.invoke(app, ["lint", "--fix", str(path)])
+    versions = [obj["apiVersion"] for obj in yaml.safe_load_all(result.stdout)]
+    assert versions == ["resource.k8s.io/v1alpha2", "resource.k8s.io/v1"]
+    told = [line for line in result.stderr.splitlines() if "correction:" not in line]
+    assert [line.partition(":")[0] for line in told[:-1]] == ["error", "error", "error", "fixed", "fixed"]
+    assert told[-1] == "5 findings, 2 fixed, 3 left"
+
+
+def test_berths_own_class_matches_nothing_by_design(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    own = yaml.safe_load((ROOT / "manifests" / "base" / "marker-class.yaml").read_text())
+    path.write_text(yaml.safe_dump_all([own, gpu_slice("n", carried_machines()["t4-4"])]))
+    assert RUNNER.invoke(app, ["lint", str(path)]).output == "0 findings\n"
+
+
+@pytest.mark.parametrize(("word", "operator"), [("and", "&&"), ("or", "||")])
+@pytest.mark.parametrize("expression", ["true {} false", "(true {} false)"])
+def test_words_of_other_languages_get_the_operator(word: str, operator: str, expression: str) -> None:
+    result = RUNNER.invoke(app, ["select", expression.format(word)])
+    assert f": write {operator}, not {word}" in str(result.exception)
+
+
+def test_every_faulty_annotation_of_a_group_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    notes = (
+        "berth.dev/group: g, berth.dev/group-min: 2, berth.dev/group-timeout: 5 minutes, berth.dev/group-topology: x"
+    )
+    path.write_text(MISTAKES.replace("{berth.dev/topology: required}", f"{{{notes}}}"))
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert result.output.endswith("3 findings\n"), result.output
+    for name in ("group-min]: must be a string", "group-timeout: '5 minutes'", "group-topology: 'x'"):
+        assert f"berth.dev/{name}" in result.output

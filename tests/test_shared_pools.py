@@ -1,0 +1,287 @@
+"""Pools that many nodes reach: a change of their use or of their rules gives what a new cache would have built."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.allocation import Features, NodeInfo
+from extender.cache import ClusterCache
+from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.node_info_builder import NodeInfoBuilder
+from extender.cache.object_index import ObjectIndex
+from extender.model import DeviceId, Node, PoolKey, Result, Taint, TaintRule, from_int
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.wire import SliceDecoder, decode_node
+
+NET, GPU = "net.example.com", "gpu.nvidia.com"
+KINDS = ("t4-4", "t4-4", "dgx1-v100", "t4-4", "dgx1-v100", "t4-4")
+SELECTOR = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "side", "operator": "In", "values": ["left"]}]}]}
+# Every node reaches "all", the nodes with an even number reach "left", and "counted" has shared counters.
+SHARED = ("all", "left", "counted")
+
+
+def shared_slices() -> list[dict[str, Any]]:
+    plain = [{"name": f"d{i}"} for i in range(3)]
+    partial = {"name": "part", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80"}}}
+    consumes = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]
+    counting = [{"name": f"d{i}", "consumesCounters": consumes} for i in range(3)]
+    counters = [{"name": "s", "counters": {"c": {"value": "2"}}}]
+    return [
+        slice_object("all", allNodes=True, devices=[*plain, partial]),
+        slice_object("left", nodeSelector=SELECTOR, devices=plain),
+        slice_object("counted", 2, allNodes=True, devices=counting),
+        slice_object("counted", 2, "counters", allNodes=True, sharedCounters=counters),
+    ]
+
+
+def slice_object(pool: str, count: int = 1, suffix: str = "devices", **spec: Any) -> dict[str, Any]:
+    about = {"driver": NET, "pool": {"name": pool, "generation": 1, "resourceSliceCount": count}}
+    return {"metadata": {"name": f"{pool}-{suffix}"}, "spec": {**about, **spec}}
+
+
+class CountingBuilder(NodeInfoBuilder):
+    """Counts the NodeInfos that it builds. The next `failures` builds fail."""
+
+    def __init__(self) -> None:
+        super().__init__(Features())
+        self.built: Counter[str] = Counter()
+        self.failures = 0
+
+    def build(
+        self,
+        node: Node,
+        store: ObjectIndex,
+        allocated_devices: AllocatedDevices,
+        previous: NodeInfo | None,
+        *,
+        only_use: bool,
+    ) -> NodeInfo:
+        self.built[node.name] += 1
+        if self.failures:
+            self.failures -= 1
+            raise ValueError("broken")
+        return super().build(node, store, allocated_devices, previous, only_use=only_use)
+
+
+def filled(builder: NodeInfoBuilder | None = None) -> ClusterCache:
+    cache, decoder, machines = ClusterCache(builder=builder), SliceDecoder(), carried_machines()
+    objects = shared_slices()
+    for number, kind in enumerate(KINDS):
+        name, labels = f"n{number}", {"side": "left" if number % 2 == 0 else "right"}
+        cache.apply_node(name, decode_node(node_object(name, machines[kind], labels)))
+        objects += [gpu_slice(name, machines[kind]), fabric_slice(name, machines[kind])]
+    for slice_ in map(decoder.decode, objects):
+        cache.apply_slice(slice_.name, slice_)
+    return cache
+
+
+def described(cache: ClusterCache) -> dict[str, Any]:
+    """What a NodeInfo says about each node, and the nodes with which it shares its state."""
+    found = {}
+    for name, info in cache.snapshot().node_infos.items():
+        pools = info.inventory.pools
+        found[name] = (
+            [place.device for place in info.inventory.places],
+            {pool.key: info.allocated_state.pools[pool.key] for pool in pools},
+            {pool.key: dict(info.allocated_state.counters(pool)) for pool in pools},
+            (info.busy, info.held, info.drift, dict(info.overuse), info.fabric, info.gpu_bits, info.troubled),
+            tuple(info.state.names),
+        )
+    return found
+
+
+devices = st.one_of(
+    st.builds(
+        lambda pool, device: Result("r", DeviceId(NET, pool, device)),
+        st.sampled_from(SHARED),
+        st.sampled_from(["d0", "d1", "d2"]),
+    ),
+    st.builds(
+        lambda amount: Result(
+            "r", DeviceId(NET, "all", "part"), share_id=f"s{amount}", consumed={"memory": from_int(amount)}
+        ),
+        st.integers(1, 40),
+    ),
+    st.builds(lambda node: Result("r", DeviceId(GPU, f"n{node}", "gpu-1")), st.integers(0, 5)),
+)
+rules = st.builds(
+    lambda driver, pool, device, effect: TaintRule(
+        "rule", Taint("k", "v", effect), driver, pool, device, selective=bool(driver or pool or device)
+    ),
+    st.sampled_from(["", NET, GPU]),
+    st.sampled_from(["", "all", "left", "n1"]),
+    st.sampled_from(["", "d1", "gpu-0"]),
+    st.sampled_from(["NoSchedule", "None"]),
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("hold"), st.integers(0, 3), st.lists(devices, min_size=1, max_size=3)),
+        st.tuples(st.just("assume"), st.integers(0, 3), st.lists(devices, min_size=1, max_size=3)),
+        st.tuples(st.just("rule"), st.integers(0, 1), st.none() | rules),
+        st.tuples(st.just("slice"), st.integers(0, 3), st.booleans()),
+    ),
+    max_size=8,
+)
+
+
+def apply(cache: ClusterCache, step: tuple[str, int, Any]) -> None:
+    kind, number, value = step
+    uid = f"{kind}-{number}"
+    match kind:
+        case "hold":
+            cache.release(uid)
+            cache.hold(uid, uid, "n0", tuple(value), 10.0)
+        case "assume":
+            cache.forget(uid)
+            cache.assume(uid, uid, "n0", tuple(value))
+        case "rule":
+            cache.apply_rule(uid, value)
+        case "slice":
+            found = SliceDecoder().decode(shared_slices()[number])
+            cache.apply_slice(found.name, found if value else None)
+
+
+@given(steps)
+def test_many_changes_give_what_a_new_cache_would_have_built(sequence: list[tuple[str, int, Any]]) -> None:
+    followed, late = filled(), filled()
+    for step in sequence:
+        apply(followed, step)
+        followed.snapshot()
+        apply(late, step)
+    assert described(followed) == described(late)
+
+
+def hold(cache: ClusterCache, pool: str, device: str) -> None:
+    cache.hold(device, device, "n0", (Result("r", DeviceId(NET, pool, device)),), 10.0)
+
+
+def test_a_claim_on_a_shared_pool_is_computed_once_for_each_state() -> None:
+    builder = CountingBuilder()
+    cache = filled(builder)
+    version = cache.snapshot().version
+    builder.built.clear()
+    hold(cache, "all", "d0")
+    after = cache.snapshot()
+    assert sorted(after.changed_since(version) or ()) == [f"n{number}" for number in range(6)]
+    assert all(info.busy.bit_count() == info.held.bit_count() == 1 for info in after.node_infos.values())
+    assert builder.built.total() == len(after.states) == 3, "six nodes in three states"
+
+
+def test_only_nodes_that_reach_a_pool_change_with_its_use() -> None:
+    cache = filled()
+    version = cache.snapshot().version
+    hold(cache, "left", "d0")
+    assert sorted(cache.snapshot().changed_since(version) or ()) == ["n0", "n2", "n4"]
+
+
+def test_a_node_whose_build_fails_teaches_its_state_nothing() -> None:
+    builder = CountingBuilder()
+    cache = filled(builder)
+    cache.snapshot()
+    builder.failures = 1
+    hold(cache, "all", "d0")
+    infos = cache.snapshot().node_infos
+    assert {name for name, info in infos.items() if not info.busy} == cache.failed_nodes.keys()
+    assert len(cache.failed_nodes) == 1
+    hold(cache, "all", "d1")
+    assert [info.busy.bit_count() for info in cache.snapshot().node_infos.values()] == [2] * 6
+
+
+def two_nodes(*slices: dict[str, Any]) -> ClusterCache:
+    cache, decoder = ClusterCache(), SliceDecoder()
+    for name, side in (("a", "left"), ("b", "right")):
+        cache.apply_node(name, decode_node({"metadata": {"name": name, "labels": {"side": side}}}))
+    for slice_ in map(decoder.decode, slices):
+        cache.apply_slice(slice_.name, slice_)
+    return cache
+
+
+def test_nodes_in_one_state_may_see_other_slices_of_the_pool() -> None:
+    other = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "side", "operator": "In", "values": ["right"]}]}]}
+    cache = two_nodes(
+        slice_object("split", 2, "left", nodeSelector=SELECTOR, devices=[{"name": "l0"}]),
+        slice_object("split", 2, "right", nodeSelector=other, devices=[{"name": "r0"}]),
+    )
+    infos = cache.snapshot().node_infos
+    assert infos["a"].state is infos["b"].state
+    hold(cache, "split", "r0")
+    assert {name: info.busy for name, info in cache.snapshot().node_infos.items()} == {"a": 0, "b": 1}
+
+
+def test_nodes_in_one_state_may_report_other_memory_of_a_shared_gpu() -> None:
+    """While a claim has the GPU, its memory in use says nothing. Afterwards one node reports a use without a claim."""
+    gpu = {"name": "d0", "attributes": {"gpu.nvidia.com/uuid": {"string": "GPU-x"}}}
+
+    def agent(node: str, free: int) -> dict[str, Any]:
+        numbers = {"memoryTotalMiB": 80_000, "memoryFreeMiB": free, "memoryReservedMiB": 0}
+        attributes = {"uuid": {"string": "GPU-x"}, **{name: {"int": value} for name, value in numbers.items()}}
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "fabric.berth.dev", "nodeName": node, "pool": pool}
+        return {
+            "metadata": {"name": f"agent-{node}"},
+            "spec": {**spec, "devices": [{"name": "gpu-0", "attributes": attributes}]},
+        }
+
+    cache = two_nodes(slice_object("all", allNodes=True, devices=[gpu]), agent("a", 10_000), agent("b", 80_000))
+    hold(cache, "all", "d0")
+    infos = cache.snapshot().node_infos
+    assert infos["a"].state is infos["b"].state
+    cache.release("d0")
+    infos = cache.snapshot().node_infos
+    assert {name: (info.drift, tuple(info.state.names)) for name, info in infos.items()} == {
+        "a": (1, ("a",)),
+        "b": (0, ("b",)),
+    }
+
+
+def test_a_rule_for_one_pool_changes_the_nodes_of_that_pool() -> None:
+    cache = filled()
+    for pool, changed in (("n1", ["n1"]), ("left", ["n0", "n2", "n4"]), ("nowhere", [])):
+        version = cache.snapshot().version
+        for rule in (TaintRule("r", Taint("k"), pool=pool), None):
+            cache.apply_rule("r", rule)
+            marked = set(cache.snapshot().changed_since(version) or ())
+            tainted = {
+                name
+                for name, info in cache.snapshot().node_infos.items()
+                if any(place.device.taints for place in info.inventory.places)
+            }
+            assert tainted == (set(changed) if rule is not None else set())
+            assert marked >= set(changed)
+
+
+def test_a_slice_that_moves_to_another_pool_is_found_by_the_rules_of_that_pool() -> None:
+    cache = filled()
+    moved = slice_object("new", suffix="x", allNodes=True, devices=[{"name": "d0"}])
+    moved["metadata"]["name"] = "all-devices"
+    found = SliceDecoder().decode(moved)
+    cache.apply_slice(found.name, found)
+    cache.apply_rule("old", TaintRule("old", Taint("old"), pool="all"))
+    cache.apply_rule("new", TaintRule("new", Taint("new"), pool="new"))
+    (device,) = cache.store.pools[PoolKey(NET, "new")]["all-devices"].devices
+    assert [taint.key for taint in device.taints] == ["new"]
+
+
+def test_an_agent_is_not_believed_any_more_if_another_driver_publishes_its_gpu() -> None:
+    """A new slice for all nodes changes no GPU. So a node keeps its fabric, but only if nobody contradicts it."""
+    cache = filled()
+    fabric = cache.snapshot().node_infos["n0"].fabric
+    assert fabric is not None
+    stolen = {"name": "d0", "attributes": {"gpu.nvidia.com/uuid": {"string": fabric.gpus[0].uuid}}}
+    for number, devices in enumerate(([{"name": "d0"}], [stolen])):
+        objects = [
+            slice_object("n5", suffix=f"x{number}", nodeName="n5", devices=devices),
+            slice_object(f"more-{number}", allNodes=True, devices=[{"name": "d0"}]),
+        ]
+        for slice_ in map(SliceDecoder().decode, objects):
+            cache.apply_slice(slice_.name, slice_)
+        now = cache.snapshot().node_infos["n0"].fabric
+        assert (now is fabric) is (number == 0)
+    assert now is not None
+    assert now.source is not fabric.source
+    assert "published by the driver of node n5" in " ".join(cache.agent_problems["n0"])
