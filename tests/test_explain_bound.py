@@ -70,8 +70,12 @@ async def test_a_bound_pod_without_devices_is_explained() -> None:
         assert found["sentence"] == (
             "pod default/plain requests no devices: Berth accepts all nodes; the pod is bound to node n1"
         )
-        reply = await b.client.get("/v1/explain/default/foreign")
-        assert reply.status_code == 404, "it has devices, and no decision about it is remembered"
+        found = await why(b, "foreign")
+        assert found["outcome"] == "bound"
+        assert found["sentence"] == (
+            "pod default/foreign is bound to n1, without a decision of Berth: "
+            "its claims were allocated before, or another scheduler bound it"
+        )
 
 
 async def test_the_example_without_devices_is_no_failure(tmp_path: Path) -> None:

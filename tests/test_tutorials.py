@@ -141,7 +141,8 @@ def _not_placed(kubectl: Kubectl, words: list[str]) -> str:
     return text if "NotPlaced" in text else ""
 
 
-_WITHOUT_RECORD = ": score "  # of an explanation by the pod's annotation alone, before the console has the record
+# In explanations by the pod's object alone, before the console has the record.
+_WITHOUT_RECORD = (": score ", "without a decision of Berth")
 
 
 def follow(page: Path, run: Run, kubectl: Kubectl) -> dict[str, list[str]]:
@@ -155,7 +156,7 @@ def follow(page: Path, run: Run, kubectl: Kubectl) -> dict[str, list[str]]:
             out = kubectl(words[1:])
         elif words[0] == "berth":
             code, out, errors = berth(words[1:], {"BERTH_SERVER": run.page})
-            while _WITHOUT_RECORD in out:
+            while any(words in out for words in _WITHOUT_RECORD):
                 code, out, errors = berth(words[1:], {"BERTH_SERVER": run.page})
             assert code == 0 or (code == 1 and WAIT.match(command)), (command, out + errors)
         else:

@@ -227,9 +227,7 @@ class Explainer:
         return [{**to_json(group), "remembered_since": self._history.since} for group in groups]
 
     async def _read(self, key: ObjectKey) -> Json:
-        """Explain a pod that neither cache nor history has, from its object: a bound pod without devices, or the
-        decision in the pod's annotation. Raises UnknownPod.
-        """
+        """Explain a pod that neither cache nor history has, from its object, if it is bound. Raises UnknownPod."""
         since = f" since {self._history.since}" if self._history.since else ""
         unknown = UnknownPod(
             f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}"
@@ -243,10 +241,13 @@ class Explainer:
         note = pod.annotations.get(DECISION_ANNOTATION)
         if note is not None:
             outcome, sentence = "bound", f"pod {key} was bound to {pod.node_name or '?'}: {note}"
-        elif pod.node_name and isinstance(requirements_of(pod, self._cache.snapshot(), self._policy.policy), Skip):
-            outcome, sentence = "not-ours", f"{no_devices(pod)}; the pod is bound to node {pod.node_name}"
-        else:
+        elif not pod.node_name:
             raise unknown
+        elif isinstance(requirements_of(pod, self._cache.snapshot(), self._policy.policy), Skip):
+            outcome, sentence = "not-ours", f"{no_devices(pod)}; the pod is bound to node {pod.node_name}"
+        else:  # no annotation is written if all claims were allocated before
+            why = "its claims were allocated before, or another scheduler bound it"
+            outcome, sentence = "bound", f"pod {key} is bound to {pod.node_name}, without a decision of Berth: {why}"
         told = {"remembered_since": self._history.since, "gang": _group_named_by(pod)}
         return {"pod": str(key), "outcome": outcome, "sentence": sentence, **told}
 

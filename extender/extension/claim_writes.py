@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from extender.extension.binding_cycle import (
     same_writer,
     unchanged,
 )
+from extender.extension.live_reads import LANDING_SECONDS
 from extender.extension.rollback import Compensations
 from extender.extension.shared_claims import SharedClaims
 from extender.extension.special_claims import SpecialClaims
@@ -24,6 +25,7 @@ from extender.scheduling import PodRequirements
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1
+_FRESH_SECONDS = LANDING_SECONDS / 2  # so long a reservation counts without another read
 
 Planned = list[tuple[Claim, Allocation]]
 
@@ -55,7 +57,16 @@ class ClaimWrites:
                 claims.append(await self._allocate(cycle, claim, stamped, group))
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
-    async def still_reserved(self, cycle: BindingCycle, claims: list[Claim]) -> None:
+    async def confirm_reservations(self, cycle: BindingCycle, allocated: Iterable[Claim]) -> None:
+        """Read the claims that a slow bind only reserved. Raises BindError if the reservation of one was removed.
+
+        Another process that had the same pod to bind may have removed it, and have looked for a Binding that was not
+        sent yet (`Compensations.of_reservation`).
+        """
+        if asyncio.get_running_loop().time() - cycle.started > _FRESH_SECONDS:
+            await self.still_reserved(cycle, [claim for claim in allocated if not cycle.is_of_group(claim)])
+
+    async def still_reserved(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
         """Read the claims. Raises BindError if the allocation, the reservation or the mark of one has changed."""
         for claim in claims:
             await self._check(claim, cycle.consumer(claim))

@@ -108,13 +108,31 @@ class Compensations:
                 return  # the claim was deleted, and a new claim has its name
 
     async def _unreserve(self, cycle: BindingCycle, claim: Claim) -> None:
-        if not await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
-            await self._writer.unreserve(claim, cycle.pod.uid)
+        """Remove the reservation of the pod, or of its PodGroup.
+
+        Another process may bind the pod with the same reservation, and write nothing to the claim. The wait gives the
+        API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
+        Binding later has read the claim before (`ClaimWrites.confirm_reservations`).
+        """
+        pod, consumer = cycle.pod, cycle.consumer(claim)
+        if await is_bound(self._writer, pod.key, pod.uid):
+            return
+        await self._writer.unreserve(claim, consumer.uid)
+        await asyncio.sleep(LANDING_SECONDS)
+        for _ in range(_TRIES):
+            try:
+                fresh = await self._writer.read_claim(claim.key)
+                same = fresh.uid == claim.uid and fresh.allocation == claim.allocation
+                if same and await is_bound(self._writer, pod.key, pod.uid):
+                    await self._writer.reserve(fresh, [consumer])
+                return
+            except (Conflict, Unavailable, TooMany):
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _end(self, cycle: BindingCycle, claim: Claim) -> None:
         consumer_uid = cycle.consumer(claim).uid
         if not _is_alone(claim, consumer_uid):
-            await self._writer.unreserve(claim, consumer_uid)
+            await self._unreserve(cycle, claim)
         elif cycle.is_of_group(claim):
             await deallocate_unused(self._writer, claim)  # a member may have been bound before the devices were lost
         else:
