@@ -139,8 +139,8 @@ class Writer:
         return await self._status(claim, {"allocation": None, "reservedFor": None, "devices": None})
 
     async def unreserve(self, claim: Claim, pod_uid: str) -> None:
-        """Remove a pod's reservation; guarded by the claim's UID only, so other changes do not conflict."""
-        body = {"metadata": {"uid": claim.uid}, "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
+        """Remove a pod's reservation."""
+        body = {"metadata": _guard(claim), "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
         await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
 
     async def bind_pod(self, key: ObjectKey, uid: str, node: str, annotations: dict[str, str]) -> None:
