@@ -68,6 +68,41 @@ async def test_a_failed_bind_leaves_the_reservation_of_an_allocated_claim_to_the
         assert reserved_for(a) == ["first", "p"]
 
 
+async def test_an_undo_whose_reply_was_lost_looks_for_the_binding_too() -> None:
+    async with replicas(NODES) as ((a, b), (_, gate)):
+        a.cluster.apply(claim("c"))
+        await create(a, b, "first")
+        assert await a.bind("first", "n1") == ""
+        await create(a, b, "p")
+        gate.close()
+        sent, go_on, lost = 0, asyncio.Event(), False
+        slow = asyncio.create_task(a.bind("p", "n1"))
+
+        async def meanwhile(_: str, path: str) -> ApiError | None:
+            nonlocal sent
+            if path.endswith("/binding"):
+                sent += 1
+                if sent == 2:
+                    return NO
+                await go_on.wait()
+            return None
+
+        async def lose(method: str, path: str) -> ApiError | None:
+            nonlocal lost
+            if lost or sent < 2 or method != "PATCH" or not path.endswith("/c/status"):
+                return None
+            lost = True
+            go_on.set()
+            assert await slow == ""
+            return ApiError(502, "BadGateway", "the reply was lost")
+
+        a.cluster.api.intercept, a.cluster.api.intercept_reply = meanwhile, lose
+        await eventually(lambda: sent == 1)
+        assert "no" in await b.bind("p", "n1")
+        assert lost
+        assert reserved_for(a) == ["first", "p"]
+
+
 async def test_a_failed_bind_leaves_the_reservation_that_it_allocated_to_the_other_replica() -> None:
     """One replica allocated the claim for the pod, and another pod reserved it. The Binding is refused, and the other
     replica binds the pod after the first has read that the pod is not bound."""

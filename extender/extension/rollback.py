@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 from extender.cluster import Conflict, TooMany, Unavailable, Writer
@@ -121,13 +122,14 @@ class Compensations:
             await _retried(partial(self._restore_reservation, cycle, known))
 
     async def _remove_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
-        """Returns whether this removed it. With another allocation or mark, another process relies on it: it stays."""
+        """Returns whether this may have removed it. With another allocation or mark, another process relies on it."""
         pod, uid = cycle.pod, cycle.consumer(known).uid
         fresh = await self._writer.read_claim(known.key)
         same = (fresh.uid, fresh.allocation, fresh.writer) == (known.uid, known.allocation, known.writer)
         if not same or not fresh.is_reserved_for(uid) or await is_bound(self._writer, pod.key, pod.uid):
             return False
-        await self._writer.unreserve(fresh, uid)
+        with suppress(Unavailable):  # the reply is lost, the write may be stored
+            await self._writer.unreserve(fresh, uid)
         return True
 
     async def _restore_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
