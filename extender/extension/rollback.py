@@ -111,7 +111,7 @@ class Compensations:
                 return  # the claim was deleted, and a new claim has its name
 
     async def _unreserve(self, cycle: BindingCycle, known: Claim) -> None:
-        """Remove the reservation of the pod, or of its PodGroup, from this allocation of the claim.
+        """Remove the reservation of the pod, or of its PodGroup, from this allocation of the claim. The last one ends it.
 
         Another process may bind the pod with the same reservation, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
@@ -119,7 +119,7 @@ class Compensations:
         """
         if await _retried(partial(self._remove_reservation, cycle, known)):
             await asyncio.sleep(LANDING_SECONDS)
-            await _retried(partial(self._restore_reservation, cycle, known))
+            await _retried(partial(self._finish_removal, cycle, known))
 
     async def _remove_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
         """Returns whether this may have removed it. With another allocation or mark, another process relies on it."""
@@ -132,14 +132,20 @@ class Compensations:
             await self._writer.unreserve(fresh, uid)
         return True
 
-    async def _restore_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
-        """Reserve the claim again if the pod is bound by now. Returns whether it is."""
+    async def _finish_removal(self, cycle: BindingCycle, known: Claim) -> bool:
+        """Reserve the claim again if the pod is bound by now. Returns whether it is.
+
+        If not, end an allocation of this process that no pod has reserved: the bind that wrote it left it to this one.
+        """
         fresh = await self._writer.read_claim(known.key)
-        same = (fresh.uid, fresh.allocation) == (known.uid, known.allocation)
-        if not same or not await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
+        if (fresh.uid, fresh.allocation) != (known.uid, known.allocation):
             return False
-        await self._writer.reserve(fresh, [cycle.consumer(known)])
-        return True
+        if await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
+            await self._writer.reserve(fresh, [cycle.consumer(known)])
+            return True
+        if fresh.writer == self._writer.identity and not fresh.reserved_for and not cycle.is_of_group(fresh):
+            await self._writer.deallocate(fresh)
+        return False
 
     async def _end(self, cycle: BindingCycle, claim: Claim) -> None:
         consumer_uid = cycle.consumer(claim).uid
