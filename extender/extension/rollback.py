@@ -111,7 +111,7 @@ class Compensations:
                 return  # the claim was deleted, and a new claim has its name
 
     async def _unreserve(self, cycle: BindingCycle, known: Claim) -> None:
-        """Remove the reservation of the pod, or of its PodGroup, from this allocation of the claim. The last one ends it.
+        """Remove the reservation of the pod, or of its PodGroup, from this allocation; the last one ends it.
 
         Another process may bind the pod with the same reservation, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
