@@ -338,14 +338,13 @@ class GangScheduler:
             return forming if pod.uid not in forming.left else None
         if forming is not None and forming.runs:
             return None
-        if forming is not None:
-            raise BindError(str(Reason(Code.GANG_FORMING, (membership.key.name,))))
         problem = self._checks.problem(pod, membership)
-        if problem is not None:
-            raise BindError(str(problem))
-        if self._missing(membership) > 0:
-            raise BindError(f"group {membership.key.name} has no plan for pod {pod.key} any more")
-        return None
+        if forming is not None:
+            problem = Reason(Code.GANG_FORMING, (membership.key.name,))
+        if problem is None and self._missing(membership) <= 0:
+            return None
+        why = f": {problem}" if problem is not None else " any more"
+        raise BindError(f"group {membership.key.name} has no plan for pod {pod.key}{why}")
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
         """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.
