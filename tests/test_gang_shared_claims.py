@@ -76,3 +76,31 @@ async def test_the_last_member_to_leave_takes_back_the_shared_claim() -> None:
         b.cluster.api.intercept = None
         assert reserved(b) == {}
         assert b.held() == []
+
+
+async def test_many_members_that_undo_their_binds_at_once_leave_no_reservation() -> None:
+    """Each removal outdates the resourceVersion that the others have read."""
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        names = [f"m{i}" for i in range(32)]
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": "32"}
+        for name in ("shared", "last"):
+            b.cluster.apply(claim(name))
+        for name in names:
+            b.cluster.apply(pod(name, "shared", *(["last"] if name == names[-1] else []), annotations=notes))
+        await b.settled()
+        nodes = await planned(b, *names)
+        forming = next(iter(b.app.service.gangs.forming.values()))
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            if method != "PATCH" or not path.endswith("resourceclaims/last/status"):
+                return None
+            await eventually(lambda: len(forming.written) == len(names) - 1, "the others wait")
+            return ApiError(403, "Forbidden", "no")
+
+        b.cluster.api.intercept = refuse
+        others = asyncio.create_task(bind_all(b, {name: nodes[name] for name in names[:-1]}))
+        await eventually(lambda: len(forming.arrived) == len(names) - 1, "the last one binds last")
+        assert await b.bind(names[-1], nodes[names[-1]])
+        assert all(await others)
+        assert reserved(b) == {}
+        assert b.held() == []

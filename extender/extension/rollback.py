@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from weakref import WeakValueDictionary
 
 from extender.cluster import Conflict, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost
@@ -28,6 +29,7 @@ class Compensations:
     def __init__(self, writer: Writer, special: SpecialClaims) -> None:
         self._writer = writer
         self._special = special
+        self._removals: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by UID of the claim
 
     async def of_special_claim(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
         """Deallocate and delete the special claim that the bind created."""
@@ -117,7 +119,10 @@ class Compensations:
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
         Binding later has read the claim before (`ClaimWrites.confirm_reservations`).
         """
-        if await _retried(partial(self._remove_reservation, cycle, known)):
+        # A gang undoes its binds at once, and each removal outdates the resourceVersion that the others have read.
+        async with self._removals.setdefault(known.uid, asyncio.Lock()):
+            is_removed = await _retried(partial(self._remove_reservation, cycle, known))
+        if is_removed:
             await asyncio.sleep(LANDING_SECONDS)
             await _retried(partial(self._finish_removal, cycle, known))
 
