@@ -25,10 +25,11 @@ from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
+from extender.manifests import hypothetical
 from extender.model import ObjectKey, WireError, counted, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import Evaluator, runner_up_text
-from extender.wire import Json, hypothetical
+from extender.wire import Json
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking

@@ -15,8 +15,9 @@ from extender.api_schema import (
     kinds_like,
 )
 from extender.cli.lint_finding import LintFinding, did_you_mean
+from extender.manifests import PodTemplate
 from extender.model import WireError, shown
-from extender.wire import Json, PodTemplate
+from extender.wire import Json
 
 _SECRET = ("Secret", "ConfigMap")  # no message may quote their values
 _FEW = 8  # fields of an object that a message lists

@@ -28,6 +28,7 @@ from extender.diagnosis import (
     other_scheduler,
     without_own_holds,
 )
+from extender.manifests import Hypothetical
 from extender.model import (
     DECISION_ANNOTATION,
     BerthError,
@@ -51,7 +52,7 @@ from extender.scheduling import (
     Skip,
     requirements_of,
 )
-from extender.wire import Hypothetical, Json, decode_pod
+from extender.wire import Json, decode_pod
 
 WORK_SECONDS = 2.0  # of one explanation
 _RANKINGS_BYTES = 32 << 20

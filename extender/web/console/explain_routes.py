@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.console import Console, TooManyQuestions, UnknownGroup, UnknownPod
 from extender.diagnosis import Scenario, devices_of
+from extender.manifests import Hypothetical, hypothetical
 from extender.model import BerthError, ObjectKey, WireError, shown
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
-from extender.wire import Hypothetical, Json, hypothetical, json_value
+from extender.wire import Json, json_value
 
 _MAX_BODY = 1024 * 1024  # bytes; etcd stores objects of at most 1.5 MiB
 _MOST_PODS = 200  # of one question; the explanation of a pod has about 3 KB

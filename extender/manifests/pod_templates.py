@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from extender.model import GroupSource
-from extender.wire.fields import Json, get, many
-from extender.wire.pod_groups import leader_worker_set_marks
+from extender.wire import Json, get, leader_worker_set_marks, many
 
 _MOST_TEMPLATES = 1000  # of one object; a JobSet has a few
 

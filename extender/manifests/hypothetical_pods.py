@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from extender.manifests.object_lists import checked
+from extender.manifests.pod_templates import pod_templates
 from extender.model import Claim, GroupKey, GroupPolicy, Membership, Pod, WireError, one_line
-from extender.wire.core import decode_pod
-from extender.wire.fields import Json, get
-from extender.wire.object_lists import checked
-from extender.wire.pod_groups import group_policy_of
-from extender.wire.pod_templates import pod_templates
-from extender.wire.resource_claims import decode_claim
+from extender.wire import Json, decode_claim, decode_pod, get, group_policy_of
 
 _HYPOTHETICAL_UID = "imagined"
 
