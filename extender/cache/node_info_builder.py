@@ -197,7 +197,10 @@ class NodeInfoBuilder:
             hardware_class = self._hardware_class(found, fabric, gpu_bits, partitions)
             seen = (
                 hardware_class,
-                tuple((place.id.driver, *place.device.attributes.without_identity()) for place in found.places),
+                tuple(
+                    (pool_device.id.driver, *pool_device.device.attributes.without_identity())
+                    for pool_device in found.devices
+                ),
             )
             attribute_class = _interned(self._attribute_classes, seen)
             if known is not None and known.inventory is not found:
@@ -245,7 +248,7 @@ class NodeInfoBuilder:
     def _hardware_class(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
     ) -> Interned:
-        shape = tuple(_kind(place.device, place.pool) for place in found.places)
+        shape = tuple(_kind(pool_device.device, pool_device.pool) for pool_device in found.devices)
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
@@ -263,7 +266,7 @@ def _amounts(pool: Pool) -> bytes:
 
 def _whole_gpus(found: Inventory) -> dict[int, Device]:
     """The whole GPUs of an inventory by device bit, ascending."""
-    return {bit: place.device for bit, place in enumerate(found.places) if gpu_uuid(place.device)}
+    return {bit: pool_device.device for bit, pool_device in enumerate(found.devices) if gpu_uuid(pool_device.device)}
 
 
 def _reads_the_same(
@@ -326,8 +329,8 @@ def _share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
     return _digest(
         [
             (bit, sorted(amounts.items()))
-            for bit, place in enumerate(found.places)
-            if (amounts := pools[found.pools[place.pool].key].shares.get(place.id.device)) is not None
+            for bit, pool_device in enumerate(found.devices)
+            if (amounts := pools[found.pools[pool_device.pool].key].shares.get(pool_device.id.device)) is not None
         ]
     )
 
@@ -341,7 +344,7 @@ def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] 
     """Masks of GPU positions that Fabric Manager can join; None if no GPU names a partition."""
     sets: dict[tuple[int, object], int] = {}
     for position, bit in enumerate(gpu_bits):
-        attributes = found.places[bit].device.attributes if bit >= 0 else {}
+        attributes = found.devices[bit].device.attributes if bit >= 0 else {}
         for size in _PARTITION_SIZES:
             number = attributes.get(f"gpu.nvidia.com/partition{size}")
             if number is not None:

@@ -51,7 +51,9 @@ class Objects:
     def preference(self, node: Node, problem: Problem) -> Preference:
         """Return the order in which `berth serve` would try the devices of this node."""
         found = problem.inventory
-        gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
+        gpus = [
+            (bit, pool_device.device) for bit, pool_device in enumerate(found.devices) if gpu_uuid(pool_device.device)
+        ]
         devices = [device for _, device in gpus]
         live = self.fabric.get(node.name)
         agent_fabric, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())

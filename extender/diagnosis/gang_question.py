@@ -93,7 +93,7 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
         free = 0
         for name in domain.nodes:
             node_info = node_infos[name]
-            free += len(node_info.inventory.places) - node_info.busy.bit_count()
+            free += len(node_info.inventory.devices) - node_info.busy.bit_count()
         known = (domain.level, domain.name) == (shortage.level, shortage.domain)
         return not known, -free, natural(domain.name)
 

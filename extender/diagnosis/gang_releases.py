@@ -174,7 +174,7 @@ class GangReleases:
         for name in domain.nodes:
             if name not in uses:
                 node_info = self._question.snapshot.node_infos[name]
-                free[name] = len(node_info.inventory.places) - node_info.busy.bit_count()
+                free[name] = len(node_info.inventory.devices) - node_info.busy.bit_count()
         return sorted(free, key=lambda name: (-free[name], natural(name)))[:_NODES]
 
     def _touched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:

@@ -233,7 +233,9 @@ def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -
         return []
     most: Counter[str] = Counter()
     for kind in {
-        id(place.device.capacity): place for node_info in node_infos for place in node_info.inventory.places
+        id(pool_device.device.capacity): pool_device
+        for node_info in node_infos
+        for pool_device in node_info.inventory.devices
     }.values():
         for name, capacity in kind.device.capacity.items():
             short = name.rpartition("/")[2]

@@ -112,6 +112,6 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
     """Why the planner found no plan without giving up: no domain has room, or no node with devices has its label."""
     label, node_infos = gang.required_label(policy.group_levels), snapshot.node_infos
     labelled = (name for names in snapshot.nodes_by_label(label).values() for name in names if name in node_infos)
-    if label and not any(node_infos[name].inventory.places for name in labelled):
+    if label and not any(node_infos[name].inventory.devices for name in labelled):
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
     return Reason(Code.GANG_NO_ROOM, (gang.key.name,))

@@ -61,7 +61,7 @@ class GangTrial:
                 before = self._results.get(key, ())
                 change.before.setdefault(key, before)
                 self._results[key] = (*before, result)
-                self._devices[result.device] = inventory.places[inventory.index[result.device]].device
+                self._devices[result.device] = inventory.devices[inventory.index[result.device]].device
                 change.taken.append((result.device, _amounts(result)))
         self._placements[name] += 1
         for limit in limits:

@@ -180,7 +180,7 @@ class NodeRooms:
         attribute_class, inventory = node_info.state.attribute_class, node_info.inventory
         if attribute_class is None or not self._by_state or len(self._steps) > 1:
             return -1
-        return attribute_class.number if inventory.simple == (1 << len(inventory.places)) - 1 else -1
+        return attribute_class.number if inventory.simple == (1 << len(inventory.devices)) - 1 else -1
 
     def _plain(self, node_info: NodeInfo, requirements: PodRequirements) -> _Plain | None:
         """The devices that can serve a unit, free or not, if the exact room is their number; else None."""
@@ -390,8 +390,8 @@ def _most(node_info: NodeInfo, requirements: PodRequirements, context: Evaluatio
 def _exclusive(problem: Problem, claim: str, request: DeviceRequest) -> tuple[int, int] | None:
     """(mask of the free devices for a request, how many it takes); None if devices can be shared."""
     match = problem.select(claim, request).match
-    places = problem.inventory.places
-    if request.admin_access or any(places[bit].device.allow_multiple for bit in members(match)):
+    devices = problem.inventory.devices
+    if request.admin_access or any(devices[bit].device.allow_multiple for bit in members(match)):
         return None
     count = request.count if request.mode == "ExactCount" else match.bit_count()
     return match & ~problem.taken, count
