@@ -140,7 +140,7 @@ def _with_use(node_info: NodeInfo, pools: _Pools, counters: _Counters) -> NodeIn
         drift, overuse = live_use(
             node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy
         )
-    state = NodeState(attribute_class=node_info.state.attribute_class, hypothetical=True)
+    state = NodeState(attribute_signature=node_info.state.attribute_signature, hypothetical=True)
     return replace(
         node_info,
         allocated_state=allocated_state,

@@ -37,7 +37,7 @@ from extender.scheduling.gang_problem import (
     plan_sizes,
 )
 from extender.scheduling.gang_search import MAX_STEPS
-from extender.scheduling.gang_units import unit_classes
+from extender.scheduling.gang_units import equal_units
 from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_room import NodeRooms
@@ -99,6 +99,7 @@ __all__ = [
     "difference",
     "disagreement",
     "domains_by_room",
+    "equal_units",
     "evaluate",
     "gang_members",
     "gang_minimum",
@@ -128,5 +129,4 @@ __all__ = [
     "scored_node",
     "scores",
     "shortlist",
-    "unit_classes",
 ]

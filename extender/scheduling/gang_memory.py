@@ -1,4 +1,4 @@
-"""The planner's memory between calls: evaluations of nodes, by the class of the node.
+"""The planner's memory between calls: evaluations of nodes, by the equivalence class of the node.
 
 A call whose budget ends leaves its evaluations here. The next call repeats the plan from the start, finds them, and so
 gets further. The memory changes how long a plan takes, never its devices; only scores may compare with an older fleet.

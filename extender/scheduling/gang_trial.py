@@ -13,7 +13,8 @@ from extender.scheduling.placements import Placement
 from extender.scheduling.shortlist import held_results
 
 Taken = tuple[Hashable, ...]
-"""The devices of a node that a plan has taken, sorted. Equal on nodes of one class where the same devices are taken."""
+"""The devices of a node that a plan has taken, sorted. Two nodes of one equivalence class with the same devices taken
+have equal values."""
 
 _Amounts = tuple[tuple[str, int], ...]
 
