@@ -28,9 +28,12 @@ GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
     "take_over": ((ALLOCATED,), [OF_CLAIM]),
     "announce_take_back": ((ALLOCATED,), [OF_CLAIM]),
     "allocate": ((OPEN, Allocation(), CONSUMER), [OF_CLAIM]),
-    "reserve": ((ALLOCATED, [Consumer("other", "y")]), [OF_CLAIM]),
+    "add_consumers": ((ALLOCATED, [Consumer("other", "y")]), [OF_CLAIM]),
     "deallocate": ((ALLOCATED,), [OF_CLAIM]),
-    "unreserve": ((ALLOCATED, "pod-uid"), [{"uid": "claim-uid"}]),  # one entry by its UID, even if other fields changed
+    "remove_consumer": (
+        (ALLOCATED, "pod-uid"),
+        [{"uid": "claim-uid"}],
+    ),  # one entry by its UID, even if other fields changed
     "bind_pod": ((KEY, "pod-uid", "n", {}), [{"uid": "pod-uid"}]),
     "create_special_claim": ((POD, ClaimSpec()), [{}]),
     "map_special_claim": ((POD, ALLOCATED, ()), [OF_POD]),

@@ -52,7 +52,7 @@ class ObjectIndex:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID
-        self.unreserved: set[ObjectKey] = set()  # allocated claims without a consumer
+        self.without_consumer: set[ObjectKey] = set()  # allocated claims without a consumer
         self.special_claims: dict[tuple[str, str], ObjectKey] = {}  # namespace and UID of a pod to its special claim
         # Claim UID to the resourceVersion of its allocation; only for allocations that a watch event showed.
         self.allocated_at: dict[str, int] = {}
@@ -203,9 +203,9 @@ class ObjectIndex:
         self._index_special(key, old, new)
         self._index_group(key, old, new)
         if new is not None and new.allocation is not None and not new.reserved_for:
-            self.unreserved.add(key)
+            self.without_consumer.add(key)
         else:
-            self.unreserved.discard(key)
+            self.without_consumer.discard(key)
         if new is not None:
             self._key_of[new.uid] = key
             results = new.allocation.results if new.allocation is not None else ()

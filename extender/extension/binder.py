@@ -284,9 +284,9 @@ class Binder:
         await self._wait_for_binding_conditions(cycle, claims, requirements)
         self._check_conflicts(claims)  # again: the wait for drivers may have been long
         # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-        await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+        await self._claims.check_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         await self._wait_for_gang(cycle)
-        await self._claims.confirm_reservations(cycle, requirements.allocated_claims)
+        await self._claims.confirm_consumers(cycle, requirements.allocated_claims)
         return claims
 
     def _plan_and_assume(

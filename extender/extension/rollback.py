@@ -31,7 +31,7 @@ class Compensations:
         await self._special.remove(claim, cycle.pod.key, cycle.pod.uid)
 
     async def of_allocation(self, cycle: BindingCycle, written: Claim, error: BerthError) -> None:
-        """Take back an allocation that the bind wrote, and its reservation.
+        """Take back an allocation that the bind wrote, and its consumer.
 
         The claim of a PodGroup stays allocated, as in the in-tree plugin: other members may rely on it. It is only
         deallocated if no pod can use its devices.
@@ -52,10 +52,10 @@ class Compensations:
         elif _is_about(error, found, DeviceLost) and _is_alone(found, cycle.consumer(found).uid):
             await self._end_lost(cycle, found)
 
-    async def of_reservation(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
+    async def of_consumer(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
         """Remove the pod from status.reservedFor of a claim. The entry of a PodGroup stays for its members."""
         if not cycle.is_of_group(claim):
-            await self._unreserve(cycle, claim)
+            await self._remove_consumer(cycle, claim)
 
     async def _end_lost(self, cycle: BindingCycle, known: Claim) -> None:
         """Deallocate an allocation of Berth, unless the process that wrote it bound the pod, or it has changed.
@@ -83,7 +83,7 @@ class Compensations:
                     return
                 if not fresh.is_reserved_for(cycle.pod.uid):
                     return
-                await self._unreserve(cycle, fresh)  # then read again: the binds of the other pods may also end
+                await self._remove_consumer(cycle, fresh)  # then read again: the binds of the other pods may also end
             except (Conflict, Unavailable, TooMany):
                 await asyncio.sleep(_RETRY_SECONDS)  # drivers also write the status
 
@@ -107,24 +107,24 @@ class Compensations:
             if claim.uid != known.uid:
                 return  # the claim was deleted, and a new claim has its name
 
-    async def _unreserve(self, cycle: BindingCycle, claim: Claim) -> None:
-        """Remove the reservation of the pod, or of its PodGroup.
+    async def _remove_consumer(self, cycle: BindingCycle, claim: Claim) -> None:
+        """Remove the pod, or its PodGroup, from the consumers.
 
-        Another process may bind the pod with the same reservation, and write nothing to the claim. The wait gives the
+        Another process may bind the pod as the same consumer, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
-        Binding later has read the claim before (`ClaimWrites.confirm_reservations`).
+        Binding later has read the claim before (`ClaimWrites.confirm_consumers`).
         """
         pod, consumer = cycle.pod, cycle.consumer(claim)
         if await is_bound(self._writer, pod.key, pod.uid):
             return
-        await self._writer.unreserve(claim, consumer.uid)
+        await self._writer.remove_consumer(claim, consumer.uid)
         await asyncio.sleep(LANDING_SECONDS)
         for _ in range(_TRIES):
             try:
                 fresh = await self._writer.read_claim(claim.key)
                 same = fresh.uid == claim.uid and fresh.allocation == claim.allocation
                 if same and await is_bound(self._writer, pod.key, pod.uid):
-                    await self._writer.reserve(fresh, [consumer])
+                    await self._writer.add_consumers(fresh, [consumer])
                 return
             except (Conflict, Unavailable, TooMany):
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -132,7 +132,7 @@ class Compensations:
     async def _end(self, cycle: BindingCycle, claim: Claim) -> None:
         consumer_uid = cycle.consumer(claim).uid
         if not _is_alone(claim, consumer_uid):
-            await self._unreserve(cycle, claim)
+            await self._remove_consumer(cycle, claim)
         elif cycle.is_of_group(claim):
             await deallocate_unused(self._writer, claim)  # a member may have been bound before the devices were lost
         else:

@@ -20,9 +20,9 @@ from extender.scheduling.gang import (
     is_incomplete,
     lacks_pod_group,
     may_terminate,
+    members_with_claims,
     minimum_of,
     placed_members,
-    reserved_members,
 )
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
@@ -112,6 +112,7 @@ __all__ = [
     "lacks_pod_group",
     "leftover_claim",
     "may_terminate",
+    "members_with_claims",
     "minimum_of",
     "natural",
     "no_room",
@@ -124,7 +125,6 @@ __all__ = [
     "proximity_of",
     "readiness",
     "requirements_of",
-    "reserved_members",
     "runner_up_text",
     "scored_node",
     "scores",
