@@ -26,7 +26,7 @@ QUEUED = "waits its turn: too many pods of other groups are waiting for each oth
 
 
 def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, bound: int = 0) -> FormingGang:
-    """A gang with a plan, of whose members the first few arrived at bind or are bound."""
+    """A gang with a plan. The first few of its members arrived at bind or are bound."""
     uids = [f"u{i}" for i in range(size)]
     key = GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}")
     gang = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {}, {})

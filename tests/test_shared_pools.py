@@ -81,7 +81,7 @@ def filled(builder: NodeInfoBuilder | None = None) -> ClusterCache:
 
 
 def described(cache: ClusterCache) -> dict[str, Any]:
-    """What a NodeInfo says about each node, and the nodes with which it shares its state."""
+    """The facts of each node's NodeInfo, and the nodes with which it shares its state."""
     found = {}
     for name, info in cache.snapshot().node_infos.items():
         pools = info.inventory.pools

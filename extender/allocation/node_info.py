@@ -168,7 +168,7 @@ class Snapshot:
     # Members of each group that have no node yet, by UID; without pods that are deleted or have scheduling gates.
     members: Mapping[GroupKey, Mapping[str, Pod]] = field(default_factory=dict)
     group_policies: Mapping[GroupKey, GroupPolicy] = field(default_factory=dict)
-    # UID to node of bound members, as of a recent read; only of groups whose bound members have too few claims.
+    # UID to node of bound members, from a recent read; only of groups whose bound members have too few claims.
     bound_members: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
 
     def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:

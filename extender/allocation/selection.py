@@ -1,4 +1,4 @@
-"""The devices that match a request: first the selectors of the class, then those of the request."""
+"""The devices that match a request: the selectors of the class apply first, then the selectors of the request."""
 
 from __future__ import annotations
 

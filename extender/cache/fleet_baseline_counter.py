@@ -1,4 +1,4 @@
-"""Counts what the FleetBaseline says about all nodes."""
+"""Counts the facts about all nodes that the FleetBaseline contains."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class NodeInfoBuilder:
         )
 
     def forget(self, node: str) -> None:
-        """Drop everything that is kept for a deleted node."""
+        """Drop the entries of a deleted node."""
         self.agent_problems.pop(node, None)
         gone = self._hardware.pop(node, None)
         if gone is not None:
@@ -274,7 +274,7 @@ def _reads_the_same(
 ) -> bool:
     """Whether the choice of the fabric would read what it read for `known`. Most changes touch no GPU.
 
-    The answer is False for a node whose agent was not believed: its problem may have gone.
+    The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
     """
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
         return False

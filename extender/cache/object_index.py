@@ -62,7 +62,7 @@ class ObjectIndex:
         # Pods of each group that have no node, by UID; without pods that are deleted or have scheduling gates.
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
-        self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, as of a recent read
+        self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, from a recent read
         self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
         self.resized_groups: set[GroupKey] = set()  # groups with other members or another minimum, likewise
         self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim

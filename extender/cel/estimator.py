@@ -34,7 +34,7 @@ Sizes = Mapping[str, Mapping[str, Size]]
 
 
 class Estimator(ast.Visitor[Cost]):
-    """Estimates one checked tree; `sizes` are those of the inputs."""
+    """Estimates one checked tree; `sizes` are the sizes of the inputs."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes

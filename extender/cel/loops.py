@@ -37,7 +37,7 @@ def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condi
 
 
 def _units(node: ast.Loop) -> int:
-    """The units of one turn: those of the macro and of the nodes of the body. A nested loop pays for itself."""
+    """The units of one turn: the units of the macro and of the nodes of the body. A nested loop pays for itself."""
     bodies = [node.body] if node.filter is None else [node.body, node.filter]
     return LOOPS[node.kind].turn + _NODE * sum(1 for body in bodies for _ in ast.walk(body))
 

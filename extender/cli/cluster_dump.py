@@ -46,7 +46,7 @@ def load_dump(path: Path) -> ClusterCache:
 
 
 def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
-    """Return a cache with these objects. Bound pods are left out. Raises WireError that names the document."""
+    """Return a cache with these objects. The cache gets no bound pods. Raises WireError that names the document."""
     cache = ClusterCache(Features())
     appliers = {kind.name: kind for kind in watched_resources(cache)}
     for number, obj in enumerate(objects, 1):

@@ -63,7 +63,7 @@ def explain_command(
 ) -> None:
     """Say why a pod or a group waits, or where a pod would go.
 
-    Of a bound pod it says why Berth chose the node. Exit code 1 if no node fits.
+    For a bound pod, it says why Berth chose the node. Exit code 1 if no node fits.
 
     Examples: berth explain pod training/llm-0;  berth explain -f job.yaml --free training/llm-0
     """
@@ -112,7 +112,7 @@ def snapshot_command(
 ) -> None:
     """Print the objects that Berth watches, as one JSON list.
 
-    Container environments and secrets are left out.
+    The file has no container environments and no secrets.
 
     Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
     """
@@ -201,7 +201,7 @@ def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
 
 
 def _show_members(members: list[Json], outcome: str, output: Output, *, narrated: bool) -> None:
-    """Print what would be true of the pods of a group in no group. It may say why the group does not fit."""
+    """Print the explanation that the pods of a group would get without the group."""
     console = _console()
     if output != "wide" and not narrated:
         alike = {one["alone"].removeprefix(f"pod {one['pod']}"): one for one in reversed(members)}

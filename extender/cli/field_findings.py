@@ -24,7 +24,7 @@ _FEW = 8  # fields of an object that a message lists
 
 
 def field_findings(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
-    """Yield unknown fields and wrong types of an object; of a kind without schema, those of its pod templates."""
+    """Yield unknown fields and wrong types of an object; if the kind has no schema, of its pod templates."""
     kind = str(obj.get("kind"))
     if kind in _SECRET:
         return

@@ -17,7 +17,7 @@ _OF_ONE_OBJECT = (GroupSource.JOB, GroupSource.JOB_SET, GroupSource.LEADER_WORKE
 
 
 class _Member(NamedTuple):
-    """The pods of one template that name a group. `location` is that of the object, `pods` as in PodTemplate."""
+    """The pods of one template that name a group. The object is at `location`; `pods` is as in PodTemplate."""
 
     location: str
     field: str

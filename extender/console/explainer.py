@@ -65,7 +65,7 @@ class UnknownPod(BerthError):
 
 
 class TooManyQuestions(BerthError):
-    """So many questions wait for their explanation that no other may wait."""
+    """The queue of questions is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Explainer:
     ) -> Json | None:
         """Explain a waiting pod, or return the decision of a bound pod from the history; None for any other pod.
 
-        A pod that is placed with its group gets the outcome of the group, and `alone` says what is true of the pod
+        A pod that is placed with its group gets the outcome of the group, and `alone` has the explanation of the pod
         alone. `work_seconds` limits the work; by default it is the limit of the explainer.
         """
         entry, pod = self._history.newest(key), self._waiting_pod(key)

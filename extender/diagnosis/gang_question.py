@@ -1,4 +1,4 @@
-"""A gang without room, as the search for near misses sees it, and the domains that could hold it."""
+"""The question of the search for near misses: a gang without room, and the domains that could hold it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class GangQuestion:
     usable: frozenset[str] | None = None
 
     def problem(self, size: int) -> GangProblem:
-        """The problem of the first members, so many pods."""
+        """The problem of the first `size` members."""
         return gang_problem(self.gang, self.members.first(size), self.policy, self.usable_nodes(size))
 
     def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
-        """By UID, the nodes on which kube-scheduler may place the first members, so many pods, as UsableNodes.of."""
+        """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of."""
         nodes = {name: info.node for name, info in self.snapshot.node_infos.items()}
         return UsableNodes().of(self.members.first(size).pods, nodes, self.snapshot.version)
 

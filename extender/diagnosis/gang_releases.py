@@ -45,7 +45,7 @@ class _Choice(NamedTuple):
 
 
 class GangReleases:
-    """Near misses by the end of other pods, at most one in each domain. `cut_short` says why not all were tried."""
+    """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it."""
 
     def __init__(self, question: GangQuestion, shortage: GangShortage) -> None:
         """`shortage` is the result of a plan for the minimum."""
@@ -193,7 +193,7 @@ def _of(names: Iterable[str], uses: Uses) -> Sequence[DeviceUse]:
 
 
 def _results(uses: Iterable[DeviceUse]) -> tuple[Result, ...]:
-    """Each device once: a use of a pool that several nodes see is on each of them."""
+    """Each device once: several nodes can list the same use of a shared pool."""
     return tuple({(result.device, result.share_id): result for use in uses for result in use.results}.values())
 
 
@@ -202,7 +202,7 @@ def _devices(uses: Iterable[DeviceUse]) -> int:
 
 
 def _choose(offers: Iterable[_Offer], needed: int, budget: CallBudget) -> Sequence[DeviceUse]:
-    """At most one offer of each node with room for so many members together: the fewest pods, then devices.
+    """At most one offer of each node, with room for `needed` members together: the fewest pods, then devices.
 
     None if all do not suffice. Raises CallBudgetSpent.
     """

@@ -156,7 +156,7 @@ class Binder:
             raise BindError(f"gave up after {seconds:g} s, before kube-scheduler does") from None
 
     def _seconds(self, more: float = 0.0) -> float:
-        """How long one call may take until it sends the Binding, and so many seconds more."""
+        """The seconds that one call may take until it sends the Binding, plus `more`."""
         return self._filter_service.policy.binding_wait_seconds + self._times.claims + more
 
     async def _bind(self, key: ObjectKey, uid: str, node: str, started: float) -> None:
@@ -181,7 +181,7 @@ class Binder:
         released = self._cache.release(pod.uid)
         try:
             await self._carry_out(cycle, requirements)
-        finally:  # also after success: kube-scheduler may have chosen another node than the one of the hold
+        finally:  # also after success: kube-scheduler may have chosen another node than the node of the hold
             if released:
                 self._cache.freed()
 
@@ -388,6 +388,6 @@ class Binder:
         return self._cache.store.claims.get(claim.key, claim)
 
     async def _wait_for_gang(self, cycle: BindingCycle) -> None:
-        """Wait until the claims of the whole gang are written. Raises BindError if those of a member are not."""
+        """Wait until the claims of the whole gang are written. Raises BindError if a member failed."""
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod.uid)

@@ -1,4 +1,4 @@
-"""Binds that wait for binding conditions: each keeps an HTTP connection, and a driver may take as long as it likes.
+"""Binds that wait for binding conditions: each keeps an HTTP connection, and a driver has no deadline.
 
 Members of a gang have places of their own (`extension/gang_places.py`). A bind that waits for the bind of another pod,
 or for the write that reserves a shared claim, needs no place: it waits for answers of the API server, as all binds do.

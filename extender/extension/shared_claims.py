@@ -11,7 +11,7 @@ from extender.cluster import Writer
 from extender.extension.binding_cycle import unchanged
 from extender.model import MAX_CONSUMERS, Claim, Consumer
 
-# Writes a claim with retries: (the known claim, one write, what a retry writes after a fresh read). Raises BerthError.
+# Writes a claim with retries: (the known claim, one write, the claim of a retry after a fresh read). Raises BerthError.
 Retried = Callable[[Claim, Callable[[Claim], Awaitable[Claim]], Callable[[Claim, Claim], Claim]], Awaitable[Claim]]
 
 

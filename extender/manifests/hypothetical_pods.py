@@ -27,10 +27,10 @@ class _Source(NamedTuple):
 
     pod: Json  # with the name of the object
     pods: int | None = 1  # None if the object does not say
-    first: int | None = None  # index of the first pod among those of the object; None if the object is a pod
+    first: int | None = None  # index of the first pod among the pods of the object; None if the object is a Pod
 
     def made(self, count: int) -> Iterator[Json]:
-        """So many pods of the template; a pod is its own."""
+        """Yield `count` pods of the template. A Pod yields itself, once."""
         if self.first is None:
             yield self.pod
             return

@@ -21,7 +21,7 @@ class PodTemplate(NamedTuple):
 
 
 def pod_templates(obj: Json) -> list[PodTemplate]:
-    """The templates of an object of any kind. A Pod is its own. Raises WireError if a field has the wrong type.
+    """The templates of an object of any kind. A Pod is its own template. Raises WireError.
 
     A template in a custom resource is any field with `spec.containers`.
     """

@@ -73,7 +73,7 @@ class EmptiedDomains:
     """Plans one gang on domains in which only the devices of the gang itself are in use.
 
     Nodes that are equal once they are empty share one state, and so their evaluations. A domain is not tried if its
-    nodes are equal to those of a domain that cannot hold the gang.
+    nodes are equal to the nodes of a domain that cannot hold the gang.
     """
 
     def __init__(self, problem: GangProblem, own_claims: Mapping[ObjectKey, str], evaluation: Evaluation) -> None:

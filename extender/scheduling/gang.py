@@ -35,7 +35,7 @@ class Gang:
         return max(self.minimum - self.placed.total(), 0)
 
     def required_label(self, levels: Sequence[str]) -> str:
-        """The label of which all members must have one value; '' if they need not. `levels` are those of the policy."""
+        """The label of which all members must have one value; '' if there is none. The policy has `levels`."""
         nearest = next(iter(levels), "") if self.topology == "required" else ""
         return self.topology_label or nearest
 

@@ -47,7 +47,7 @@ class GangMemory:
         return found[0] if found is not None else None
 
     def put(self, key: Hashable, value: object, placements: int = 0, picks: int = 0) -> None:
-        """Remember a value with so many placements and picked devices."""
+        """Keep a value that has this number of placements and picked devices."""
         size = _ENTRY_BYTES + placements * _PLACEMENT_BYTES + picks * _PICK_BYTES
         if size <= self._entries.maxsize:
             self._entries[key] = value, size

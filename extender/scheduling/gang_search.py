@@ -91,7 +91,7 @@ class GangSearch:
         if step:
             nodes = [self._chosen[-1][0]]
         else:
-            # These units are equal, so each goes to the node of the one before, or to a later node.
+            # These units are equal, so each goes to the node of the previous unit, or to a later node.
             first = self._chosen[-rooms.members_per_unit][0] if unit else 0
             nodes = self._distinct(index, first, self._wanted[index] - unit)
         key = (position, tuple(nodes[:1]), self._trial.key)
@@ -158,8 +158,8 @@ class GangSearch:
 
 
 def _kinds(all_rooms: Sequence[NodeRooms], names: Sequence[str], local: set[str]) -> dict[str, int]:
-    """The number of what all rooms see of a node while the trial does not use it. Nodes that share a pool with
-    another node are left out."""
+    """One number for all nodes of equal room while the trial does not use them. A node that shares a pool with
+    another node has no number."""
     numbers: dict[Hashable, int] = {}
     return {
         name: numbers.setdefault(tuple(rooms.kind(name) for rooms in all_rooms), len(numbers))
@@ -201,6 +201,6 @@ def _bans(placement: Placement, requirements: PodRequirements) -> Iterator[Ban]:
 def packed(
     rooms: NodeRooms, name: str, units: int, snapshot: Snapshot, steps: Steps
 ) -> tuple[UnitPlacement, ...] | None:
-    """Devices for so many equal units on one node; None if it has no room for them. Raises as GangSearch.run."""
+    """Devices for `units` equal units on one node; None if it has no room for them. Raises as GangSearch.run."""
     found = GangSearch([(rooms, units)], [name], snapshot, steps).run()
     return tuple(unit for _, unit in found[0]) if found is not None else None

@@ -52,7 +52,7 @@ class GangTrial:
         return {name for name, number in self._placements.items() if number}
 
     def add(self, name: str, placement: Placement, limits: tuple[NodeLimit, ...] = ()) -> None:
-        """Take the devices of a placement on a node. `limits` are those of the member."""
+        """Take the devices of a placement on a node. `limits` are the limits of the member."""
         node_info = self._node_infos[name]
         inventory = node_info.inventory
         change = _Change(name, limits, {}, [(name, limit) for limit in limits])
@@ -96,7 +96,7 @@ class GangTrial:
         return limit.left(name) - self._limited[name, limit]
 
     def is_fresh(self, name: str) -> bool:
-        """Whether the plan takes nothing of the pools that the node can use."""
+        """Whether the plan takes no device from the pools that the node can use."""
         return not any(self._of(name))
 
     def node_info(self, name: str) -> NodeInfo:

@@ -189,7 +189,7 @@ class NodeRanking:
     ) -> list[tuple[str, Placement]]:
         """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name.
 
-        Nodes of `without` are left out.
+        The result omits the nodes of `without`.
         """
         found: list[tuple[str, Placement]] = []
         equal: list[tuple[str, Placement]] = []  # nodes with the current score

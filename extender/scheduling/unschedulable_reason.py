@@ -18,7 +18,7 @@ _LEFT_OUT = {"compatibility-groups": Code.COMPATIBILITY_GROUPS, "node-allocatabl
 
 
 def unschedulable_reason(node_info: NodeInfo, problem: Problem, recorder: CauseRecorder, expected_bytes: int) -> Reason:
-    """The reason why no solution exists: that of the first request that fails on its own, else a shared cause."""
+    """The reason why no solution exists: the cause of the first request that fails on its own, else a shared cause."""
     inventory = node_info.inventory
     invalid_pool = next((pool for pool in inventory.pools if pool.trouble), None)
     if invalid_pool is not None:

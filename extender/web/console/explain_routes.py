@@ -114,7 +114,7 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
 
 
 def _read(body: bytes) -> tuple[Question, Policy | None, Hypothetical | None]:
-    """Parse a body: the question, its policy, and what its objects would create unless it asks for a pod.
+    """Parse a body: the question, its policy, and the hypothetical pods of its objects unless it names a pod.
 
     Runs in a thread, as a body may be long. Raises ValidationError or BerthError.
     """
