@@ -106,10 +106,12 @@ class Estimator(ast.Visitor[Cost]):
         body, produced = self.visit(node.body)
         self._locals = saved
         cost = LOOPS[node.kind]
-        turn = add(body, cost.turn)
+        iteration = add(body, cost.iteration)
         if condition is not None:
-            turn = add(condition, max(turn, 1))
-        return add(outer, cost.start, times(source.size, turn), cost.end), _result(node.kind, source, produced, item)
+            iteration = add(condition, max(iteration, 1))
+        return add(outer, cost.start, times(source.size, iteration), cost.end), _result(
+            node.kind, source, produced, item
+        )
 
     def bind(self, node: ast.Bind) -> Cost:
         init, known = self.visit(node.init)

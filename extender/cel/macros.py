@@ -13,7 +13,7 @@ class LoopCost(NamedTuple):
     """The units of a loop without the units of its range and its body, as in the reference's expansion of the macro."""
 
     start: int
-    turn: int
+    iteration: int
     end: int
 
 

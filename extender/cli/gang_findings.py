@@ -75,7 +75,7 @@ def _members(location: str, obj: Json) -> Iterator[_Member]:
         notes = {key: str(value) for key, value in get(made, "annotations", dict, "metadata", {}).items()}
         made["annotations"] = notes
         field = f"{template.path}.metadata.annotations".lstrip(".")
-        while True:  # each turn but the last drops an annotation with a problem, to find the next one
+        while True:  # each iteration but the last drops an annotation with a problem, to find the next one
             pod = decode_pod({**template.pod, "metadata": made})
             if pod.membership is None:
                 break
