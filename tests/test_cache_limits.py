@@ -16,7 +16,7 @@ from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.cache.scheduling_queue import SchedulingQueue
-from extender.extension.gang_places import PlaceLimits
+from extender.extension.bind_slots import SlotLimits
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
@@ -42,8 +42,8 @@ from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
+from tests.bind_slots_world import gang_member, gang_scheduler
 from tests.eventually import eventually
-from tests.gang_places_world import gang_member, gang_scheduler
 from tests.test_nominations import Failing, nominated_pod, nominating, request
 
 
@@ -278,7 +278,7 @@ def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespa
     """Gangs of pods without devices always fit."""
     fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
-    gangs = gang_scheduler(fleet, PlaceLimits(total=12, namespace=8, small=2), remembered_gangs=6)
+    gangs = gang_scheduler(fleet, SlotLimits(total=12, namespace=8, small=2), remembered_gangs=6)
     for namespace, count in (("a", 20), ("b", 5), ("c", 5), ("d", 5)):
         for i in range(count):
             pods = [gang_member(fleet, namespace, f"g{i}", f"p{i}-{j}") for j in range(2)]

@@ -374,8 +374,8 @@ class Binder:
         decided, namespace = partial(self._conditions_decided, claim), cycle.pod.key.namespace
         if decided() or seconds <= 0:
             return
-        own = cycle.forming is not None and cycle.forming.has_place(cycle.pod.uid)
-        with nullcontext(own) if own else self._waits.place(namespace) as may_wait:
+        own = cycle.forming is not None and cycle.forming.has_slot(cycle.pod.uid)
+        with nullcontext(own) if own else self._waits.slot(namespace) as may_wait:
             if not may_wait:
                 raise BindPending(f"too many pods wait for binding conditions, as those of claim {claim.key}")
             await self._progress.wait_for(decided, seconds)

@@ -18,7 +18,7 @@ from extender.scheduling.pod_requirements import (
     requirements_of,
 )
 
-# Each bind of a minimum keeps a connection until the others have come, see extension/gang_places.py.
+# Each bind of a minimum keeps a connection until the others have come, see extension/bind_slots.py.
 MOST_TOGETHER = 400
 _DEFAULT_TOPOLOGY = "preferred"
 _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
