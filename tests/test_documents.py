@@ -83,6 +83,7 @@ def test_values(text: str, expected: list) -> None:
         (b"[" * 101, "is nested deeper than 100 levels (line 1, column 101)"),
         (b'{"a":' * 101 + b"1" + b"}" * 101, "is nested deeper than 100 levels"),
         (bomb().encode(), "its aliases stand for more values than the text has characters (line 3, column"),
+        (b"%TAG !a! x\n" * 20 + b"--- 1", "has more than 16 lines %TAG"),
         (b"a: &a {b: {c: {d: 1}}}\nx: " + b"[" * 99 + b"*a" + b"]" * 99, "is nested deeper"),
     ],
 )

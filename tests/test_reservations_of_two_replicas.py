@@ -68,6 +68,41 @@ async def test_a_failed_bind_leaves_the_reservation_of_an_allocated_claim_to_the
         assert reserved_for(a) == ["first", "p"]
 
 
+async def test_an_undo_whose_reply_was_lost_looks_for_the_binding_too() -> None:
+    async with replicas(NODES) as ((a, b), (_, gate)):
+        a.cluster.apply(claim("c"))
+        await create(a, b, "first")
+        assert await a.bind("first", "n1") == ""
+        await create(a, b, "p")
+        gate.close()
+        sent, go_on, lost = 0, asyncio.Event(), False
+        slow = asyncio.create_task(a.bind("p", "n1"))
+
+        async def meanwhile(_: str, path: str) -> ApiError | None:
+            nonlocal sent
+            if path.endswith("/binding"):
+                sent += 1
+                if sent == 2:
+                    return NO
+                await go_on.wait()
+            return None
+
+        async def lose(method: str, path: str) -> ApiError | None:
+            nonlocal lost
+            if lost or sent < 2 or method != "PATCH" or not path.endswith("/c/status"):
+                return None
+            lost = True
+            go_on.set()
+            assert await slow == ""
+            return ApiError(502, "BadGateway", "the reply was lost")
+
+        a.cluster.api.intercept, a.cluster.api.intercept_reply = meanwhile, lose
+        await eventually(lambda: sent == 1)
+        assert "no" in await b.bind("p", "n1")
+        assert lost
+        assert reserved_for(a) == ["first", "p"]
+
+
 async def test_a_failed_bind_leaves_the_reservation_that_it_allocated_to_the_other_replica() -> None:
     """One replica allocated the claim for the pod, and another pod reserved it. The Binding is refused, and the other
     replica binds the pod after the first has read that the pod is not bound."""
@@ -100,6 +135,62 @@ async def test_a_failed_bind_leaves_the_reservation_that_it_allocated_to_the_oth
         assert undone >= 2
         assert a.node_of("p") == "n1"
         assert reserved_for(a) == ["p", "second"]
+
+
+def allocate(b: Serving, name: str, device: str, *pods: str) -> None:
+    """Allocate a claim as another Berth process does, and reserve it for pods."""
+    stored = b.cluster.store["resourceclaims", ("default", name)]
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": device}
+    reserved = [{"resource": "pods", "name": one, "uid": b.pod(one)["metadata"]["uid"]} for one in pods]
+    metadata = {**stored["metadata"], "annotations": {"berth.dev/allocator": "another"}}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": reserved}
+    b.cluster.store.put("resourceclaims", ("default", name), {**stored, "metadata": metadata, "status": status})
+
+
+async def test_a_failed_bind_leaves_the_reservation_of_an_allocation_that_it_does_not_know() -> None:
+    """The other replica moved the claim, and reserved it for the same pod, before this bind could reserve it."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("first", "c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        allocate(b, "c", "gpu-0", "first")
+        await b.settled()
+        moved = False
+
+        async def move(method: str, path: str) -> None:
+            nonlocal moved
+            if not moved and method == "PATCH" and path.endswith("/c/status"):
+                moved = True
+                allocate(b, "c", "gpu-1", "p")
+
+        b.cluster.api.intercept = move
+        assert "allocated elsewhere" in await b.bind("p", "n1")
+        assert moved
+        assert reserved_for(b) == ["p"]
+
+
+async def test_pods_that_wait_with_a_lost_allocation_do_not_keep_it() -> None:
+    """Each found its reservation, and left the claim to the other. Found by `make chaos`, two replicas."""
+    async with berthing(NODES) as b:
+        for name in ("taken", "c"):
+            b.cluster.apply(claim(name))
+        for name, of in (("owner", "taken"), ("p", "c"), ("q", "c")):
+            b.cluster.apply(pod(name, of))
+        await b.settled()
+        allocate(b, "taken", "gpu-0", "owner")
+        await b.settled()
+        allocate(b, "c", "gpu-0", "p", "q")
+        await b.settled()
+        for name in ("p", "q"):
+            assert "allocated to another claim first" in await b.bind(name, "n1")
+        assert b.held() == [("n1", "gpu-0")]
+        assert not b.cluster.store["resourceclaims", ("default", "c")]["status"].get("allocation")
+        await b.settled()
+        assert await b.bind("q", "n1") == ""
+        await b.settled()
+        assert await b.bind("p", "n1") == ""
+        assert reserved_for(b) == ["p", "q"]
 
 
 async def test_a_slow_bind_reads_whether_its_reservation_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
@@ -249,3 +250,39 @@ async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation()
     done = await asyncio.gather(*binds.values(), return_exceptions=True)
     assert writes.batches == [{"first"}, {"p", "r"}]
     assert [uid for uid, one in zip(binds, done, strict=True) if isinstance(one, BindError)] == ["q"]
+
+
+class _OldReply(Writer):
+    """The reply to the first write shows a reservation of p, which an undo removes before the reply comes."""
+
+    def __init__(self, stored: Claim) -> None:
+        self.go, self.stored, self.written = asyncio.Event(), stored, list[str]()
+
+    async def read_claim(self, _: ObjectKey) -> Claim:
+        return self.stored
+
+    async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+        new = [one for one in consumers if not claim.is_reserved_for(one.uid)]
+        self.written += [one.uid for one in new]
+        self.stored = replace(claim, reserved_for=(*claim.reserved_for, *new))
+        reply = self.stored
+        if not self.go.is_set():
+            self.stored = replace(self.stored, reserved_for=tuple(new))
+            await self.go.wait()
+        return reply
+
+
+async def test_a_reservation_that_an_undo_removed_is_written_again() -> None:
+    """The next bind of p waits while the bind of q writes, and q's reply still shows the reservation of p."""
+    p, q = Consumer("p", "p"), Consumer("q", "q")
+    allocated = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation())
+    writes = _OldReply(replace(allocated, reserved_for=(p,)))
+    shared = SharedClaims(writes, _once)
+    first = asyncio.create_task(shared.add_consumer(writes.stored, q))
+    await eventually(lambda: writes.written == ["q"])
+    second = asyncio.create_task(shared.add_consumer(allocated, p))
+    await asyncio.sleep(0)
+    writes.go.set()
+    await asyncio.gather(first, second)
+    assert writes.written == ["q", "p"]
+    assert {one.uid for one in writes.stored.reserved_for} == {"p", "q"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,21 @@ async def test_an_upgraded_server_is_noticed() -> None:
         versions.upgrade("v1")
         cluster.apply(rule("b"))
         await eventually(lambda: {"a", "b"} <= cache.store.rules.keys())
+
+
+async def test_rules_stay_when_only_a_newer_version_than_before_is_served() -> None:
+    """The server has one of the versions all the time, so the kind is never absent."""
+    cluster, cache = Cluster(), ClusterCache()
+    versions = Versions(cluster, "v1beta2")
+    cluster.apply(rule("a"))
+    async with watching(cluster, cache) as found:
+        await eventually(lambda: "a" in cache.store.rules)
+        lost: list[str] = []
+        found.kind = replace(found.kind, apply=lambda key, obj: lost.append(key) if obj is None else None)
+        versions.upgrade("v1")
+        await eventually(lambda: versions.asked.get("v1", 0) > 2)
+        assert found.served
+        assert not lost
 
 
 async def test_rules_go_with_the_version_that_served_them() -> None:

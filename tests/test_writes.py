@@ -30,10 +30,7 @@ GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
     "allocate": ((OPEN, Allocation(), CONSUMER), [OF_CLAIM]),
     "add_consumers": ((ALLOCATED, [Consumer("other", "y")]), [OF_CLAIM]),
     "deallocate": ((ALLOCATED,), [OF_CLAIM]),
-    "remove_consumer": (
-        (ALLOCATED, "pod-uid"),
-        [{"uid": "claim-uid"}],
-    ),  # one entry by its UID, even if other fields changed
+    "remove_consumer": ((ALLOCATED, "pod-uid"), [OF_CLAIM]),
     "bind_pod": ((KEY, "pod-uid", "n", {}), [{"uid": "pod-uid"}]),
     "create_special_claim": ((POD, ClaimSpec()), [{}]),
     "map_special_claim": ((POD, ALLOCATED, ()), [OF_POD]),

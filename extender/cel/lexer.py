@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from math import isinf
 from typing import NamedTuple
 
 from extender.cel.errors import CompileError, Issue
@@ -74,6 +75,8 @@ def _token(source: str, kind: str, match: re.Match[str]) -> Token:
             raise CompileError(source, [Issue(offset, "invalid uint literal")])
     elif kind == "float":
         value = float(text)
+        if isinf(value):
+            raise CompileError(source, [Issue(offset, "invalid double literal")])
     return Token(kind, text, offset, value)
 
 

@@ -102,6 +102,7 @@ class Reflector:
         self.problem = ""  # the last failure; '' after a success
         self._heard = clock()
         self._served = True
+        self._not_found = 0  # API versions in a row that the server does not have
 
     async def run(self) -> None:
         """List and watch until cancelled. Each run starts with a list, because the last run may have missed events."""
@@ -116,7 +117,7 @@ class Reflector:
                 await self._back_off(error)
             except NotFound as error:
                 self.version = ""
-                if self._try_older():
+                if self._try_next_version():
                     continue
                 if self.kind.optional:
                     await self._wait_for_api()
@@ -135,11 +136,12 @@ class Reflector:
         """Whether the server serves the kind, as far as known."""
         return self._served
 
-    def _try_older(self) -> bool:
-        """Select the next older API version. Returns False after the oldest one; the newest one is selected then."""
-        position = self.kind.paths.index(self._path) + 1
-        self._path = self.kind.paths[position % len(self.kind.paths)]
-        return position < len(self.kind.paths)
+    def _try_next_version(self) -> bool:
+        """Select the next older API version, after the oldest the newest. False if the server has none of them."""
+        paths = self.kind.paths
+        self._path = paths[(paths.index(self._path) + 1) % len(paths)]
+        self._not_found += 1
+        return self._not_found % len(paths) != 0
 
     async def _wait_for_api(self) -> None:
         """Delete all objects of a kind that the server does not serve, and wait before the next check."""
@@ -185,7 +187,7 @@ class Reflector:
             raise Unavailable(f"the watch ended after {lasted:.1f} s")
 
     def _succeeded(self) -> None:
-        self.failures, self.problem, self._heard = 0, "", self._clock()
+        self.failures, self.problem, self._heard, self._not_found = 0, "", self._clock(), 0
 
     async def _let_others_run(self) -> None:
         if time.perf_counter() - self._worked_since > self._slice_seconds:

@@ -139,8 +139,8 @@ class Writer:
         return await self._status(claim, {"allocation": None, "reservedFor": None, "devices": None})
 
     async def remove_consumer(self, claim: Claim, pod_uid: str) -> None:
-        """Remove a pod from `status.reservedFor`. The claim's UID alone guards it: other changes do not conflict."""
-        body = {"metadata": {"uid": claim.uid}, "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
+        """Remove a pod from `status.reservedFor`."""
+        body = {"metadata": _guard(claim), "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
         await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
 
     async def bind_pod(self, key: ObjectKey, uid: str, node: str, annotations: dict[str, str]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
 from extender.cluster import Conflict, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost
@@ -42,14 +45,10 @@ class Compensations:
             await self._deallocate(cycle, written, lost=lost)
 
     async def of_found_allocation(self, cycle: BindingCycle, found: Claim, error: BerthError) -> None:
-        """Take back an allocation that existed before the bind, only if no pod can use its devices.
-
-        If an earlier write has allocated a device, the claim must also be reserved for this pod alone, and have the
-        mark of a Berth process.
-        """
+        """Take back an allocation that existed before the bind, only if no pod can use its devices."""
         if _is_about(error, found, ConditionsFailed):
             await self._end_failed(cycle, found)
-        elif _is_about(error, found, DeviceLost) and _is_alone(found, cycle.consumer(found).uid):
+        elif _is_about(error, found, DeviceLost):
             await self._end_lost(cycle, found)
 
     async def of_consumer(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
@@ -58,17 +57,21 @@ class Compensations:
             await self._remove_consumer(cycle, claim)
 
     async def _end_lost(self, cycle: BindingCycle, known: Claim) -> None:
-        """Deallocate an allocation of Berth, unless the process that wrote it bound the pod, or it has changed.
+        """Take back an allocation of Berth with a lost device, unless it has changed or a process has bound the pod.
 
         The wait gives the API server time to store a Binding that the other process had already sent. An allocation of
         another allocator stays: where a list showed the writes, their order is unknown, and that allocation may be the
-        earlier one.
+        earlier one. Each pod that waits with the claim takes back its own reservation; the last one deallocates.
         """
         await asyncio.sleep(LANDING_SECONDS)
         bound = await is_bound(self._writer, cycle.pod.key, cycle.pod.uid)
         fresh = await self._writer.read_claim(known.key)
-        if fresh.uid == known.uid and fresh.ours and not bound and fresh.allocation == known.allocation:
+        if fresh.uid != known.uid or fresh.allocation != known.allocation or not fresh.ours or bound:
+            return
+        if _is_alone(fresh, cycle.consumer(fresh).uid):
             await self._deallocate(cycle, fresh, lost=True)
+        elif not cycle.is_of_group(fresh):
+            await self._remove_consumer(cycle, fresh)
 
     async def _end_failed(self, cycle: BindingCycle, known: Claim) -> None:
         """The devices failed for all pods that share the claim. The last bind that has it reserved deallocates it."""
@@ -107,27 +110,36 @@ class Compensations:
             if claim.uid != known.uid:
                 return  # the claim was deleted, and a new claim has its name
 
-    async def _remove_consumer(self, cycle: BindingCycle, claim: Claim) -> None:
-        """Remove the pod, or its PodGroup, from the consumers.
+    async def _remove_consumer(self, cycle: BindingCycle, known: Claim) -> None:
+        """Remove the reservation of the pod, or of its PodGroup, from this allocation of the claim.
 
         Another process may bind the pod as the same consumer, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
         Binding later has read the claim before (`ClaimWrites.confirm_consumers`).
         """
-        pod, consumer = cycle.pod, cycle.consumer(claim)
-        if await is_bound(self._writer, pod.key, pod.uid):
-            return
-        await self._writer.remove_consumer(claim, consumer.uid)
-        await asyncio.sleep(LANDING_SECONDS)
-        for _ in range(_TRIES):
-            try:
-                fresh = await self._writer.read_claim(claim.key)
-                same = fresh.uid == claim.uid and fresh.allocation == claim.allocation
-                if same and await is_bound(self._writer, pod.key, pod.uid):
-                    await self._writer.add_consumers(fresh, [consumer])
-                return
-            except (Conflict, Unavailable, TooMany):
-                await asyncio.sleep(_RETRY_SECONDS)
+        if await _retried(partial(self._remove_reservation, cycle, known)):
+            await asyncio.sleep(LANDING_SECONDS)
+            await _retried(partial(self._restore_reservation, cycle, known))
+
+    async def _remove_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
+        """Returns whether this may have removed it. With another allocation or mark, another process relies on it."""
+        pod, uid = cycle.pod, cycle.consumer(known).uid
+        fresh = await self._writer.read_claim(known.key)
+        same = (fresh.uid, fresh.allocation, fresh.writer) == (known.uid, known.allocation, known.writer)
+        if not same or not fresh.is_reserved_for(uid) or await is_bound(self._writer, pod.key, pod.uid):
+            return False
+        with suppress(Unavailable):  # the reply is lost, the write may be stored
+            await self._writer.remove_consumer(fresh, uid)
+        return True
+
+    async def _restore_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
+        """Reserve the claim again if the pod is bound by now. Returns whether it is."""
+        fresh = await self._writer.read_claim(known.key)
+        same = (fresh.uid, fresh.allocation) == (known.uid, known.allocation)
+        if not same or not await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
+            return False
+        await self._writer.add_consumers(fresh, [cycle.consumer(known)])
+        return True
 
     async def _end(self, cycle: BindingCycle, claim: Claim) -> None:
         consumer_uid = cycle.consumer(claim).uid
@@ -137,6 +149,16 @@ class Compensations:
             await deallocate_unused(self._writer, claim)  # a member may have been bound before the devices were lost
         else:
             await self._writer.deallocate(claim)
+
+
+async def _retried(step: Callable[[], Awaitable[bool]]) -> bool:
+    """The result of a step, which is repeated after a conflict and while the API server is not available."""
+    for _ in range(_TRIES):
+        try:
+            return await step()
+        except (Conflict, Unavailable, TooMany):
+            await asyncio.sleep(_RETRY_SECONDS)
+    return False
 
 
 def _is_about(error: BerthError, claim: Claim, kind: type[ConditionsFailed | DeviceLost]) -> bool:

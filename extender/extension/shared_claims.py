@@ -51,10 +51,12 @@ class SharedClaims:
             shared.waiting.pop(consumer.uid, None)
 
     async def _write(self, shared: _Shared, known: Claim, first: Consumer) -> None:
+        if known.is_reserved_for(first.uid):  # by an earlier bind, whose undo may have removed it
+            known = unchanged(known, await self._writer.read_claim(known.key))
         room = max(MAX_CONSUMERS - len(known.reserved_for), 1)
         # A bind that knows another allocation chose its node for that: it fails in its own turn.
-        others = (one for claim, one in shared.waiting.values() if claim.allocation == known.allocation)
-        batch = [first, *(one for one in others if one.uid != first.uid)][:room]
+        others = [one for claim, one in shared.waiting.values() if claim.allocation == known.allocation]
+        batch = [first, *(one for one in others if one.uid != first.uid and not known.is_reserved_for(one.uid))][:room]
         shared.known = await self._retried(known, lambda claim: self._writer.add_consumers(claim, batch), unchanged)
         for one in batch:
             shared.waiting.pop(one.uid, None)

@@ -45,6 +45,7 @@ _NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 _CONTAINERS = (dict, list)
 _SAFE_DIGITS = 19  # a decimal integer with fewer digits fits into 64 bits
+_MOST_TAG_LINES = 16
 _MOST_INTEGER_TEXT = 80  # characters: enough for 64 binary digits with sign and prefix; int() rejects thousands
 
 
@@ -188,6 +189,8 @@ class _Composer:
         if bad:
             line, column = _position(self._part.text[: bad.start()])
             raise _fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
+        if self._part.text.count("\n%TAG") > _MOST_TAG_LINES:  # libyaml compares each with all lines before
+            raise WireError(self._part.where, f"has more than {_MOST_TAG_LINES} lines %TAG")
         try:
             for event in yaml.parse(self._part.text, Loader=_LOADER):
                 step = self._steps.get(type(event))
