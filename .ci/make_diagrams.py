@@ -84,7 +84,7 @@ ARROWS: tuple[tuple[tuple[int, int], tuple[int, int], str, int, int], ...] = (
 
 
 def concepts() -> str:
-    """Who does what when a pod with a claim is placed."""
+    """The steps of kube-scheduler, Berth and the driver when a pod with a claim is placed."""
     inner = (
         f'<defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         f'<path d="M0,0 L8,4 L0,8 z" fill="{GREY}"/></marker></defs>\n'

@@ -1,4 +1,4 @@
-"""Writes docs/img/run.svg: what `make run` prints on a terminal of 84 columns."""
+"""Writes docs/img/run.svg: the output of `make run` on a terminal of 84 columns."""
 
 from __future__ import annotations
 

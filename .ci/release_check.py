@@ -1,4 +1,4 @@
-"""What a release is made of: a CycloneDX bill of materials and the licences, from the installed distributions."""
+"""The parts of a release: a CycloneDX bill of materials and the licences, from the installed distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one pod costs a real control plane: CPU by process, and API requests by verb and resource."""
+"""The cost of one pod on a real control plane: CPU by process, and API requests by verb and resource."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True)
 class Usage:
-    """What the processes have used since their start: CPU seconds by process, requests by verb and resource."""
+    """The use of the processes since their start: CPU seconds by process, requests by verb and resource."""
 
     cpu: Mapping[str, float]
     requests: Mapping[str, float]

@@ -133,8 +133,8 @@ def grew(rows: list[Row]) -> bool:
 SHOWN = (
     "nodes",
     "states",
-    "allocation_classes",
-    "hardware_classes",
+    "allocation_signatures",
+    "hardware_signatures",
     "rankings",
     "statuses",
     "placements",

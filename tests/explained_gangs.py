@@ -54,8 +54,8 @@ def occupy(
 
 def hold(world: GangWorld, name: str, node: str, count: int, first: int = 0) -> None:
     """Hold devices of a node for the claim and pod of this name."""
-    places = world.cache.snapshot().node_infos[node].inventory.places[first : first + count]
-    world.cache.hold(name, name, node, tuple(Result("gpu", place.id) for place in places), inf)
+    devices = world.cache.snapshot().node_infos[node].inventory.devices[first : first + count]
+    world.cache.hold(name, name, node, tuple(Result("gpu", pool_device.id) for pool_device in devices), inf)
 
 
 def free(world: GangWorld, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Brute force over small worlds: what can be allocated, by the rules and nothing else.
+"""Brute force over small worlds: the possible allocations, from the rules alone.
 
 It shares no code with the search: a world is plain numbers, an assignment is a tuple of devices, and a rule is a line.
 `python -m tests.oracle --worlds N` compares the two and stops at the first difference.

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from extender.extension.bind_slots import SlotLimits
 from extender.extension.condition_waits import ConditionWaits, WaitLimits
-from extender.extension.gang_places import PlaceLimits
 from extender.policy import Policy
 from extender.web.http_limits import VERBS
 from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
@@ -144,19 +144,19 @@ async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> 
 def test_the_places_are_for_all_namespaces() -> None:
     waits = ConditionWaits(WaitLimits(total=5, namespace=3))
     with ExitStack() as stack:
-        given = [stack.enter_context(waits.place(name)) for name in "aaaabbbc"]
+        given = [stack.enter_context(waits.slot(name)) for name in "aaaabbbc"]
     assert given == [True, True, True, False, True, True, False, False]
     with ExitStack() as stack:
-        assert all(stack.enter_context(waits.place("a")) for _ in range(3)), "the places are free again"
+        assert all(stack.enter_context(waits.slot("a")) for _ in range(3)), "the slots are free again"
 
 
 def test_the_places_of_gangs_and_of_pods_that_wait_for_drivers_leave_connections_to_others() -> None:
-    assert PlaceLimits().total + WaitLimits().total + 16 <= VERBS.connections
+    assert SlotLimits().total + WaitLimits().total + 16 <= VERBS.connections
 
 
 @pytest.mark.parametrize("minimum", [0, 2])
 async def test_pods_of_one_namespace_that_wait_for_drivers_do_not_take_all_connections(minimum: int) -> None:
-    """Also those of a gang beyond its minimum, which has places for its minimum only."""
+    """Also those of a gang beyond its minimum, which has slots for its minimum only."""
     async with berthing({"n1": "t4-4"}) as b:
         custom(b, [CONDITIONAL])
         b.cluster.apply(asks("c"))
@@ -169,7 +169,7 @@ async def test_pods_of_one_namespace_that_wait_for_drivers_do_not_take_all_conne
         for name in names:
             assert (await b.filter(name))["NodeNames"] == ["n1"]
         binds = {name: asyncio.create_task(b.bind(name, "n1")) for name in names}
-        await eventually(lambda: sum(task.done() for task in binds.values()) == 5, "those without a place end")
+        await eventually(lambda: sum(task.done() for task in binds.values()) == 5, "those without a slot end")
         rejected = [name for name, task in binds.items() if task.done()]
         assert {await binds.pop(name) for name in rejected} == {
             "too many pods wait for binding conditions, as those of claim default/c"

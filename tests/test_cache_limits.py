@@ -16,7 +16,7 @@ from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.cache.scheduling_queue import SchedulingQueue
-from extender.extension.gang_places import PlaceLimits
+from extender.extension.bind_slots import SlotLimits
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
@@ -42,8 +42,8 @@ from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
+from tests.bind_slots_world import gang_member, gang_scheduler
 from tests.eventually import eventually
-from tests.gang_places_world import gang_member, gang_scheduler
 from tests.test_nominations import Failing, nominated_pod, nominating, request
 
 
@@ -62,9 +62,9 @@ def test_a_long_time_leaves_behind_little_more_than_the_existing_objects(kind: s
     vacant_states, vacant_statuses = 1024, 16
     assert found["nodes"] == found["hardware"] == 4
     assert found["states"] <= 4 + vacant_states
-    assert found["allocation_classes"] <= found["states"] + found["placements"]
-    assert found["hardware_classes"] <= 4
-    assert found["attribute_classes"] <= 4 + vacant_states
+    assert found["allocation_signatures"] <= found["states"] + found["placements"]
+    assert found["hardware_signatures"] <= 4
+    assert found["attribute_signatures"] <= 4 + vacant_states
     assert found["statuses"] <= 6 * (4 + 4 * vacant_statuses)
     assert found["counters"] <= 4
     assert found["silent"] <= 4
@@ -86,7 +86,8 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
         fleet.cache.snapshot()
     gc.collect()
     found = fleet.cache.interned()
-    assert (found["states"], found["allocation_classes"], found["hardware_classes"], found["attribute_classes"]) == (
+    kinds = "states", "allocation_signatures", "hardware_signatures", "attribute_signatures"
+    assert tuple(found[kind] for kind in kinds) == (
         5,
         5,
         1,
@@ -207,7 +208,7 @@ def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
     """A key of memory addresses could become equal after graphs are dropped; the key must be of values."""
     fleet = Fleet("mixed")
     fleet.fill(5, 0.0)
-    states = {node_info.state.allocation_class for node_info in fleet.cache.snapshot().node_infos.values()}
+    states = {node_info.state.allocation_signature for node_info in fleet.cache.snapshot().node_infos.values()}
     assert len(states) == 4, "five machines, two of which are alike"
 
 
@@ -277,7 +278,7 @@ def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespa
     """Gangs of pods without devices always fit."""
     fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
-    gangs = gang_scheduler(fleet, PlaceLimits(total=12, namespace=8, small=2), remembered_gangs=6)
+    gangs = gang_scheduler(fleet, SlotLimits(total=12, namespace=8, small=2), remembered_gangs=6)
     for namespace, count in (("a", 20), ("b", 5), ("c", 5), ("d", 5)):
         for i in range(count):
             pods = [gang_member(fleet, namespace, f"g{i}", f"p{i}-{j}") for j in range(2)]

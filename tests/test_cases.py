@@ -63,8 +63,8 @@ def test_case(case: dict) -> None:
         assert case["text"] in str(caught.value)
         return
     solution = search.run()
-    places = asked.inventory.places
-    found = None if solution is None else [[places[p.bit].id.device for p in claim] for claim in solution.picks]
+    devices = asked.inventory.devices
+    found = None if solution is None else [[devices[p.bit].id.device for p in claim] for claim in solution.picks]
     assert found == (None if case["expect"] == "none" else case["expect"])
     assert search.steps <= case.get("steps", 1000)
     assert case == before, "the question was changed"

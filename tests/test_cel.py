@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cel import UNBOUNDED, BudgetExceeded, CelError, CompileError, EvalError, cost
-from extender.cel.dra import Dialect, Masks, check_cost, check_selector, compile_selector, failed_term, split_terms
+from extender.cel.dra import Dialect, Masks, check_cost, check_selector, compile_selector
+from extender.cel.dra.terms import failed_term, split_terms
 from extender.cli.select_command import answer
 from extender.model import Device
 from extender.sandbox import carried_machines

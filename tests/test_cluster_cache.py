@@ -85,15 +85,15 @@ def test_only_touched_views_are_built_again() -> None:
     assert after.node_infos["n1"] is not node_infos["n1"]
     assert after.node_infos["n1"].busy == 0b10
     cache.apply_claim(ObjectKey("x", "c"), None)
-    assert cache.snapshot().node_infos["n1"].state.allocation_class == node_infos["n1"].state.allocation_class
+    assert cache.snapshot().node_infos["n1"].state.allocation_signature == node_infos["n1"].state.allocation_signature
 
 
 def test_equal_nodes_have_equal_signatures() -> None:
     node_infos = filled().snapshot().node_infos
     assert (
-        node_infos["n1"].state.allocation_class
-        == node_infos["n3"].state.allocation_class
-        != node_infos["n2"].state.allocation_class
+        node_infos["n1"].state.allocation_signature
+        == node_infos["n3"].state.allocation_signature
+        != node_infos["n2"].state.allocation_signature
     )
 
 

@@ -105,7 +105,7 @@ async def letters(client: httpx.AsyncClient) -> str:
 
 
 async def sees(client: httpx.AsyncClient, wanted: str) -> None:
-    """Wait until the console shows so many GPUs in each state."""
+    """Wait until the console shows these numbers of GPUs by state."""
 
     async def seen() -> bool:
         return "".join(sorted(await letters(client))) == wanted

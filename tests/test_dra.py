@@ -165,7 +165,7 @@ async def test_an_allocation_of_berth_without_reservation_is_collected() -> None
             orphans.sweep()
             now[0] = 60.0
             orphans.sweep()
-            await eventually(lambda: orphans.unreserved == 1)
+            await eventually(lambda: orphans.without_consumer == 1)
         await eventually(lambda: len(b.held()) == 1)
         assert b.cluster.store["resourceclaims", ("default", "foreign")]["status"]["allocation"]
 

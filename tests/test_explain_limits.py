@@ -15,10 +15,10 @@ from extender.console.explainer import Brief, Explainer
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
 from extender.diagnosis import Scenario
+from extender.manifests import Hypothetical, hypothetical
 from extender.policy import Policy
 from extender.records import Attempted
 from extender.scheduling import Attempt, Evaluator
-from extender.wire import Hypothetical, hypothetical
 from tests.running_berth import Berthing, berthing, claim, pod
 
 

@@ -1,4 +1,4 @@
-"""Gangs as people write them by mistake, and groups whose objects change meanwhile."""
+"""Gangs with the mistakes of users, and groups whose objects change meanwhile."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 from extender.cluster import Writer
 from extender.extension.bound_members import BoundMembers
 from extender.model import GroupKey, GroupSource
-from extender.scheduling import reserved_members
+from extender.scheduling import members_with_claims
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing
 from tests.test_gangs import NO_ROOM, bind_all, delete, member, planned, reasons
@@ -84,7 +84,7 @@ async def test_members_that_terminate_never_count_again() -> None:
         for i in range(4):
             delete(b, "pods", f"old{i}")
             delete(b, "resourceclaims", f"old{i}-gpus")
-        await eventually(lambda: not reserved_members(KEY, cache.snapshot()), "the claims are gone")
+        await eventually(lambda: not members_with_claims(KEY, cache.snapshot()), "the claims are gone")
         now[0] = bound.next_deadline
         bound.expire()
         assert KEY not in cache.snapshot().bound_members

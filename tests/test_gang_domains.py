@@ -117,7 +117,7 @@ def test_none_takes_any_nodes_but_one_node_if_it_suffices() -> None:
 
 @pytest.mark.parametrize("topology", ["required", "preferred", "none"])
 def test_the_label_of_a_group_holds_in_every_topology(topology: str) -> None:
-    """33 GPUs are free in two spines, and no spine has so many."""
+    """33 GPUs are free in two spines together, but in no single spine."""
     world = cluster(TREE)
     plan = world.plan(world.gang(20), topology, topology_label=SPINE)
     assert found_in(plan) == (SPINE, "s0")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.fleet import Fleet
-from extender.extension.gang_places import PlaceLimits
+from extender.extension.bind_slots import SlotLimits
 from extender.model import Code, GroupKey
-from tests.gang_places_world import gang_member, watched_gangs
-from tests.test_gang_places import Requeues
+from tests.bind_slots_world import gang_member, watched_gangs
+from tests.test_bind_slots import Requeues
 
 SIZE = 6
 
@@ -21,7 +21,7 @@ class Edited:
     def __init__(self) -> None:
         self.fleet, self.requeues = Fleet("mixed"), Requeues()
         self.fleet.fill(1, 0.0)
-        self.gangs, self.monitor = watched_gangs(self.fleet, PlaceLimits(), sink=self.requeues)
+        self.gangs, self.monitor = watched_gangs(self.fleet, SlotLimits(), sink=self.requeues)
         self.first = gang_member(self.fleet, "default", "job", "p0", SIZE)
         self.give_minimum(SIZE)
 

@@ -1,4 +1,4 @@
-"""Gangs whose members kube-scheduler has shown a limit of: no more than so many of a kind on one node."""
+"""Gangs for whose members kube-scheduler has shown a limit: the most members of one kind on a node."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ async def test_a_gang_is_bound_where_kube_scheduler_chose_although_its_namespace
 
 
 async def test_a_new_round_does_not_renew_the_turn_of_a_gang() -> None:
-    """Else a gang that never reaches bind could keep its places for ever."""
+    """Else a gang that never reaches bind could keep its slots without end."""
     async with racks() as b:
         await tried(b, RACKS["a"])
         (first,) = b.app.service.gangs.forming.values()

@@ -1,4 +1,4 @@
-"""The trace of `make bench-gang-quality`, with few jobs: what must hold for every placement, and for gangs."""
+"""The trace of `make bench-gang-quality`, with few jobs: the rules that every placement and every gang must keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file names the images: what `make image push` builds and pushes is what the manifests run."""
+"""One file names the images: the manifests run the images that `make image push` builds and pushes."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None
         spec = {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}
         cache.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
     node_infos = cache.snapshot().node_infos
-    assert node_infos["n"].state.allocation_class != node_infos["m"].state.allocation_class
+    assert node_infos["n"].state.allocation_signature != node_infos["m"].state.allocation_signature
     assert node_infos["n"].state != node_infos["m"].state
 
 

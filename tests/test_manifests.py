@@ -109,7 +109,7 @@ def test_no_key_stands_twice(path: Path) -> None:
 
 
 def test_the_component_separate_runs_the_same_berth() -> None:
-    """Copied because a patch cannot move a container: what must not differ is compared."""
+    """A copy, because a patch cannot move a container: the test compares the parts that must be equal."""
     base = container_of("base/scheduler.yaml", "berth-scheduler", "berth")
     apart = container_of("components/separate/berth.yaml", "berth", "berth")
     secured = container_of("components/mtls/scheduler.yaml", "berth-scheduler", "berth")

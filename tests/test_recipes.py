@@ -16,6 +16,7 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.annotation_findings import annotation_findings
+from extender.manifests import PodTemplate
 from extender.model import Node, Taint
 from extender.policy import Policy, load_policy
 from extender.policy.policy_schema import Weights
@@ -23,7 +24,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
 from extender.scoring import ScorePart
-from extender.wire import PodTemplate, SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -258,14 +258,14 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
     for uid, ranking in zip(uids, rankings, strict=True):
         pods.add(uid, ranking.requirements)
     assert pods.uids() == uids[1:]
-    assert len(pods.classes()) == 2
+    assert len(pods.keys()) == 2
     pods.add("other", rankings[1].requirements)
     assert pods.uids() == [uids[2], "other"]
-    assert len(pods.classes()) == 2
+    assert len(pods.keys()) == 2
     for uid in ("other", "other", uids[2]):
         pods.remove(uid)
     assert not len(pods)
-    assert not pods.classes()
+    assert not pods.keys()
 
 
 class _Writer:

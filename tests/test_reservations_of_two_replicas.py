@@ -1,4 +1,4 @@
-"""Two replicas bind one pod at once; the one whose Binding fails takes back no reservation that the other relies on.
+"""Two replicas bind one pod at once. If the Binding of one fails, it removes no consumer that the other relies on.
 
 Found by `make chaos` on a slow machine: a pod was bound, and its claim was not reserved for it.
 """

@@ -87,6 +87,8 @@ def test_serve_loads_nothing_of_the_console() -> None:
     others = (
         "extender.console",
         "extender.diagnosis",
+        "extender.manifests",
+        "extender.cel.dra.terms",
         "extender.web.console",
         "extender.web.record_routes",
         "extender.entry.console_process",

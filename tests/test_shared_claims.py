@@ -9,7 +9,7 @@ from dataclasses import replace
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
 from extender.extension.shared_claims import SharedClaims
-from extender.model import MAX_RESERVATIONS, Allocation, Claim, Consumer, DeviceId, ObjectKey, Result
+from extender.model import MAX_CONSUMERS, Allocation, Claim, Consumer, DeviceId, ObjectKey, Result
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.commands import berth_beside
@@ -206,13 +206,13 @@ async def test_a_bind_that_ended_leaves_the_others_of_its_write_alone() -> None:
 async def test_a_claim_is_reserved_for_no_more_pods_than_it_can_be() -> None:
     async with berthing(NODES) as b:
         b.cluster.apply(claim("shared"))
-        names = [f"p{i:03}" for i in range(MAX_RESERVATIONS + 3)]
+        names = [f"p{i:03}" for i in range(MAX_CONSUMERS + 3)]
         for name in names:
             b.cluster.apply(pod(name, "shared"))
         await b.settled()
         node = (await b.filter(names[0]))["NodeNames"][0]
         answers = await asyncio.gather(*(b.bind(name, node) for name in names))
-        assert len(reservations(b)) == answers.count("") == MAX_RESERVATIONS
+        assert len(reservations(b)) == answers.count("") == MAX_CONSUMERS
 
 
 class _Writes(Writer):
@@ -221,7 +221,7 @@ class _Writes(Writer):
     def __init__(self) -> None:
         self.go, self.batches = asyncio.Event(), list[set[str]]()
 
-    async def reserve(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+    async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
         self.batches.append({one.uid for one in consumers})
         await self.go.wait()
         return claim
@@ -242,7 +242,7 @@ async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation()
         for node in ("n1", "n2")
     )
     binds = {
-        uid: asyncio.create_task(shared.reserve(known, Consumer(uid, uid)))
+        uid: asyncio.create_task(shared.add_consumer(known, Consumer(uid, uid)))
         for uid, known in (("first", now), ("p", now), ("q", before), ("r", now))
     }
     await eventually(lambda: writes.batches, "the first write is under way")
@@ -261,7 +261,7 @@ class _OldReply(Writer):
     async def read_claim(self, _: ObjectKey) -> Claim:
         return self.stored
 
-    async def reserve(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+    async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
         new = [one for one in consumers if not claim.is_reserved_for(one.uid)]
         self.written += [one.uid for one in new]
         self.stored = replace(claim, reserved_for=(*claim.reserved_for, *new))
@@ -278,9 +278,9 @@ async def test_a_reservation_that_an_undo_removed_is_written_again() -> None:
     allocated = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation())
     writes = _OldReply(replace(allocated, reserved_for=(p,)))
     shared = SharedClaims(writes, _once)
-    first = asyncio.create_task(shared.reserve(writes.stored, q))
+    first = asyncio.create_task(shared.add_consumer(writes.stored, q))
     await eventually(lambda: writes.written == ["q"])
-    second = asyncio.create_task(shared.reserve(allocated, p))
+    second = asyncio.create_task(shared.add_consumer(allocated, p))
     await asyncio.sleep(0)
     writes.go.set()
     await asyncio.gather(first, second)

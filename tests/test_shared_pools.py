@@ -81,12 +81,12 @@ def filled(builder: NodeInfoBuilder | None = None) -> ClusterCache:
 
 
 def described(cache: ClusterCache) -> dict[str, Any]:
-    """What a NodeInfo says about each node, and the nodes with which it shares its state."""
+    """The facts of each node's NodeInfo, and the nodes with which it shares its state."""
     found = {}
     for name, info in cache.snapshot().node_infos.items():
         pools = info.inventory.pools
         found[name] = (
-            [place.device for place in info.inventory.places],
+            [pool_device.device for pool_device in info.inventory.devices],
             {pool.key: info.allocated_state.pools[pool.key] for pool in pools},
             {pool.key: dict(info.allocated_state.counters(pool)) for pool in pools},
             (info.busy, info.held, info.drift, dict(info.overuse), info.fabric, info.gpu_bits, info.troubled),
@@ -249,7 +249,7 @@ def test_a_rule_for_one_pool_changes_the_nodes_of_that_pool() -> None:
             tainted = {
                 name
                 for name, info in cache.snapshot().node_infos.items()
-                if any(place.device.taints for place in info.inventory.places)
+                if any(pool_device.device.taints for pool_device in info.inventory.devices)
             }
             assert tainted == (set(changed) if rule is not None else set())
             assert marked >= set(changed)

@@ -1,4 +1,4 @@
-"""GET /v1/updates: no reader keeps one of the 64 places for ever."""
+"""GET /v1/updates: no reader keeps one of the 64 streams without end."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ async def test_after_the_delay_it_lists_again_only_where_events_may_be_lost(faul
 
 
 async def test_streams_are_closed_however_a_watch_ends() -> None:
-    """The connection of a watch that is given up goes back or is closed: none is left for the garbage collector."""
+    """A watch that ends early returns or closes its connection: the garbage collector finds none."""
     closed = []
 
     class Client:

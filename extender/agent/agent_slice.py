@@ -13,7 +13,7 @@ TAINT = {"key": f"{DRIVER}/informational", "value": "", "effect": "NoSchedule"} 
 
 
 def slice_body(node: str, node_uid: str, readings: tuple[Reading, ...], minute: int, *, stale: bool) -> Json:
-    """Return the ResourceSlice of a node. `minute` is Unix time / 60; `stale` tells readers to ignore the links."""
+    """Return the ResourceSlice of a node. `minute` is Unix time / 60; with `stale`, readers ignore the links."""
     devices = []
     for position, reading in enumerate(readings):
         values: dict[str, str | int | bool] = {

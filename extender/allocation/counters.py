@@ -28,12 +28,12 @@ class Counters:
         A failure changes nothing. As in the reference, one overdrawn counter blocks all devices of the pool that
         consume counters.
         """
-        place = self._inventory.places[bit]
-        left = self._pool(place.pool)
-        if place.pool in self._overdrawn:
-            return self._overdrawn[place.pool]
+        pool_device = self._inventory.devices[bit]
+        left = self._pool(pool_device.pool)
+        if pool_device.pool in self._overdrawn:
+            return self._overdrawn[pool_device.pool]
         charged: list[tuple[CounterKey, int]] = []
-        for use in place.device.consumes:
+        for use in pool_device.device.consumes:
             for name, amount in use.counters:
                 key = (use.counter_set, name)
                 left[key] -= amount
@@ -47,9 +47,9 @@ class Counters:
 
     def give_back(self, bit: int) -> None:
         """Undo a successful `take`."""
-        place = self._inventory.places[bit]
-        left = self._left[place.pool]
-        for use in place.device.consumes:
+        pool_device = self._inventory.devices[bit]
+        left = self._left[pool_device.pool]
+        for use in pool_device.device.consumes:
             for name, amount in use.counters:
                 left[use.counter_set, name] += amount
 

@@ -89,9 +89,10 @@ def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result] = ()) ->
     }
     inventory = node_info.inventory
     in_use = {
-        place.id
-        for place in inventory.places
-        if (key := inventory.pools[place.pool].key) in own and before.pools.get(key, UNUSED).holds(place.id.device)
+        pool_device.id
+        for pool_device in inventory.devices
+        if (key := inventory.pools[pool_device.pool].key) in own
+        and before.pools.get(key, UNUSED).holds(pool_device.id.device)
     }
     idle = replace(node_info, fabric=_without_memory_in_use(node_info, in_use))
     return with_devices_allocated(_with_use(idle, pools, counters), kept)
@@ -101,9 +102,9 @@ def _without_memory_in_use(node_info: NodeInfo, devices: Container[DeviceId]) ->
     """The fabric without the readings of the memory on these devices."""
     if node_info.fabric is None:
         return None
-    places = node_info.inventory.places
+    known = node_info.inventory.devices
     gpus = tuple(
-        replace(gpu, memory_free_bytes=None) if bit >= 0 and places[bit].id in devices else gpu
+        replace(gpu, memory_free_bytes=None) if bit >= 0 and known[bit].id in devices else gpu
         for gpu, bit in zip(node_info.fabric.gpus, node_info.gpu_bits, strict=True)
     )
     return replace(node_info.fabric, gpus=gpus)
@@ -139,7 +140,7 @@ def _with_use(node_info: NodeInfo, pools: _Pools, counters: _Counters) -> NodeIn
         drift, overuse = live_use(
             node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy
         )
-    state = NodeState(attribute_class=node_info.state.attribute_class, hypothetical=True)
+    state = NodeState(attribute_signature=node_info.state.attribute_signature, hypothetical=True)
     return replace(
         node_info,
         allocated_state=allocated_state,
@@ -184,7 +185,7 @@ def _devices(node_info: NodeInfo, results: Iterable[Result], elsewhere: Mapping[
     inventory, found = node_info.inventory, dict[str, Device]()
     for result in results:
         bit = inventory.index.get(result.device)
-        device = inventory.places[bit].device if bit is not None else elsewhere.get(result.device)
+        device = inventory.devices[bit].device if bit is not None else elsewhere.get(result.device)
         if device is not None:
             found[device.name] = device
     return found

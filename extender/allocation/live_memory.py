@@ -20,8 +20,8 @@ _STEP_BYTES = 8 << 30  # overuse is rounded up to steps, so that similar nodes s
 def troubled(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> int:
     """Mask of the devices that have a taint with effect None or are unhealthy GPUs. Both only lower the score."""
     mask = 0
-    for bit, place in enumerate(found.places):
-        if any(taint.effect == "None" for taint in place.device.taints):
+    for bit, pool_device in enumerate(found.devices):
+        if any(taint.effect == "None" for taint in pool_device.device.taints):
             mask |= 1 << bit
     for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
         if bit >= 0 and not state.healthy:
@@ -46,8 +46,8 @@ def live_use(
     for used, bit in zip(uses, gpu_bits, strict=True) if uses else ():
         if not used or bit < 0 or busy >> bit & 1:
             continue
-        place = found.places[bit]
-        shares = use.pools.get(found.pools[place.pool].key, UNUSED).shares.get(place.id.device)
+        pool_device = found.devices[bit]
+        shares = use.pools.get(found.pools[pool_device.pool].key, UNUSED).shares.get(pool_device.id.device)
         if shares is None:
             drift |= 1 << bit
         else:

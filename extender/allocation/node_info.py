@@ -44,19 +44,19 @@ class Interned:
 class NodeState:
     """An equivalence class of nodes.
 
-    Nodes with the same `allocation_class` get equal statuses if selectors and constraints give equal results for their
-    devices. Selectors that read no identifying attribute give equal results if `attribute_class` is the same.
-    The search and the score read no more from an idle node than `hardware_class`, and no more from a node than
-    `own_class`, besides the use of the devices that the node shares with others.
+    Nodes with the same `allocation_signature` get equal statuses if selectors and constraints give equal results for
+    their devices. Selectors that read no identifying attribute give equal results if `attribute_signature` is the same.
+    The search and the score read no more from an idle node than `hardware_signature`, and no more from a node than
+    `own_signature`, besides the use of the devices that the node shares with others.
     """
 
-    allocation_class: Interned = field(default_factory=Interned)
-    attribute_class: Interned | None = None  # None: no other node has equal attributes
+    allocation_signature: Interned = field(default_factory=Interned)
+    attribute_signature: Interned | None = None  # None: no other node has equal attributes
     hypothetical: bool = False  # whether no node of the cluster is in this state
     names: list[str] = field(default_factory=list)  # names of the nodes in this state, sorted
     number: int = field(default_factory=lambda: next(_NUMBERS))
-    hardware_class: Interned = field(default_factory=Interned)
-    own_class: Interned = field(default_factory=Interned)
+    hardware_signature: Interned = field(default_factory=Interned)
+    own_signature: Interned = field(default_factory=Interned)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +168,7 @@ class Snapshot:
     # Members of each group that have no node yet, by UID; without pods that are deleted or have scheduling gates.
     members: Mapping[GroupKey, Mapping[str, Pod]] = field(default_factory=dict)
     group_policies: Mapping[GroupKey, GroupPolicy] = field(default_factory=dict)
-    # UID to node of bound members, as of a recent read; only of groups whose bound members have too few claims.
+    # UID to node of bound members, from a recent read; only of groups whose bound members have too few claims.
     bound_members: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
 
     def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:

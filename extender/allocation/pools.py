@@ -29,7 +29,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class PoolDevice:
     """One device of a pool that the node can use."""
 
     id: DeviceId
@@ -40,10 +40,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inventory:
-    """The devices for a node, in the order in which the search tries them. Bit i of each mask is places[i]."""
+    """The devices for a node, in the order in which the search tries them. Bit i of each mask is devices[i]."""
 
     pools: tuple[Pool, ...]
-    places: tuple[Place, ...]
+    devices: tuple[PoolDevice, ...]
     offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
     index: Mapping[DeviceId, int]
     reachable: int  # mask of devices that the node can use; per-device node selection can exclude some
@@ -170,43 +170,45 @@ def _waits_for_binding(pool: Pool) -> bool:
 def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
     """The inventory of a node: the devices of usable pools in the order pool, slice, device."""
     reachable = 0
-    places: list[Place] = []
+    devices: list[PoolDevice] = []
     offsets: list[tuple[Slice, int]] = []
     for position, pool in enumerate(pools):
         if not pool.usable:
             continue
         driver, name = pool.key
         for slice_ in pool.slices:
-            offsets.append((slice_, len(places)))
-            places.extend(
-                Place(DeviceId(driver, name, device.name), device, slice_, position) for device in slice_.devices
+            offsets.append((slice_, len(devices)))
+            devices.extend(
+                PoolDevice(DeviceId(driver, name, device.name), device, slice_, position) for device in slice_.devices
             )
-    index = {place.id: bit for bit, place in enumerate(places)}
-    for bit, place in enumerate(places):
+    index = {pool_device.id: bit for bit, pool_device in enumerate(devices)}
+    for bit, pool_device in enumerate(devices):
         # A slice with counter sets may repeat a device of another slice; only the last entry is usable.
-        if index[place.id] == bit and (not place.slice.per_device or reaches(place.device.selection, node)):
+        if index[pool_device.id] == bit and (
+            not pool_device.slice.per_device or reaches(pool_device.device.selection, node)
+        ):
             reachable |= 1 << bit
-    simple = sum(1 << bit for bit, place in enumerate(places) if is_simple(place.device))
+    simple = sum(1 << bit for bit, pool_device in enumerate(devices) if is_simple(pool_device.device))
     shared = sum(
         1 << bit
-        for bit, place in enumerate(places)
-        if node.name not in (place.slice.selection.node_name, place.device.selection.node_name)
+        for bit, pool_device in enumerate(devices)
+        if node.name not in (pool_device.slice.selection.node_name, pool_device.device.selection.node_name)
     )
-    unsupported = _unsupported(pools, places)
-    return Inventory(pools, tuple(places), tuple(offsets), index, reachable, simple, shared, unsupported)
+    unsupported = _unsupported(pools, devices)
+    return Inventory(pools, tuple(devices), tuple(offsets), index, reachable, simple, shared, unsupported)
 
 
-def _unsupported(pools: tuple[Pool, ...], places: Iterable[Place]) -> tuple[tuple[str, int], ...]:
+def _unsupported(pools: tuple[Pool, ...], devices: Iterable[PoolDevice]) -> tuple[tuple[str, int], ...]:
     """(cause, mask) of the devices with fields that Berth does not support yet. Berth never allocates them.
 
     A device on the same counter set as a device with compatibility groups is included: whether the two can be
     allocated together depends on the allocations of other schedulers.
     """
     found: dict[str, int] = {}
-    for bit, place in enumerate(places):
-        if any(use.counter_set in pools[place.pool].grouped for use in place.device.consumes):
+    for bit, pool_device in enumerate(devices):
+        if any(use.counter_set in pools[pool_device.pool].grouped for use in pool_device.device.consumes):
             found["compatibility-groups"] = found.get("compatibility-groups", 0) | 1 << bit
-        elif place.device.node_allocatable:
+        elif pool_device.device.node_allocatable:
             found["node-allocatable"] = found.get("node-allocatable", 0) | 1 << bit
     return tuple(found.items())
 

@@ -59,8 +59,10 @@ class Problem:
 
     def shares(self, bit: int) -> Mapping[str, int] | None:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""
-        place = self.inventory.places[bit]
-        return self.allocated_state.pools.get(self.inventory.pools[place.pool].key, UNUSED).shares.get(place.id.device)
+        pool_device = self.inventory.devices[bit]
+        return self.allocated_state.pools.get(self.inventory.pools[pool_device.pool].key, UNUSED).shares.get(
+            pool_device.id.device
+        )
 
 
 class Pick(NamedTuple):
@@ -94,6 +96,6 @@ def taken_mask(inventory: Inventory, allocated_state: AllocatedState) -> int:
         use = allocated_state.pools.get(pool.key, UNUSED)
         for device in (*use.taken, *use.shares):
             bit = inventory.index.get(DeviceId(*pool.key, device))
-            if bit is not None and (device in use.taken or not inventory.places[bit].device.allow_multiple):
+            if bit is not None and (device in use.taken or not inventory.devices[bit].device.allow_multiple):
                 found |= 1 << bit
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from extender.allocation.pools import Place
+from extender.allocation.pools import PoolDevice
 from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.selection import Classes
 from extender.model import (
@@ -39,27 +39,27 @@ def _allocation(
     classes: Classes,
     new_share: Callable[[], str],
 ) -> Allocation:
-    places = [problem.inventory.places[pick.bit] for pick in picks]
+    devices = [problem.inventory.devices[pick.bit] for pick in picks]
     requests = [request.alternatives[i] for request, i in zip(spec.requests, chosen, strict=True)]
     return Allocation(
-        results=tuple(_result(pick, place, new_share) for pick, place in zip(picks, places, strict=True)),
+        results=tuple(_result(pick, pool_device, new_share) for pick, pool_device in zip(picks, devices, strict=True)),
         config=(*_class_config(requests, classes), *_claim_config(spec, requests)),
-        node_selector=node_selector(places, node_name),
+        node_selector=node_selector(devices, node_name),
     )
 
 
-def _result(pick: Pick, place: Place, new_share: Callable[[], str]) -> Result:
-    request, device = pick.request, place.device
+def _result(pick: Pick, pool_device: PoolDevice, new_share: Callable[[], str]) -> Result:
+    request, device = pick.request, pool_device.device
     return Result(
         request.name,
-        place.id,
+        pool_device.id,
         admin_access=request.admin_access,
         tolerations=request.tolerations,
         share_id=new_share() if pick.consumed is not None else "",
         consumed=pick.consumed or None,
         binding_conditions=device.binding_conditions,
         binding_failure_conditions=device.binding_failure_conditions,
-        skip_node_operations=place.slice.skip_node_operations,
+        skip_node_operations=pool_device.slice.skip_node_operations,
     )
 
 
@@ -86,13 +86,13 @@ def _claim_config(spec: ClaimSpec, requests: list[DeviceRequest]) -> Iterator[Co
                 yield copy
 
 
-def node_selector(places: list[Place], node_name: str) -> NodeSelector | None:
+def node_selector(devices: list[PoolDevice], node_name: str) -> NodeSelector | None:
     """The nodes that can use the allocation: this node, the nodes that all slices select, or all nodes (None)."""
     expressions: list[Requirement] = []
     fields: list[Requirement] = []
-    for place in places:
-        selection = _selection(place)
-        if selection.node_name or place.device.binds_to_node:
+    for pool_device in devices:
+        selection = _selection(pool_device)
+        if selection.node_name or pool_device.device.binds_to_node:
             only = Requirement("metadata.name", "In", (node_name,))
             return NodeSelector((Term(fields=(only,)),))
         if selection.selector is not None and selection.selector.terms:
@@ -104,5 +104,5 @@ def node_selector(places: list[Place], node_name: str) -> NodeSelector | None:
     return NodeSelector((Term(tuple(expressions), tuple(fields)),))
 
 
-def _selection(place: Place) -> NodeSelection:
-    return place.device.selection if place.slice.per_device else place.slice.selection
+def _selection(pool_device: PoolDevice) -> NodeSelection:
+    return pool_device.device.selection if pool_device.slice.per_device else pool_device.slice.selection

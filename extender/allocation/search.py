@@ -161,9 +161,9 @@ class Search:
         if self._can_fail() or not self._problem.features.partitionable:
             return False
         requests = (form for spec in self._problem.specs for request in spec.requests for form in request.alternatives)
-        places = self._problem.inventory.places
+        devices = self._problem.inventory.devices
         return not any(form.admin_access for form in requests) and not any(
-            places[bit].device.allow_multiple for bit in members(wanted)
+            devices[bit].device.allow_multiple for bit in members(wanted)
         )
 
     def _free_count(self, claim: int, request: DeviceRequest) -> int:
@@ -203,9 +203,9 @@ class Search:
     def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
         if not self._problem.features.consumable_capacity:
             return True
-        place = self._problem.inventory.places[bit]
-        taken = capacity.consumption(place.device, request.capacity, self._problem.features)
-        return taken is not None and capacity.fits(place.device, taken, self._used(bit), capacity.NOTHING)
+        pool_device = self._problem.inventory.devices[bit]
+        taken = capacity.consumption(pool_device.device, request.capacity, self._problem.features)
+        return taken is not None and capacity.fits(pool_device.device, taken, self._used(bit), capacity.NOTHING)
 
     # -- the search ------------------------------------------------------------------------------------------
 
@@ -287,8 +287,8 @@ class Search:
 
     def _take(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
         """Choose a device if all rules allow it. Returns False and changes nothing if a rule forbids it."""
-        place = self._problem.inventory.places[bit]
-        device, features = place.device, self._problem.features
+        pool_device = self._problem.inventory.devices[bit]
+        device, features = pool_device.device, self._problem.features
         shared = device.allow_multiple and features.consumable_capacity
         if not self._is_free(claim, request, bit, shared=shared):
             return False
@@ -321,7 +321,7 @@ class Search:
         """The capacities that the request consumes of a device. None after a report if the device cannot serve it."""
         if not self._problem.features.consumable_capacity:
             return {}
-        device = self._problem.inventory.places[bit].device
+        device = self._problem.inventory.devices[bit].device
         taken = capacity.consumption(device, request.capacity, self._problem.features)
         if taken is None:
             self._reject(request, bit, "undefined-capacity", ", ".join(sorted(request.capacity or {})))
@@ -339,17 +339,17 @@ class Search:
         return not short or self._reject(request, bit, "counters", short)
 
     def _add_to_constraints(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
-        place = self._problem.inventory.places[bit]
+        pool_device = self._problem.inventory.devices[bit]
         added = []
         for position, constraint in enumerate(self._constraints[claim]):
-            if constraint.add(request.name, place.device, place.id.driver):
+            if constraint.add(request.name, pool_device.device, pool_device.id.driver):
                 added.append(constraint)
                 continue
             for earlier in reversed(added):
                 earlier.remove(request.name)
             if must:
                 raise InvalidClaim(
-                    f"claim {self._problem.names[claim]}, request {request.name}: cannot add device {place.id} "
+                    f"claim {self._problem.names[claim]}, request {request.name}: cannot add device {pool_device.id} "
                     "because a claim constraint would not be satisfied"
                 )
             attribute = self._problem.specs[claim].constraints[position].attribute
@@ -383,7 +383,7 @@ class Search:
             # An admin-access claim and another claim may both have the device: it stays chosen for the other.
             self._chosen_by_claim[claim] &= ~(1 << bit)
             self._chosen = union(self._chosen_by_claim)
-        if self._problem.inventory.places[bit].device.consumes and not (shared and self._has_shares(bit)):
+        if self._problem.inventory.devices[bit].device.consumes and not (shared and self._has_shares(bit)):
             self._counters.give_back(bit)
 
     def _has_shares(self, bit: int) -> bool:

@@ -1,4 +1,4 @@
-"""The devices that match a request: first the selectors of the class, then those of the request."""
+"""The devices that match a request: the selectors of the class apply first, then the selectors of the request."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def _explainer(
     sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, budget: CallBudget
 ) -> Callable[[int], str]:
     def explain(bit: int) -> str:
-        place = inventory.places[bit]
+        pool_device = inventory.devices[bit]
         slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
         for where, expression in sources:
             if not masks.of(expression, slice_, budget).error >> (bit - offset) & 1:
                 continue
-            text = masks.error(expression, place.device, place.id.driver)
+            text = masks.error(expression, pool_device.device, pool_device.id.driver)
             if text:
                 return f"{where}: {cut(text, _ERROR_BYTES)}"
         return "selector failed"

@@ -38,12 +38,14 @@ def most_together(devices: int, inventory: Inventory, counters: Counters) -> int
     found = 0
     sets: dict[tuple[int, str], list[dict[str, int]]] = {}
     for bit in members(devices):
-        place = inventory.places[bit]
-        if not place.device.consumes:
+        pool_device = inventory.devices[bit]
+        if not pool_device.device.consumes:
             found += 1
         elif counters.fits(bit):
-            first = place.device.consumes[0].counter_set
-            sets.setdefault((place.pool, first), []).append(_parts(place.device, place.pool, counters))
+            first = pool_device.device.consumes[0].counter_set
+            sets.setdefault((pool_device.pool, first), []).append(
+                _parts(pool_device.device, pool_device.pool, counters)
+            )
     return found + sum(_most(devices) for devices in sets.values())
 
 

@@ -1,4 +1,4 @@
-"""Counts what the FleetBaseline says about all nodes."""
+"""Counts the facts about all nodes that the FleetBaseline contains."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class FleetBaselineCounter:
             if node_info is None or node_info.fabric is None:
                 continue
             self._add(self._graphs, node_info.fabric.graph, amount)
-            places = node_info.inventory.places
-            for memory in {places[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0}:
+            devices = node_info.inventory.devices
+            for memory in {devices[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0}:
                 self._add(self._memory, memory, amount)
 
     def _add(self, counts: Counter[T], key: T, amount: int) -> None:

@@ -47,8 +47,8 @@ class _Hardware:
     uses: Uses
     partitions: tuple[int, ...] | None
     troubled: int
-    attribute_class: Interned  # everything that selectors can read, except identities
-    hardware_class: Interned  # everything that search and scoring read from an idle node
+    attribute_signature: Interned  # everything that selectors can read, except identities
+    hardware_signature: Interned  # everything that search and scoring read from an idle node
 
 
 class _Counters(NamedTuple):
@@ -70,10 +70,10 @@ class NodeInfoBuilder:
         self._features = features
         self._graphs = Graphs()
         self._hardware: dict[str, _Hardware] = {}
-        self._attribute_classes: Interns = WeakValueDictionary()
-        self._hardware_classes: Interns = WeakValueDictionary()
-        self._allocation_classes: Interns = WeakValueDictionary()
-        self._own_classes: Interns = WeakValueDictionary()
+        self._attribute_signatures: Interns = WeakValueDictionary()
+        self._hardware_signatures: Interns = WeakValueDictionary()
+        self._allocation_signatures: Interns = WeakValueDictionary()
+        self._own_signatures: Interns = WeakValueDictionary()
         self._states: WeakValueDictionary[tuple[Interned, Interned], NodeState] = WeakValueDictionary()
         self._counters: dict[PoolKey, _Counters] = {}
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
@@ -103,9 +103,9 @@ class NodeInfoBuilder:
         shares, live = _share_digest(found, pools), (drift, tuple(overuse.items()))
         # What the score reads from the node, besides the use of the devices that it shares with others.
         own = busy & (~found.shared | _mask(gpu_bits))
-        own_class = _interned(self._own_classes, (hardware.hardware_class, shares, own, *live))
-        key = (hardware.hardware_class, shares, busy, held, consumed, *live)
-        state = self._state(_interned(self._allocation_classes, key), hardware, own_class)
+        own_signature = _interned(self._own_signatures, (hardware.hardware_signature, shares, own, *live))
+        key = (hardware.hardware_signature, shares, busy, held, consumed, *live)
+        state = self._state(_interned(self._allocation_signatures, key), hardware, own_signature)
         return NodeInfo(
             node,
             found,
@@ -123,7 +123,7 @@ class NodeInfoBuilder:
         )
 
     def forget(self, node: str) -> None:
-        """Drop everything that is kept for a deleted node."""
+        """Drop the entries of a deleted node."""
         self.agent_problems.pop(node, None)
         gone = self._hardware.pop(node, None)
         if gone is not None:
@@ -133,24 +133,24 @@ class NodeInfoBuilder:
         """The number of kept entries by kind, for benchmarks and tests of the limits."""
         tables: dict[str, Sized] = {
             "states": self._states,
-            "allocation_classes": self._allocation_classes,
-            "own_classes": self._own_classes,
-            "hardware_classes": self._hardware_classes,
-            "attribute_classes": self._attribute_classes,
+            "allocation_signatures": self._allocation_signatures,
+            "own_signatures": self._own_signatures,
+            "hardware_signatures": self._hardware_signatures,
+            "attribute_signatures": self._attribute_signatures,
             "hardware": self._hardware,
             "counters": self._counters,
         }
         return {name: len(table) for name, table in tables.items()}
 
-    def _state(self, allocation_class: Interned, hardware: _Hardware, own_class: Interned) -> NodeState:
-        key = allocation_class, hardware.attribute_class
+    def _state(self, allocation_signature: Interned, hardware: _Hardware, own_signature: Interned) -> NodeState:
+        key = allocation_signature, hardware.attribute_signature
         found = self._states.get(key)
         if found is None:
             found = self._states[key] = NodeState(
-                allocation_class,
-                hardware.attribute_class,
-                hardware_class=hardware.hardware_class,
-                own_class=own_class,
+                allocation_signature,
+                hardware.attribute_signature,
+                hardware_signature=hardware.hardware_signature,
+                own_signature=own_signature,
             )
         return found
 
@@ -194,12 +194,15 @@ class NodeInfoBuilder:
         if known is None or known.inventory is not found or known.live is not live:
             fabric, gpu_bits = self._fabric(node.name, live, found, store, known)
             partitions = _partitions(found, gpu_bits)
-            hardware_class = self._hardware_class(found, fabric, gpu_bits, partitions)
+            hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions)
             seen = (
-                hardware_class,
-                tuple((place.id.driver, *place.device.attributes.without_identity()) for place in found.places),
+                hardware_signature,
+                tuple(
+                    (pool_device.id.driver, *pool_device.device.attributes.without_identity())
+                    for pool_device in found.devices
+                ),
             )
-            attribute_class = _interned(self._attribute_classes, seen)
+            attribute_signature = _interned(self._attribute_signatures, seen)
             if known is not None and known.inventory is not found:
                 self._forget_counters(known.inventory)
             known = self._hardware[node.name] = _Hardware(
@@ -210,8 +213,8 @@ class NodeInfoBuilder:
                 uses_of(fabric),
                 partitions,
                 troubled(found, fabric, gpu_bits),
-                attribute_class,
-                hardware_class,
+                attribute_signature,
+                hardware_signature,
             )
         return known
 
@@ -242,17 +245,17 @@ class NodeInfoBuilder:
             self.agent_problems.pop(node, None)
         return reported
 
-    def _hardware_class(
+    def _hardware_signature(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
     ) -> Interned:
-        shape = tuple(_kind(place.device, place.pool) for place in found.places)
+        shape = tuple(_kind(pool_device.device, pool_device.pool) for pool_device in found.devices)
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, _amounts(p)) for p in found.pools)
-        hardware_class = (shape, found.reachable, found.unsupported, fabric_key, pools, partitions)
-        return _interned(self._hardware_classes, hardware_class)
+        hardware_signature = (shape, found.reachable, found.unsupported, fabric_key, pools, partitions)
+        return _interned(self._hardware_signatures, hardware_signature)
 
 
 def _amounts(pool: Pool) -> bytes:
@@ -263,7 +266,7 @@ def _amounts(pool: Pool) -> bytes:
 
 def _whole_gpus(found: Inventory) -> dict[int, Device]:
     """The whole GPUs of an inventory by device bit, ascending."""
-    return {bit: place.device for bit, place in enumerate(found.places) if gpu_uuid(place.device)}
+    return {bit: pool_device.device for bit, pool_device in enumerate(found.devices) if gpu_uuid(pool_device.device)}
 
 
 def _reads_the_same(
@@ -271,7 +274,7 @@ def _reads_the_same(
 ) -> bool:
     """Whether the choice of the fabric would read what it read for `known`. Most changes touch no GPU.
 
-    The answer is False for a node whose agent was not believed: its problem may have gone.
+    The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
     """
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
         return False
@@ -326,8 +329,8 @@ def _share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
     return _digest(
         [
             (bit, sorted(amounts.items()))
-            for bit, place in enumerate(found.places)
-            if (amounts := pools[found.pools[place.pool].key].shares.get(place.id.device)) is not None
+            for bit, pool_device in enumerate(found.devices)
+            if (amounts := pools[found.pools[pool_device.pool].key].shares.get(pool_device.id.device)) is not None
         ]
     )
 
@@ -341,7 +344,7 @@ def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] 
     """Masks of GPU positions that Fabric Manager can join; None if no GPU names a partition."""
     sets: dict[tuple[int, object], int] = {}
     for position, bit in enumerate(gpu_bits):
-        attributes = found.places[bit].device.attributes if bit >= 0 else {}
+        attributes = found.devices[bit].device.attributes if bit >= 0 else {}
         for size in _PARTITION_SIZES:
             number = attributes.get(f"gpu.nvidia.com/partition{size}")
             if number is not None:

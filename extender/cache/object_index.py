@@ -52,7 +52,7 @@ class ObjectIndex:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID
-        self.unreserved: set[ObjectKey] = set()  # allocated claims without a consumer
+        self.without_consumer: set[ObjectKey] = set()  # allocated claims without a consumer
         self.special_claims: dict[tuple[str, str], ObjectKey] = {}  # namespace and UID of a pod to its special claim
         # Claim UID to the resourceVersion of its allocation; only for allocations that a watch event showed.
         self.allocated_at: dict[str, int] = {}
@@ -62,7 +62,7 @@ class ObjectIndex:
         # Pods of each group that have no node, by UID; without pods that are deleted or have scheduling gates.
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
-        self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, as of a recent read
+        self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, from a recent read
         self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
         self.resized_groups: set[GroupKey] = set()  # groups with other members or another minimum, likewise
         self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
@@ -203,9 +203,9 @@ class ObjectIndex:
         self._index_special(key, old, new)
         self._index_group(key, old, new)
         if new is not None and new.allocation is not None and not new.reserved_for:
-            self.unreserved.add(key)
+            self.without_consumer.add(key)
         else:
-            self.unreserved.discard(key)
+            self.without_consumer.discard(key)
         if new is not None:
             self._key_of[new.uid] = key
             results = new.allocation.results if new.allocation is not None else ()

@@ -32,10 +32,10 @@ class SameUse:
         """Remember a node that was built with the new use."""
         if new is old:  # the build failed
             return
-        places, positions = new.inventory.places, {position for position, _ in changed}
+        devices, positions = new.inventory.devices, {position for position, _ in changed}
         # The counters of a pool and the live memory of a GPU are not the same on all nodes of a state.
         with_counters = any(new.inventory.pools[position].counter_sets for position in positions)
-        if not with_counters and not any(bit >= 0 and places[bit].pool in positions for bit in new.gpu_bits):
+        if not with_counters and not any(bit >= 0 and devices[bit].pool in positions for bit in new.gpu_bits):
             self._learned[old.state, changed] = new
 
     def apply(self, old: NodeInfo, changed: Changed) -> NodeInfo | None:

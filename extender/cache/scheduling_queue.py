@@ -15,8 +15,8 @@ class SchedulingQueue:
     """UIDs of waiting pods that concern Berth, one queue for each schedulerName.
 
     A pod leaves with its first failed attempt, or when it has a nominated node. kube-scheduler's PrioritySort compares
-    priorities, and then the times at which pods entered its queue. It does not tell these times. So the queue uses the
-    creation time, in seconds, and the order in which the watch showed the pods.
+    priorities, and then the times at which pods entered its queue. Berth does not know these times. So the queue uses
+    the creation time, in seconds, and the order in which the watch showed the pods.
     """
 
     def __init__(self) -> None:

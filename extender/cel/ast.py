@@ -76,7 +76,7 @@ class MapLiteral(Node):
 
 
 class FieldInit(NamedTuple):
-    """field: value in a message literal; `offset` is that of the colon."""
+    """field: value in a message literal; `offset` is the offset of the colon."""
 
     name: str
     value: Node

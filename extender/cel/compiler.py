@@ -1,7 +1,7 @@
 """The compiler: it turns a checked tree into one closure.
 
-No code is generated: each node becomes one Python function that calls those of its parts. Where the checker knows the
-types, the closure calls the operation directly; otherwise it tries the overloads by the types of the values.
+No code is generated: each node becomes one Python function that calls the functions of its parts. If the checker knows
+the types, the closure calls the operation directly; otherwise it tries the overloads by the types of the values.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ Sizes = Mapping[str, Mapping[str, Size]]
 
 
 class Estimator(ast.Visitor[Cost]):
-    """Estimates one checked tree; `sizes` are those of the inputs."""
+    """Estimates one checked tree; `sizes` are the sizes of the inputs."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
@@ -106,10 +106,12 @@ class Estimator(ast.Visitor[Cost]):
         body, produced = self.visit(node.body)
         self._locals = saved
         cost = LOOPS[node.kind]
-        turn = add(body, cost.turn)
+        iteration = add(body, cost.iteration)
         if condition is not None:
-            turn = add(condition, max(turn, 1))
-        return add(outer, cost.start, times(source.size, turn), cost.end), _result(node.kind, source, produced, item)
+            iteration = add(condition, max(iteration, 1))
+        return add(outer, cost.start, times(source.size, iteration), cost.end), _result(
+            node.kind, source, produced, item
+        )
 
     def bind(self, node: ast.Bind) -> Cost:
         init, known = self.visit(node.init)

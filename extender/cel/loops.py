@@ -1,4 +1,4 @@
-"""The comprehension macros as closures. Every turn takes its units from the budget of the evaluation."""
+"""The comprehension macros as closures. Every iteration takes its units from the budget of the evaluation."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _NODE = 2  # units for a node of the body
 
 def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None) -> Closure:
     """The closure of a macro; `slots` are the frame slots of its one or two variables."""
-    turns = _turns(source, slots, _units(node))
+    iterations = _iterations(source, slots, _units(node))
     match node.kind:
         case "all":
-            return _quantifier(turns, body, decisive=False)
+            return _quantifier(iterations, body, decisive=False)
         case "exists":
-            return _quantifier(turns, body, decisive=True)
+            return _quantifier(iterations, body, decisive=True)
         case "exists_one":
-            return _exists_one(turns, body)
+            return _exists_one(iterations, body)
         case "filter":
-            return _filter(turns, slots[0], body)
+            return _filter(iterations, slots[0], body)
         case "sortBy":
-            return _sort_by(turns, slots[0], body)
+            return _sort_by(iterations, slots[0], body)
         case "map" | "transformList":
-            return _collect(turns, body, condition)
+            return _collect(iterations, body, condition)
         case _:
-            return _transform_map(turns, slots[0], body, condition, entries=node.kind == "transformMapEntry")
+            return _transform_map(iterations, slots[0], body, condition, entries=node.kind == "transformMapEntry")
 
 
 def _units(node: ast.Loop) -> int:
-    """The units of one turn: those of the macro and of the nodes of the body. A nested loop pays for itself."""
+    """The units of one iteration: of the macro and of the nodes of the body. A nested loop pays for itself."""
     bodies = [node.body] if node.filter is None else [node.body, node.filter]
-    return LOOPS[node.kind].turn + _NODE * sum(1 for body in bodies for _ in ast.walk(body))
+    return LOOPS[node.kind].iteration + _NODE * sum(1 for body in bodies for _ in ast.walk(body))
 
 
-def _turns(source: Closure, slots: list[int], units: int) -> Callable[[Frame], Iterator[None]]:
+def _iterations(source: Closure, slots: list[int], units: int) -> Callable[[Frame], Iterator[None]]:
     two = len(slots) > 1
     first, second = slots[0], slots[-1]
 
@@ -66,12 +66,12 @@ def _turns(source: Closure, slots: list[int], units: int) -> Callable[[Frame], I
     return run
 
 
-def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, decisive: bool) -> Closure:
-    """all and exists: one decisive turn decides the result, even if other turns fail."""
+def _quantifier(iterations: Callable[[Frame], Iterator[None]], body: Closure, *, decisive: bool) -> Closure:
+    """all and exists: one decisive iteration decides the result, even if other iterations fail."""
 
     def run(frame: Frame) -> bool:
         error: EvalError | None = None
-        for _ in turns(frame):
+        for _ in iterations(frame):
             try:
                 value = body(frame)
             except EvalError as raised:
@@ -88,10 +88,10 @@ def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, deci
     return run
 
 
-def _exists_one(turns: Callable[[Frame], Iterator[None]], body: Closure) -> Closure:
+def _exists_one(iterations: Callable[[Frame], Iterator[None]], body: Closure) -> Closure:
     def run(frame: Frame) -> bool:
         count = 0
-        for _ in turns(frame):
+        for _ in iterations(frame):
             count += _true(body(frame))
         return count == 1
 
@@ -104,10 +104,10 @@ def _true(value: object) -> bool:
     raise EvalError("no such overload")
 
 
-def _filter(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure) -> Closure:
+def _filter(iterations: Callable[[Frame], Iterator[None]], slot: int, body: Closure) -> Closure:
     def run(frame: Frame) -> list[Any]:
         found: list[Any] = []
-        for _ in turns(frame):
+        for _ in iterations(frame):
             item = frame[slot]
             if _true(body(frame)):
                 found.append(item)
@@ -116,11 +116,11 @@ def _filter(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure) 
     return run
 
 
-def _sort_by(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure) -> Closure:
+def _sort_by(iterations: Callable[[Frame], Iterator[None]], slot: int, body: Closure) -> Closure:
     def run(frame: Frame) -> list[Any]:
         items: list[Any] = []
         keys: list[Any] = []
-        for _ in turns(frame):
+        for _ in iterations(frame):
             items.append(frame[slot])
             keys.append(body(frame))
         return make_list(frame, sort_by(items, keys))
@@ -128,19 +128,21 @@ def _sort_by(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure)
     return run
 
 
-def _collect(turns: Callable[[Frame], Iterator[None]], body: Closure, condition: Closure | None) -> Closure:
+def _collect(iterations: Callable[[Frame], Iterator[None]], body: Closure, condition: Closure | None) -> Closure:
     def run(frame: Frame) -> list[Any]:
-        return make_list(frame, [body(frame) for _ in turns(frame) if condition is None or _true(condition(frame))])
+        return make_list(
+            frame, [body(frame) for _ in iterations(frame) if condition is None or _true(condition(frame))]
+        )
 
     return run
 
 
 def _transform_map(
-    turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure, condition: Closure | None, *, entries: bool
+    iterations: Callable[[Frame], Iterator[None]], slot: int, body: Closure, condition: Closure | None, *, entries: bool
 ) -> Closure:
     def run(frame: Frame) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        for _ in turns(frame):
+        for _ in iterations(frame):
             key = frame[slot]
             if condition is not None and not _true(condition(frame)):
                 continue

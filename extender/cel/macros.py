@@ -10,10 +10,10 @@ from extender.cel.pricing import LIST_COST, MAP_COST
 
 
 class LoopCost(NamedTuple):
-    """The units of a loop beside those of its range and its body, as in the reference's expansion of the macro."""
+    """The units of a loop without the units of its range and its body, as in the reference's expansion of the macro."""
 
     start: int
-    turn: int
+    iteration: int
     end: int
 
 

@@ -2,7 +2,7 @@
 
 The estimate is the worst case before an expression runs, by the cost rules of k8s.io/apiserver. The charge is taken
 from the budget while the expression runs; a unit stands for 50 ns of work. The library gives every function a `Price`
-beside its overloads; no other place knows costs by the name of a function.
+beside its overloads; no other module finds costs by the name of a function.
 """
 
 from __future__ import annotations

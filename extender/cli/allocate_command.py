@@ -151,8 +151,8 @@ def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
                 matching = counted(problem.select(name, alternative).match.bit_count(), "device")
                 lines.append(f"claim {name}, request {alternative.name}: the selectors match {matching}")
     for (request_name, bit), (cause, detail) in sorted(recorder.causes.items()):
-        place = problem.inventory.places[bit]
-        lines.append(f"request {request_name}: {place.id} {CAUSES[cause]}" + (f" ({detail})" if detail else ""))
+        pool_device = problem.inventory.devices[bit]
+        lines.append(f"request {request_name}: {pool_device.id} {CAUSES[cause]}" + (f" ({detail})" if detail else ""))
     return lines
 
 

@@ -66,7 +66,7 @@ class FleetReply(BaseModel):
 
 class ClaimReply(BaseModel):
     """One claim in the reply to GET /v1/claims. Devices are driver/pool/device. `ours`: a Berth process allocated it;
-    `problem`: what is invalid in it.
+    `problem`: the part of it that is invalid.
     """
 
     claim: str
@@ -178,8 +178,8 @@ class ExplanationReply(BaseModel):
 
 
 class GroupMemberReply(BaseModel):
-    """A pod of a group. `state` is bound, held, binding, waiting, gated, deleted or not-ours; `reason` is that of the
-    last attempt, `since` the time of the first one (RFC 3339).
+    """A pod of a group. `state` is bound, held, binding, waiting, gated, deleted or not-ours. `reason` is the result of
+    the last attempt; `since` is the time of the first one (RFC 3339).
     """
 
     pod: str

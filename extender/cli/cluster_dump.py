@@ -13,9 +13,10 @@ from extender.cache import ClusterCache
 from extender.cli.object_files import documents
 from extender.cluster import ApiClient, NotFound, WatchedResource, load_credentials, pages
 from extender.files import name_of
+from extender.manifests import checked
 from extender.model import WireError
 from extender.runtime import watched_resources
-from extender.wire import READ_ANNOTATIONS, Json, checked, get, group_policy_of, many, need
+from extender.wire import READ_ANNOTATIONS, Json, get, group_policy_of, many, need
 
 _PAGE = 500
 _POD_SPEC = (  # the fields that decode_pod reads, besides containers
@@ -45,7 +46,7 @@ def load_dump(path: Path) -> ClusterCache:
 
 
 def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
-    """Return a cache with these objects. Bound pods are left out. Raises WireError that names the document."""
+    """Return a cache with these objects. The cache gets no bound pods. Raises WireError that names the document."""
     cache = ClusterCache(Features())
     appliers = {kind.name: kind for kind in watched_resources(cache)}
     for number, obj in enumerate(objects, 1):

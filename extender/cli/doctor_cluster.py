@@ -121,7 +121,7 @@ def _disagree(node_info: NodeInfo) -> bool:
     """Whether the live agent and the driver's slices name different GPUs."""
     if node_info.fabric is None or node_info.fabric.source is not Source.LIVE:
         return False
-    published = {uuid for place in node_info.inventory.places if (uuid := gpu_uuid(place.device))}
+    published = {uuid for pool_device in node_info.inventory.devices if (uuid := gpu_uuid(pool_device.device))}
     return {gpu.uuid for gpu in node_info.fabric.gpus} != published
 
 

@@ -25,10 +25,11 @@ from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
+from extender.manifests import hypothetical
 from extender.model import ObjectKey, WireError, counted, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import Evaluator, runner_up_text
-from extender.wire import Json, hypothetical
+from extender.wire import Json
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
@@ -62,7 +63,7 @@ def explain_command(
 ) -> None:
     """Say why a pod or a group waits, or where a pod would go.
 
-    Of a bound pod it says why Berth chose the node. Exit code 1 if no node fits.
+    For a bound pod, it says why Berth chose the node. Exit code 1 if no node fits.
 
     Examples: berth explain pod training/llm-0;  berth explain -f job.yaml --free training/llm-0
     """
@@ -111,7 +112,7 @@ def snapshot_command(
 ) -> None:
     """Print the objects that Berth watches, as one JSON list.
 
-    Container environments and secrets are left out.
+    The file has no container environments and no secrets.
 
     Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
     """
@@ -200,7 +201,7 @@ def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
 
 
 def _show_members(members: list[Json], outcome: str, output: Output, *, narrated: bool) -> None:
-    """Print what would be true of the pods of a group in no group. It may say why the group does not fit."""
+    """Print the explanation that the pods of a group would get without the group."""
     console = _console()
     if output != "wide" and not narrated:
         alike = {one["alone"].removeprefix(f"pod {one['pod']}"): one for one in reversed(members)}

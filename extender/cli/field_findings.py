@@ -15,15 +15,16 @@ from extender.api_schema import (
     kinds_like,
 )
 from extender.cli.lint_finding import LintFinding, did_you_mean
+from extender.manifests import PodTemplate
 from extender.model import WireError, shown
-from extender.wire import Json, PodTemplate
+from extender.wire import Json
 
 _SECRET = ("Secret", "ConfigMap")  # no message may quote their values
 _FEW = 8  # fields of an object that a message lists
 
 
 def field_findings(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
-    """Yield unknown fields and wrong types of an object; of a kind without schema, those of its pod templates."""
+    """Yield unknown fields and wrong types of an object; if the kind has no schema, of its pod templates."""
     kind = str(obj.get("kind"))
     if kind in _SECRET:
         return

@@ -7,23 +7,17 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.cli.lint_finding import LintFinding
+from extender.manifests import pod_templates
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Pod, WireError, counted
 from extender.scheduling import MOST_TOGETHER, disagreement, minimum_of
-from extender.wire import (
-    OWN_ANNOTATIONS,
-    Json,
-    decode_pod,
-    get,
-    group_policy_of,
-    pod_templates,
-)
+from extender.wire import OWN_ANNOTATIONS, Json, decode_pod, get, group_policy_of
 
 # The controller makes all pods of such a group from one object, so the files have all of them.
 _OF_ONE_OBJECT = (GroupSource.JOB, GroupSource.JOB_SET, GroupSource.LEADER_WORKER_SET)
 
 
 class _Member(NamedTuple):
-    """The pods of one template that name a group. `location` is that of the object, `pods` as in PodTemplate."""
+    """The pods of one template that name a group. The object is at `location`; `pods` is as in PodTemplate."""
 
     location: str
     field: str
@@ -81,7 +75,7 @@ def _members(location: str, obj: Json) -> Iterator[_Member]:
         notes = {key: str(value) for key, value in get(made, "annotations", dict, "metadata", {}).items()}
         made["annotations"] = notes
         field = f"{template.path}.metadata.annotations".lstrip(".")
-        while True:  # each turn but the last drops an annotation with a problem, to find the next one
+        while True:  # each iteration but the last drops an annotation with a problem, to find the next one
             pod = decode_pod({**template.pod, "metadata": made})
             if pod.membership is None:
                 break

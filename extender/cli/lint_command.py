@@ -20,8 +20,8 @@ from extender.cli.select_command import dialect_of, one_sentence
 from extender.extension import MARKER_CLASS
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
+from extender.manifests import HypotheticalPod, hypothetical_pods
 from extender.model import Device, Graph, WireError, counted
-from extender.wire import HypotheticalPod, hypothetical_pods
 
 Json = dict[str, Any]
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"

@@ -20,8 +20,9 @@ from extender.cli.object_files import parts
 from extender.cli.old_manifests import corrected
 from extender.cli.pod_findings import pod_findings
 from extender.files import name_of
+from extender.manifests import objects_or_faults, pod_templates
 from extender.model import WireError, counted, one_line
-from extender.wire import Json, objects_or_faults, pod_templates
+from extender.wire import Json
 
 _LINE_BYTES = 4096
 _CUSTOM = ("JobSet", "LeaderWorkerSet")  # workloads without a schema here

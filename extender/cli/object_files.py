@@ -11,6 +11,7 @@ from extender.allocation import NodeInfo, Preference, Problem, troubled
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import name_of, read_file
+from extender.manifests import objects_of_part
 from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Slice, WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 from extender.scoring import ByTopology
@@ -24,7 +25,6 @@ from extender.wire import (
     decode_pod,
     get,
     need,
-    objects_of_part,
     parts_of,
     text_of,
 )
@@ -51,7 +51,9 @@ class Objects:
     def preference(self, node: Node, problem: Problem) -> Preference:
         """Return the order in which `berth serve` would try the devices of this node."""
         found = problem.inventory
-        gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
+        gpus = [
+            (bit, pool_device.device) for bit, pool_device in enumerate(found.devices) if gpu_uuid(pool_device.device)
+        ]
         devices = [device for _, device in gpus]
         live = self.fabric.get(node.name)
         agent_fabric, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())

@@ -12,7 +12,8 @@ import orjson
 
 from extender.cli.lint_finding import LintFinding
 from extender.cli.old_expressions import corrected_expression
-from extender.wire import Json, get, many, need, pod_templates
+from extender.manifests import pod_templates
+from extender.wire import Json, get, many, need
 
 _GROUP = "resource.k8s.io"
 _CURRENT = "resource.k8s.io/v1"

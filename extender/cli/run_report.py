@@ -65,7 +65,7 @@ def totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
 
 
 def diagram(placement: Placement) -> Text:
-    """Return the GPUs of a node: those of the pod as digits, joined GPUs with ━ between them."""
+    """Return the GPUs of a node: the GPUs of the pod as digits, joined GPUs with ━ between them."""
     graph = placement.graph
     groups = _groups(graph) if graph is not None else [[gpu] for gpu in placement.gpus]
     lit = _JOINED if placement.is_joined or len(placement.gpus) < 2 else _SPLIT  # noqa: PLR2004 - one GPU is joined

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
-from extender.cel.dra import Dialect, Selector, check_cost, compile_selector, failed_term
+from extender.cel.dra import Dialect, Selector, check_cost, compile_selector
+from extender.cel.dra.terms import failed_term
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import objects_of
 from extender.files import name_of, read_file

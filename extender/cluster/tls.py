@@ -9,7 +9,7 @@ from collections.abc import Callable
 def tls_context(
     ca_file: str | None, new_context: Callable[..., ssl.SSLContext] = ssl.create_default_context
 ) -> ssl.SSLContext:
-    """The context of a client that trusts the authorities of a file; None: those of the system.
+    """The context of a client that trusts the authorities of a file, or of the system if the file is None.
 
     From 3.13 on, `new_context` of Python rejects authorities without the key usage extension. Some clusters have such
     authorities, and kubectl accepts them. Raises OSError and ValueError as ssl.create_default_context.

@@ -120,26 +120,26 @@ class Writer:
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
-        """Write the allocation and the consumer's reservation in one request."""
+        """Write the allocation and the consumer in one request."""
         status = {
             "allocation": encode_allocation(allocation),
             "reservedFor": [*map(encode_consumer, claim.reserved_for), encode_consumer(consumer)],
         }
         return await self._status(claim, status)
 
-    async def reserve(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
-        """Reserve an allocated claim for pods. The request omits the allocation, so it does not change."""
+    async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+        """Add consumers to `status.reservedFor`. The request omits the allocation, so it does not change."""
         added = [consumer for consumer in consumers if not claim.is_reserved_for(consumer.uid)]
         if not added:
             return claim
         return await self._status(claim, {"reservedFor": [*map(encode_consumer, [*claim.reserved_for, *added])]})
 
     async def deallocate(self, claim: Claim) -> Claim:
-        """Remove the allocation of a claim, its reservations and its device status."""
+        """Remove the allocation of a claim, its consumers and its device status."""
         return await self._status(claim, {"allocation": None, "reservedFor": None, "devices": None})
 
-    async def unreserve(self, claim: Claim, pod_uid: str) -> None:
-        """Remove a pod's reservation."""
+    async def remove_consumer(self, claim: Claim, pod_uid: str) -> None:
+        """Remove a pod from `status.reservedFor`."""
         body = {"metadata": _guard(claim), "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
         await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
 

@@ -1,6 +1,6 @@
 """The auditor checks the cluster for inconsistencies, and reports them. It repairs nothing.
 
-It reports a finding that two rounds in a row see: an inconsistency that one round sees may be about to end.
+It reports a finding that two rounds in a row have: an inconsistency of one round may be about to end.
 """
 
 from __future__ import annotations

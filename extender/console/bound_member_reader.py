@@ -1,7 +1,7 @@
 """Reads what the cache does not have about the bound members of groups: it only has their claims.
 
 A member without devices has no claim, so a gang of which some members are bound may seem incomplete. And if no pod of a
-group waits, only a bound pod says what the minimum is.
+group waits, only a bound pod has the minimum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BoundMemberReader:
     async def known(self, groups: Mapping[GroupKey, Sequence[Pod]]) -> AsyncIterator[dict[GroupKey, Membership]]:
         """Meanwhile the cache has all bound members of the groups that seem incomplete.
 
-        `groups` have their pods without a node. Yields what a bound pod says about each group without such pods.
+        `groups` have their pods without a node. Yields the facts of a bound pod about each group without such pods.
         """
         lacking = [key for key, pods in groups.items() if not pods or self._seems_incomplete(pods[0])]
         placed: Mapping[GroupKey, Mapping[str, str]] = {}

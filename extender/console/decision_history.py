@@ -65,7 +65,7 @@ class PodHistory:
         return added
 
     def change(self) -> str:
-        """How the reasons of the last attempt differ from those of the attempt before; '' if they do not.
+        """The difference between the reasons of the last attempt and of the attempt before; '' if they do not.
 
         An attempt that finds nodes has no reasons: the other nodes may still be unschedulable.
         """

@@ -28,6 +28,7 @@ from extender.diagnosis import (
     other_scheduler,
     without_own_holds,
 )
+from extender.manifests import Hypothetical
 from extender.model import (
     DECISION_ANNOTATION,
     BerthError,
@@ -51,7 +52,7 @@ from extender.scheduling import (
     Skip,
     requirements_of,
 )
-from extender.wire import Hypothetical, Json, decode_pod
+from extender.wire import Json, decode_pod
 
 WORK_SECONDS = 2.0  # of one explanation
 _RANKINGS_BYTES = 32 << 20
@@ -64,7 +65,7 @@ class UnknownPod(BerthError):
 
 
 class TooManyQuestions(BerthError):
-    """So many questions wait for their explanation that no other may wait."""
+    """The queue of questions is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class Explainer:
     ) -> Json | None:
         """Explain a waiting pod, or return the decision of a bound pod from the history; None for any other pod.
 
-        A pod that is placed with its group gets the outcome of the group, and `alone` says what is true of the pod
+        A pod that is placed with its group gets the outcome of the group, and `alone` has the explanation of the pod
         alone. `work_seconds` limits the work; by default it is the limit of the explainer.
         """
         entry, pod = self._history.newest(key), self._waiting_pod(key)

@@ -27,7 +27,7 @@ _WORK_SECONDS = 0.1  # of one explanation
 _GROUPS = 30  # rows of groups
 _PENDING = 50  # rows of waiting pods; `waiting` counts all pods
 MOST_WATCHERS = 64
-_LISTS = ("pending", "waiting", "groups")  # parts of an update that are left out if they are as before
+_LISTS = ("pending", "waiting", "groups")  # parts that an update omits if they have not changed
 _LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may take all that a quiet fleet sends
 
 

@@ -24,6 +24,7 @@ from extender.diagnosis import (
     jobs_named,
     with_new_group,
 )
+from extender.manifests import HypotheticalGroup
 from extender.model import (
     SCHEDULER,
     BerthError,
@@ -37,7 +38,6 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling import MOST_TOGETHER, EvaluationContext, Evaluator, GangMemory, RankingCache, gang_minimum
-from extender.wire import HypotheticalGroup
 
 _MEMORY_BYTES = 4 << 20  # of evaluations for gangs
 _ALONE = ("no-gang", "runs")  # outcomes of groups whose waiting pods are placed one by one

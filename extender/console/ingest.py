@@ -108,7 +108,7 @@ class Ingest:
         if -missing <= len(batch.records):  # no older than the newest that was heard
             stream.newest = replace(batch, records=())
         for record in batch.records[seen:]:
-            stream.last += 1  # before apply, so that a record that cannot be applied is not repeated for ever
+            stream.last += 1  # before apply: else serve would repeat a record that cannot be applied again and again
             self._apply(batch.epoch, record)
             self.taken += 1
 

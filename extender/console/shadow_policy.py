@@ -38,9 +38,9 @@ from extender.scheduling import (
 )
 from extender.wire import Json, decode_pod
 
-_WAITING = 64  # decisions in the queue; those beyond are left out
+_WAITING = 64  # decisions in the queue; a full queue rejects further decisions
 _REMEMBERED = 512  # comparisons
-_WORK_SECONDS = 0.5  # for each policy of a comparison; a costlier pod is left out
+_WORK_SECONDS = 0.5  # for each policy of a comparison; a costlier pod is not compared
 _REST = 4.0  # pause after a comparison, as a multiple of the time that it took
 _RANKINGS_BYTES = 32 << 20
 

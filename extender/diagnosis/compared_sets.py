@@ -51,9 +51,9 @@ def compare_sets(
     if first_fit is None or not chosen or node_info.fabric is None:
         return None
     bits_of_gpus = [bit for bit in node_info.gpu_bits if bit >= 0]
-    places = node_info.inventory.places
+    devices = node_info.inventory.devices
     return ComparedSets(
-        tuple(places[bit].id.device for bit in bits_of_gpus),
+        tuple(devices[bit].id.device for bit in bits_of_gpus),
         tuple(index for index, bit in enumerate(bits_of_gpus) if before.busy >> bit & 1),
         _set(node_info, chosen),
         _set(node_info, before.positions(first_fit)),

@@ -55,7 +55,7 @@ def stopped_pods(uses: Iterable[DeviceUse]) -> int:
 def uses_by_node(
     node_infos: Iterable[NodeInfo], snapshot: Snapshot, gang: GroupKey, own: Collection[str], budget: CallBudget
 ) -> dict[str, list[DeviceUse]]:
-    """The uses of devices on each of these nodes by others than a gang; nodes without any are left out.
+    """The uses of devices by pods outside of a gang, for each of these nodes that has any.
 
     `own` are the UIDs of the gang's members. Raises CallBudgetSpent.
     """

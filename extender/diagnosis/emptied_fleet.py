@@ -13,9 +13,9 @@ from extender.scheduling import (
     GangShortage,
     NodeRooms,
     RankingCache,
+    equal_units,
     own_devices,
     plan_gang,
-    unit_classes,
 )
 
 
@@ -37,8 +37,8 @@ class EmptiedFleet:
         self._context = context
         self._rankings, self._memory = RankingCache(), GangMemory()
         rooms = [
-            NodeRooms(class_, self._snapshot, context, self._rankings, self._memory)
-            for class_ in unit_classes(problem.members)
+            NodeRooms(units, self._snapshot, context, self._rankings, self._memory)
+            for units in equal_units(problem.members)
         ]
         self.usable = frozenset(name for one in rooms for name in one.most)
         self.is_exact = not any(node_info.busy for name, node_info in node_infos.items() if name not in kept)

@@ -98,8 +98,8 @@ class UnschedulableNodes:
     def add(self, equivalent: EquivalentNodes) -> None:
         self.groups.append(equivalent)
         self.nodes += equivalent.nodes
-        node_info, nodes = self.samples.get(equivalent.node_info.state.attribute_class, (equivalent.node_info, 0))
-        self.samples[equivalent.node_info.state.attribute_class] = node_info, nodes + equivalent.nodes
+        node_info, nodes = self.samples.get(equivalent.node_info.state.attribute_signature, (equivalent.node_info, 0))
+        self.samples[equivalent.node_info.state.attribute_signature] = node_info, nodes + equivalent.nodes
         known = self.reasons.get(equivalent.status.text)
         if known is None:
             known = self.reasons[equivalent.status.text] = NodesByReason(equivalent)

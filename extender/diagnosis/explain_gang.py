@@ -72,7 +72,7 @@ def explain_gang(
 ) -> GangExplanation:
     """The explanation of a group. `pods` are those without a node, as `groups_named` gives them.
 
-    `bound_member` is what a bound pod says about the group; it is used if no pod waits.
+    `bound_member` has the facts that a bound pod states about the group, for the case that no pod waits.
     """
     if not pods:
         return _all_bound(key, bound_member or _membership_by_object(key, snapshot), snapshot, policy)
@@ -280,7 +280,7 @@ def _in_domain(found: GangExplanation, nodes: Iterable[str], snapshot: Snapshot,
 
 
 def _held(pods: Iterable[Pod], snapshot: Snapshot) -> dict[str, list[tuple[str, Reservation]]]:
-    """The reservations of members, by UID, with their claims' UIDs. One that an allocation replaced is gone."""
+    """The reservations of members, by UID, with their claims' UIDs. An allocation ends the reservation of its claim."""
     uids, found = {pod.uid for pod in pods}, dict[str, list[tuple[str, Reservation]]]()
     for claim_uid, reservation in snapshot.reservations.items():
         if reservation.pod_uid in uids:
@@ -332,7 +332,7 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
 
 
 def _last_answer(gang: Gang, history: GangHistory) -> str:
-    """The newest answer to a waiting member, if it was a rejection: what kube-scheduler lacks is not in the plan."""
+    """The newest rejection of a waiting member: kube-scheduler may lack CPU or memory, which no plan shows."""
     last = [known[-1] for pod in gang.waiting if (known := history.of(pod.uid).attempts)]
     newest = max(last, key=lambda attempt: (attempt.at, not attempt.fitting), default=None)
     if newest is None or newest.fitting or not newest.reasons:

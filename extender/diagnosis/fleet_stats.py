@@ -37,12 +37,12 @@ class FleetStats:
 def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
     """The statistics by product. Nodes of one allocation class share one computation."""
     found: dict[str, FleetStats] = {}
-    by_class: dict[Interned, FleetStats] = {}
+    by_signature: dict[Interned, FleetStats] = {}
     for node_info in snapshot.node_infos.values():
         if node_info.fabric is not None:
-            stats = by_class.get(node_info.state.allocation_class)
+            stats = by_signature.get(node_info.state.allocation_signature)
             if stats is None:
-                stats = by_class[node_info.state.allocation_class] = _node(node_info, snapshot)
+                stats = by_signature[node_info.state.allocation_signature] = _node(node_info, snapshot)
             total = found.setdefault(product(node_info), FleetStats())
             total.add(stats)
             total.live_free_bytes += _live_free(node_info)

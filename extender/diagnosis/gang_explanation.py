@@ -35,7 +35,7 @@ class GangHistory:
 class ExplainedMember:
     """A pod of the group. `state` is 'bound', 'held', 'binding', 'waiting', 'gated', 'deleted' or 'not-ours'.
 
-    `reason` and `since` (RFC 3339) are those of the last and the first attempt; '' if none is remembered.
+    `reason` and `since` (RFC 3339) belong to the last and the first attempt; '' if the history has none.
     """
 
     pod: str

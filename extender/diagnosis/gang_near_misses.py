@@ -22,7 +22,7 @@ _SIZES = 3  # smaller minimums that are tried
 class GangNearMisses:
     """Near misses of a gang. `shortage` is the result of a plan for its minimum. No method raises CallBudgetSpent.
 
-    `cut_short` says why not all changes were tried; '' if all were.
+    `cut_short` is the limit that ended the search; '' if it tried all changes.
     """
 
     def __init__(self, shortage: GangShortage) -> None:
@@ -53,7 +53,7 @@ class GangNearMisses:
 
 
 def less_constrained(problem: GangProblem) -> Iterator[tuple[GangProblem, str]]:
-    """The gang without one of its own constraints on the domain, and how to say so."""
+    """The gang without one of its own constraints on the domain, and the words for this change."""
     if problem.topology == "required":
         yield replace(problem, topology="preferred"), "with topology preferred instead of required"
     if problem.topology_label:

@@ -1,4 +1,4 @@
-"""A gang without room, as the search for near misses sees it, and the domains that could hold it."""
+"""The question of the search for near misses: a gang without room, and the domains that could hold it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class GangQuestion:
     usable: frozenset[str] | None = None
 
     def problem(self, size: int) -> GangProblem:
-        """The problem of the first members, so many pods."""
+        """The problem of the first `size` members."""
         return gang_problem(self.gang, self.members.first(size), self.policy, self.usable_nodes(size))
 
     def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
-        """By UID, the nodes on which kube-scheduler may place the first members, so many pods, as UsableNodes.of."""
+        """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of."""
         nodes = {name: info.node for name, info in self.snapshot.node_infos.items()}
         return UsableNodes().of(self.members.first(size).pods, nodes, self.snapshot.version)
 
@@ -93,7 +93,7 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
         free = 0
         for name in domain.nodes:
             node_info = node_infos[name]
-            free += len(node_info.inventory.places) - node_info.busy.bit_count()
+            free += len(node_info.inventory.devices) - node_info.busy.bit_count()
         known = (domain.level, domain.name) == (shortage.level, shortage.domain)
         return not known, -free, natural(domain.name)
 

@@ -1,4 +1,4 @@
-"""Why a complete gang has no plan: room now and in an empty fleet, what would make it fit, and who holds that."""
+"""Why a complete gang has no plan: the room now and in an empty fleet, the near misses, and the holders of devices."""
 
 from __future__ import annotations
 

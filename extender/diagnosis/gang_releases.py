@@ -45,7 +45,7 @@ class _Choice(NamedTuple):
 
 
 class GangReleases:
-    """Near misses by the end of other pods, at most one in each domain. `cut_short` says why not all were tried."""
+    """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it."""
 
     def __init__(self, question: GangQuestion, shortage: GangShortage) -> None:
         """`shortage` is the result of a plan for the minimum."""
@@ -174,7 +174,7 @@ class GangReleases:
         for name in domain.nodes:
             if name not in uses:
                 node_info = self._question.snapshot.node_infos[name]
-                free[name] = len(node_info.inventory.places) - node_info.busy.bit_count()
+                free[name] = len(node_info.inventory.devices) - node_info.busy.bit_count()
         return sorted(free, key=lambda name: (-free[name], natural(name)))[:_NODES]
 
     def _touched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:
@@ -193,7 +193,7 @@ def _of(names: Iterable[str], uses: Uses) -> Sequence[DeviceUse]:
 
 
 def _results(uses: Iterable[DeviceUse]) -> tuple[Result, ...]:
-    """Each device once: a use of a pool that several nodes see is on each of them."""
+    """Each device once: several nodes can list the same use of a shared pool."""
     return tuple({(result.device, result.share_id): result for use in uses for result in use.results}.values())
 
 
@@ -202,7 +202,7 @@ def _devices(uses: Iterable[DeviceUse]) -> int:
 
 
 def _choose(offers: Iterable[_Offer], needed: int, budget: CallBudget) -> Sequence[DeviceUse]:
-    """At most one offer of each node with room for so many members together: the fewest pods, then devices.
+    """At most one offer of each node, with room for `needed` members together: the fewest pods, then devices.
 
     None if all do not suffice. Raises CallBudgetSpent.
     """

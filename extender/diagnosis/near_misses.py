@@ -88,12 +88,12 @@ def by_releasing_claims(
     for node_info in node_infos:
         claims, released = claims_of_node(node_info, claims_by_pool), list[Claim]()
         empty = with_devices_released(node_info, _results(claims))
-        key = (requirements.for_node(node_info.node).key, empty.state.attribute_class, empty.busy, empty.drift)
+        key = (requirements.for_node(node_info.node).key, empty.state.attribute_signature, empty.busy, empty.drift)
         if key in unfit:
             continue
         tries += 1
         if isinstance(evaluate(empty, requirements.for_node(node_info.node), context), Unschedulable):
-            unfit |= {key} if ignores_identity and empty.state.attribute_class is not None else set()
+            unfit |= {key} if ignores_identity and empty.state.attribute_signature is not None else set()
             continue
         for claim in claims:
             released.append(claim)
@@ -144,7 +144,7 @@ def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:
     for equivalent in unschedulable:
         if equivalent.status.reason.code in FREEABLE_CODES:
             by_busy.setdefault(equivalent.node_info.busy.bit_count(), {}).setdefault(
-                equivalent.node_info.state.allocation_class, equivalent.node_info
+                equivalent.node_info.state.allocation_signature, equivalent.node_info
             )
     found: list[NodeInfo] = []
     for busy in sorted(by_busy):
@@ -170,7 +170,7 @@ def by_device_count(
     known: dict[tuple[object, Interned | None], list[tuple[DeviceRequest, int]]] = {}
     for equivalent in unschedulable:
         local = requirements.for_node(equivalent.node_info.node)
-        key = (local.key, equivalent.node_info.state.attribute_class)
+        key = (local.key, equivalent.node_info.state.attribute_signature)
         masks = known.get(key) if ignores_identity else None
         if masks is None:
             masks = known[key] = _matching(equivalent.node_info, local, context)
@@ -233,7 +233,9 @@ def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -
         return []
     most: Counter[str] = Counter()
     for kind in {
-        id(place.device.capacity): place for node_info in node_infos for place in node_info.inventory.places
+        id(pool_device.device.capacity): pool_device
+        for node_info in node_infos
+        for pool_device in node_info.inventory.devices
     }.values():
         for name, capacity in kind.device.capacity.items():
             short = name.rpartition("/")[2]

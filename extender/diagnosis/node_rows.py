@@ -31,7 +31,7 @@ _PRODUCT = ("gpu.nvidia.com/productName", "productName")
 def shown_bits(node_info: NodeInfo) -> list[int]:
     """The device bits of the node's GPUs; all device bits if the node has no whole GPU."""
     gpus = [bit for bit in node_info.gpu_bits if bit >= 0]
-    return gpus or list(range(len(node_info.inventory.places)))
+    return gpus or list(range(len(node_info.inventory.devices)))
 
 
 def letter(node_info: NodeInfo, bit: int) -> str:
@@ -55,9 +55,9 @@ def letters(node_info: NodeInfo) -> str:
 
 def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     """Tenths of the memory that shares use, 1..9; 0 for a device without shares."""
-    place = node_info.inventory.places[bit]
-    shares = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED).shares.get(
-        place.id.device
+    pool_device = node_info.inventory.devices[bit]
+    shares = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED).shares.get(
+        pool_device.id.device
     )
     if shares is None:
         return 0
@@ -70,12 +70,12 @@ def product(node_info: NodeInfo) -> str:
     """The product name of the node's GPUs."""
     if node_info.fabric is not None and node_info.fabric.product:
         return node_info.fabric.product
-    for place in node_info.inventory.places[:1]:
+    for pool_device in node_info.inventory.devices[:1]:
         for name in _PRODUCT:
-            value = place.device.attributes.get(name)
+            value = pool_device.device.attributes.get(name)
             if isinstance(value, str):
                 return value
-    return "other devices" if node_info.inventory.places else "no devices"
+    return "other devices" if node_info.inventory.devices else "no devices"
 
 
 def largest_free_set(node_info: NodeInfo) -> int:
@@ -134,19 +134,19 @@ def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
     fabric = node_info.fabric
     devices = []
     for bit in shown_bits(node_info):
-        place = node_info.inventory.places[bit]
+        pool_device = node_info.inventory.devices[bit]
         position = node_info.gpu_bits.index(bit) if bit in node_info.gpu_bits else -1
         state = fabric.gpus[position] if fabric is not None and position >= 0 else None
         devices.append(
             {
-                "name": place.id.device,
-                "driver": place.id.driver,
-                "pool": place.id.pool,
+                "name": pool_device.id.device,
+                "driver": pool_device.id.driver,
+                "pool": pool_device.id.pool,
                 "state": letter(node_info, bit),
                 "memory": memory_bytes(node_info, bit),
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
-                "claims": by_device.get(str(place.id), []),
+                "claims": by_device.get(str(pool_device.id), []),
             }
         )
     found: Json = {**row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}

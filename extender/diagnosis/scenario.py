@@ -75,7 +75,7 @@ def _with_released(
 
 
 def without_own_holds(snapshot: Snapshot, held: Iterable[Result], nodes: Iterable[str]) -> dict[str, NodeInfo]:
-    """The named nodes as the pod of these holds sees them: with its held devices free."""
+    """The named nodes without these holds: the devices that the pod holds are free for it."""
     known = {name: snapshot.node_infos[name] for name in nodes if name in snapshot.node_infos}
     return _with_released(known, held, idle=False)
 

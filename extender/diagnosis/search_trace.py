@@ -72,7 +72,7 @@ def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, .
     """The search as lines: the matches of selectors, the rejected devices with causes, and the chosen devices."""
     node_info, status, recorder = found.node_info, found.status, found.recorder
     lines = [
-        f"node {node_info.node.name}: {counted(len(node_info.inventory.places), 'device')}",
+        f"node {node_info.node.name}: {counted(len(node_info.inventory.devices), 'device')}",
         *_matched(node_info, found.requirements, context),
     ]
     for request, bit, cause, detail in recorder.rejections:
@@ -87,7 +87,7 @@ def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, .
 
 
 def _device(node_info: NodeInfo, bit: int) -> str:
-    return node_info.inventory.places[bit].id.device
+    return node_info.inventory.devices[bit].id.device
 
 
 def _why(cause: str, detail: str) -> str:

@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
-from extender.cel.dra import STORED, Selector, compile_selector, observed_value, split_terms
+from extender.cel.dra import STORED, Selector, compile_selector
+from extender.cel.dra.terms import observed_value, split_terms
 from extender.model import UNLIMITED, CallBudget, Device, Slice, counted, cut, one_line
 from extender.scheduling import PodRequirements
 

@@ -60,7 +60,7 @@ class Policies:
 
 
 def serve_console(kubeconfig: Path | None, pages: Pages, records: RecordsFrom | None, policies: Policies) -> None:
-    """Run the console until SIGINT or SIGTERM. Without `records`, it only knows the cluster's objects.
+    """Run the console until SIGINT or SIGTERM. Without `records`, the console has only the cluster's objects.
 
     Raises BerthError if it cannot start, ServerEnded if a server fails.
     """

@@ -156,7 +156,7 @@ class Binder:
             raise BindError(f"gave up after {seconds:g} s, before kube-scheduler does") from None
 
     def _seconds(self, more: float = 0.0) -> float:
-        """How long one call may take until it sends the Binding, and so many seconds more."""
+        """The seconds that one call may take until it sends the Binding, plus `more`."""
         return self._filter_service.policy.binding_wait_seconds + self._times.claims + more
 
     async def _bind(self, key: ObjectKey, uid: str, node: str, started: float) -> None:
@@ -181,7 +181,7 @@ class Binder:
         released = self._cache.release(pod.uid)
         try:
             await self._carry_out(cycle, requirements)
-        finally:  # also after success: kube-scheduler may have chosen another node than the one of the hold
+        finally:  # also after success: kube-scheduler may have chosen another node than the node of the hold
             if released:
                 self._cache.freed()
 
@@ -284,9 +284,9 @@ class Binder:
         await self._wait_for_binding_conditions(cycle, claims, requirements)
         self._check_conflicts(claims)  # again: the wait for drivers may have been long
         # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-        await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+        await self._claims.check_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         await self._wait_for_gang(cycle)
-        await self._claims.confirm_reservations(cycle, requirements.allocated_claims)
+        await self._claims.confirm_consumers(cycle, requirements.allocated_claims)
         return claims
 
     def _plan_and_assume(
@@ -374,8 +374,8 @@ class Binder:
         decided, namespace = partial(self._conditions_decided, claim), cycle.pod.key.namespace
         if decided() or seconds <= 0:
             return
-        own = cycle.forming is not None and cycle.forming.has_place(cycle.pod.uid)
-        with nullcontext(own) if own else self._waits.place(namespace) as may_wait:
+        own = cycle.forming is not None and cycle.forming.has_slot(cycle.pod.uid)
+        with nullcontext(own) if own else self._waits.slot(namespace) as may_wait:
             if not may_wait:
                 raise BindPending(f"too many pods wait for binding conditions, as those of claim {claim.key}")
             await self._progress.wait_for(decided, seconds)
@@ -388,6 +388,6 @@ class Binder:
         return self._cache.store.claims.get(claim.key, claim)
 
     async def _wait_for_gang(self, cycle: BindingCycle) -> None:
-        """Wait until the claims of the whole gang are written. Raises BindError if those of a member are not."""
+        """Wait until the claims of the whole gang are written. Raises BindError if a member failed."""
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod.uid)

@@ -105,7 +105,7 @@ def check_stored(sent: Allocation, stored: Claim) -> None:
 
 
 def is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> bool:
-    """Whether the claim has this allocation and reservation: then the write whose reply was lost succeeded."""
+    """Whether the claim has this allocation and consumer: then the write whose reply was lost succeeded."""
     return (
         claim.allocation is not None
         and [r.device for r in claim.allocation.results] == [r.device for r in allocation.results]

@@ -53,7 +53,7 @@ class Bindings:
                     return
                 if pod.uid != uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
                     raise BindError(f"binding pod {key}: {error}")
-                await self._claims.still_reserved(cycle, claims)
+                await self._claims.check_unchanged(cycle, claims)
                 await self._writer.bind_pod(key, uid, node, note)
                 return
             except NotFound:

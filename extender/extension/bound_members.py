@@ -15,7 +15,7 @@ import structlog
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.model import GroupKey
-from extender.scheduling import reserved_members
+from extender.scheduling import members_with_claims
 
 _MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
 _SECONDS = 30.0  # until the bound members of a namespace are forgotten, and may be read again
@@ -78,7 +78,7 @@ class BoundMembers:
         read = snapshot.bound_members.get(key, {})
         if key not in snapshot.members:
             return {}
-        return {uid: "" for uid in reserved_members(key, snapshot) if read.get(uid) == ""}
+        return {uid: "" for uid in members_with_claims(key, snapshot) if read.get(uid) == ""}
 
     @property
     def next_deadline(self) -> float:
@@ -90,7 +90,7 @@ class BoundMembers:
         for namespace in self._wanted.keys() - self._known.keys():
             keys, snapshot = self._wanted.pop(namespace), self._cache.snapshot()
             # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
-            before = {key: dict.fromkeys(reserved_members(key, snapshot), "") for key in keys}
+            before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in keys}
             self._reading = set(keys)
             try:
                 found = await self._read(namespace)

@@ -25,13 +25,13 @@ from extender.scheduling import PodRequirements
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1
-_FRESH_SECONDS = LANDING_SECONDS / 2  # so long a reservation counts without another read
+_FRESH_SECONDS = LANDING_SECONDS / 2  # for this time after its write, a consumer needs no other read
 
 Planned = list[tuple[Claim, Allocation]]
 
 
 class ClaimWrites:
-    """Allocates and reserves the claims of binds. Every method raises BindError or ClusterError."""
+    """Allocates the claims of binds and adds their consumers. Every method raises BindError or ClusterError."""
 
     def __init__(self, writer: Writer, now_rfc3339: Callable[[], str]) -> None:
         self._writer = writer
@@ -41,9 +41,9 @@ class ClaimWrites:
         self._shared = SharedClaims(writer, self._retried)
 
     async def write(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
-        """Allocate the planned claims, and reserve the pod's claims that are already allocated.
+        """Allocate the planned claims, and add the consumer to the pod's claims that are already allocated.
 
-        Returns all claims of the pod: as this bind wrote them, or as it knew them if it only added a reservation.
+        Returns all claims of the pod: as this bind wrote them, or as it knew them if it only added a consumer.
         """
         group = requirements.group.on_claims if requirements.group is not None else ""
         claims = []
@@ -57,17 +57,17 @@ class ClaimWrites:
                 claims.append(await self._allocate(cycle, claim, stamped, group))
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
-    async def confirm_reservations(self, cycle: BindingCycle, allocated: Iterable[Claim]) -> None:
-        """Read the claims that a slow bind only reserved. Raises BindError if the reservation of one was removed.
+    async def confirm_consumers(self, cycle: BindingCycle, allocated: Iterable[Claim]) -> None:
+        """Read the claims to which a slow bind only added a consumer. Raises BindError if a consumer was removed.
 
-        Another process that had the same pod to bind may have removed it, and have looked for a Binding that was not
-        sent yet (`Compensations.of_reservation`).
+        Another process that had the same pod to bind may have removed it, after it looked for a Binding that was not
+        sent yet (`Compensations.of_consumer`).
         """
         if asyncio.get_running_loop().time() - cycle.started > _FRESH_SECONDS:
-            await self.still_reserved(cycle, [claim for claim in allocated if not cycle.is_of_group(claim)])
+            await self.check_unchanged(cycle, [claim for claim in allocated if not cycle.is_of_group(claim)])
 
-    async def still_reserved(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
-        """Read the claims. Raises BindError if the allocation, the reservation or the mark of one has changed."""
+    async def check_unchanged(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
+        """Read the claims. Raises BindError if the allocation, the consumer or the mark of one has changed."""
         for claim in claims:
             await self._check(claim, cycle.consumer(claim))
 
@@ -97,7 +97,7 @@ class ClaimWrites:
         return await self._retried(claim, put, lambda _, fresh: fresh)
 
     async def _use_allocated(self, cycle: BindingCycle, claim: Claim) -> Claim:
-        """Reserve a claim that is already allocated.
+        """Add the consumer to a claim that is already allocated.
 
         If the claim is reserved for this pod already, the process that reserved it may be about to take it back. This
         bind writes its mark, so that the write of one of the two processes conflicts. Or this process took the claim
@@ -106,9 +106,9 @@ class ClaimWrites:
         cycle.undo.push(partial(self._compensations.of_found_allocation, cycle, claim))
         consumer = cycle.consumer(claim)
         if not claim.is_reserved_for(consumer.uid):
-            # Before the write: the bind of another pod may write this pod's reservation after this bind was cancelled.
-            cycle.undo.push(partial(self._compensations.of_reservation, cycle, claim))
-            await self._shared.reserve(claim, consumer)
+            # Before the write: the bind of another pod may add this pod's consumer after this bind was cancelled.
+            cycle.undo.push(partial(self._compensations.of_consumer, cycle, claim))
+            await self._shared.add_consumer(claim, consumer)
         elif claim.ours:
             return await self._retried(claim, self._writer.take_over, partial(unchanged, consumer=consumer))
         else:

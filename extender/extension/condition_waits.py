@@ -1,7 +1,7 @@
-"""Binds that wait for binding conditions: each keeps an HTTP connection, and a driver may take as long as it likes.
+"""Binds that wait for binding conditions: each keeps an HTTP connection, and a driver has no deadline.
 
-Members of a gang have places of their own (`extension/gang_places.py`). A bind that waits for the bind of another pod,
-or for the write that reserves a shared claim, needs no place: it waits for answers of the API server, as all binds do.
+Members of a gang have slots of their own (`extension/bind_slots.py`). A bind that waits for the bind of another pod,
+or for the write that reserves a shared claim, needs no slot: it waits for answers of the API server, as all binds do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 class WaitLimits:
     """How many binds may wait at the same time. The others fail at once, and kube-scheduler calls again."""
 
-    total: int = 48  # with the places of gangs, 16 below the connections to the verbs
+    total: int = 48  # with the slots of gangs, 16 below the connections to the verbs
     namespace: int = 32
 
 
@@ -28,8 +28,8 @@ class ConditionWaits:
         self._waiting: Counter[str] = Counter()
 
     @contextmanager
-    def place(self, namespace: str) -> Iterator[bool]:
-        """A place for one bind; False if there is none for its namespace."""
+    def slot(self, namespace: str) -> Iterator[bool]:
+        """A slot for one bind; False if there is none for its namespace."""
         waiting, limits = self._waiting, self._limits
         if waiting[namespace] >= limits.namespace or waiting.total() >= limits.total:
             yield False

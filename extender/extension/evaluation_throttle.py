@@ -52,7 +52,7 @@ class EvaluationThrottle:
         return CallBudget(min(seconds, self._tokens(namespace, most)), self._limits.steps, self._clock)
 
     def has_tokens(self, namespace: str, seconds: float, most: float) -> bool:
-        """Whether the namespace may evaluate for so many seconds now; for 0 s, whether it may evaluate at all."""
+        """Whether the namespace may evaluate for `seconds` now; for 0, whether it may evaluate at all."""
         tokens = self._tokens(namespace, most)
         return tokens > 0 and tokens >= seconds
 

@@ -271,7 +271,7 @@ class FilterService:
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """The score of each named node, 0 to 10.
 
-        The scores are those of the pod's last filter request. A new evaluation would count the pod's own hold against
+        The pod's last filter request computed the scores. A new evaluation would count the pod's own hold against
         the node of the hold.
         """
         known = self._shortlists.get(pod.uid)
@@ -317,7 +317,7 @@ class FilterService:
         )
 
     def has_time(self, namespace: str, *, for_plan: bool = False) -> bool:
-        """Whether the namespace has evaluation time left; `for_plan`, whether it has that of a full call."""
+        """Whether the namespace has evaluation time left, with `for_plan` enough for a full call."""
         seconds = self.policy.evaluation_seconds
         return self.throttle.has_tokens(namespace, seconds if for_plan else 0.0, seconds)
 

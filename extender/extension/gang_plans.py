@@ -8,9 +8,9 @@ from math import inf
 import structlog
 
 from extender.cache import ClusterCache
+from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold, is_held
-from extender.extension.gang_places import GangPlaces, PlaceLimits, PlacesQueue
 from extender.extension.gang_state import FormingGang, GangCounts
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
@@ -33,7 +33,7 @@ class GangPlans:
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None],
-        limits: PlaceLimits | None = None,
+        limits: SlotLimits | None = None,
     ) -> None:
         self._cache = cache
         self._waiting = waiting
@@ -41,8 +41,8 @@ class GangPlans:
         self._sink = sink
         self._clock = clock
         self._changed = changed
-        self._places = GangPlaces(clock, limits)
-        self._queue = PlacesQueue(clock)
+        self._slots = BindSlots(clock, limits)
+        self._queue = SlotQueue(clock)
         self._log = structlog.get_logger("berth.gangs")
         self.forming: dict[GroupKey, FormingGang] = {}
         self.counts = GangCounts()
@@ -50,12 +50,12 @@ class GangPlans:
     def add(self, forming: FormingGang) -> None:
         """Add a plan. Plans that give way to it end.
 
-        The turn of a namespace begins with the first of its plans: else it could keep the places by replacing each plan
+        The turn of a namespace begins with the first of its plans: else it could keep the slots by replacing each plan
         before it gives way. After one of its plans has given way, a new turn begins for the others.
         """
         namespace = forming.key.namespace
         forming.since = min([forming.since, *(plan.since for plan in self._plans_of(namespace))])
-        for other in self._places.plans_in_the_way(namespace, forming.places, self.forming.values()) or ():
+        for other in self._slots.plans_in_the_way(namespace, forming.slots, self.forming.values()) or ():
             is_turn_over = not other.runs and other.key.namespace != namespace
             self._give_way(other)
             for plan in self._plans_of(other.key.namespace) if is_turn_over else ():
@@ -65,20 +65,20 @@ class GangPlans:
     def _plans_of(self, namespace: str) -> list[FormingGang]:
         return [plan for plan in self.forming.values() if plan.key.namespace == namespace]
 
-    def have_places(self, key: GroupKey, count: int) -> bool:
-        """Whether a gang can get so many places for its binds now, beside those kept for gangs that wait longer."""
+    def have_slots(self, key: GroupKey, count: int) -> bool:
+        """Whether a gang can get `count` slots for its binds now, beside those kept for gangs that wait longer."""
         waiting = self._waiting.get(key)
         complete_since = min(waiting.complete_since if waiting is not None else inf, self._clock())
         with_plan = {other.namespace for other in self.forming}
-        kept = self._queue.kept_from(key, complete_since, with_plan, self._waits_for_places)
-        if self._places.plans_in_the_way(key.namespace, count, self.forming.values(), kept) is not None:
+        kept = self._queue.kept_from(key, complete_since, with_plan, self._waits_for_slots)
+        if self._slots.plans_in_the_way(key.namespace, count, self.forming.values(), kept) is not None:
             if self._queue.leave(key):
-                self._requeue_waiting()  # it may have no room, and then keeps no places from others
+                self._requeue_waiting()  # it may have no room, and then keeps no slots from others
             return True
         self._queue.wait(key, count, complete_since)
         return False
 
-    def _waits_for_places(self, key: GroupKey) -> bool:
+    def _waits_for_slots(self, key: GroupKey) -> bool:
         waiting = self._waiting.get(key)
         return waiting is not None and waiting.reason.code is Code.GANG_QUEUED
 
@@ -179,8 +179,8 @@ class GangPlans:
                 self.end(forming, "")
 
     def requeue_due(self) -> None:
-        """Let kube-scheduler retry the gangs that wait for places, if more of them can get some than before."""
-        gives_way, lost_turn = self._places.began_to_give_way(self.forming.values()), self._queue.lost_turn()
+        """Let kube-scheduler retry the gangs that wait for slots, if more of them can get some than before."""
+        gives_way, lost_turn = self._slots.began_to_give_way(self.forming.values()), self._queue.lost_turn()
         if (gives_way or lost_turn) and self._waiting.any_for(Code.GANG_QUEUED):
             self._queue.requeued()
             self._sink.fits()
@@ -189,4 +189,4 @@ class GangPlans:
     def next_deadline(self) -> float:
         """The earliest time at which `expire` or `requeue_due` has work; infinite if there is none."""
         ends = min((forming.ends_at for forming in self.forming.values()), default=inf)
-        return min(ends, self._places.next_deadline(self.forming.values()), self._queue.next_deadline)
+        return min(ends, self._slots.next_deadline(self.forming.values()), self._queue.next_deadline)

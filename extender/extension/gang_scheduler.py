@@ -12,13 +12,13 @@ from functools import partial
 from math import inf
 
 from extender.cache import ClusterCache
+from extender.extension.bind_slots import SlotLimits
 from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_checks import INVALID, GangChecks
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold_all, is_held
-from extender.extension.gang_places import PlaceLimits
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_plans import GangPlans
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
@@ -58,7 +58,7 @@ class GangScheduler:
         changed: Callable[[], None] = lambda: None,
         is_served: Callable[[GroupSource], bool] = lambda _: False,
         remembered_gangs: int = _WAITING,
-        places: PlaceLimits | None = None,
+        slots: SlotLimits | None = None,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -70,7 +70,7 @@ class GangScheduler:
         self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
         self._checks = GangChecks(cache, bound_members, is_served, self.rescheduled.set)
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
-        self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, places)
+        self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, slots)
 
     @property
     def forming(self) -> dict[GroupKey, FormingGang]:
@@ -116,7 +116,7 @@ class GangScheduler:
                 waiting.asked_early = True
                 self.rescheduled.set()
             return self._rejected(pod, names, waiting.reason)
-        if not self.plans.have_places(key, missing):
+        if not self.plans.have_slots(key, missing):
             return self._wait(key, pod, names, Reason(Code.GANG_QUEUED, (key.name,)))
         return self._plan(pod, membership, names)
 
@@ -270,7 +270,7 @@ class GangScheduler:
             complete_since = min(now, waiting.complete_since) if waiting is not None else now
             members = _MEMBER_SECONDS * len(planned.members)
             deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
-            since = min(since, now)  # its places are used since then
+            since = min(since, now)  # its slots are used since then
             forming = FormingGang(gang.key, planned, gang.missing, complete_since, since, deadline, progress_at=now)
             forming.minimum = gang.minimum
             # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.

@@ -14,7 +14,7 @@ from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 _MEMBER_SECONDS = 0.05  # for each member
 # Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.
 _PATIENCE, _DOUBTFUL_PATIENCE, _FIRST_BIND_SECONDS = 30.0, 15.0, 5.0
-_TURN_SECONDS = 15.0  # that a plan keeps its places although a gang of another namespace waits for places
+_TURN_SECONDS = 15.0  # that a plan keeps its slots although a gang of another namespace waits for slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class FormingGang:
     planned: PlannedGang
     quorum: int  # members that must still be bound, so that the minimum runs
     complete_since: float  # when a filter request first found that enough members exist
-    since: float  # when the turn of its namespace at the places began, see GangPlans.add
+    since: float  # when the turn of its namespace at the slots began, see GangPlans.add
     deadline: float
     progress_at: float  # time of the plan, or of the last bind request that came for a further member
     doubtful: bool = False  # whether an earlier plan failed, or kube-scheduler has found no node for a member before
@@ -109,17 +109,17 @@ class FormingGang:
         return len(self.bound) >= self.quorum
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """How many binds of members may wait for each other; at least 1, so that this bounds the number of plans."""
         return 1 if self.runs else self.quorum
 
-    def has_place(self, uid: str) -> bool:
-        """Whether one of the places is for the bind of this member: the first binds that arrived have them."""
+    def has_slot(self, uid: str) -> bool:
+        """Whether one of the slots is for the bind of this member: the first binds that arrived have them."""
         return not self.runs and uid in islice(self.arrived, self.quorum)
 
     @property
     def gives_way_at(self) -> float:
-        """When the plan ends if a gang of another namespace needs its places; infinite while claims are written."""
+        """When the plan ends if a gang of another namespace needs its slots; infinite while claims are written."""
         if self.runs:
             return -inf
         turn = _TURN_SECONDS + _MEMBER_SECONDS * len(self.planned.members)

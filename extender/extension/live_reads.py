@@ -16,7 +16,7 @@ LANDING_SECONDS = 1.0  # until the API server has stored a Binding that was sent
 
 
 async def read_unchanged(writer: Writer, known: Claim) -> Claim | None:
-    """Read a claim. None if its UID, allocation or reservations differ from `known`.
+    """Read a claim. None if its UID, allocation or consumers differ from `known`.
 
     Raises ClusterError, NotFound if no claim has the name.
     """

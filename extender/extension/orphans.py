@@ -1,6 +1,6 @@
 """Collects orphans: allocations and special claims that no pod uses.
 
-These are allocations on nodes where their pod cannot run, allocations by Berth that were never reserved, and special
+These are allocations on nodes where their pod cannot run, allocations by Berth that never got a consumer, and special
 claims of binds that did not complete. PostFilter of the in-tree plugin deallocates the first kind; Kubernetes has no
 controller that collects the others.
 """
@@ -40,14 +40,14 @@ class OrphanCollector:
         self._writer = writer
         self._clock = clock
         self._grace = grace_seconds
-        self._since: dict[str, float] = {}  # claim UID to the time when first seen unreserved
+        self._since: dict[str, float] = {}  # claim UID to the time when first seen without a consumer
         self._special = SpecialClaims(writer)
         # Special claims by claim UID, with the time when first seen.
         self._leftovers: dict[str, tuple[ObjectKey, float]] = {}
         self._busy: dict[ObjectKey, asyncio.Task[None]] = {}
         self._log = structlog.get_logger("berth.collect")
         self.unsuitable = 0  # deallocated claims whose pod could not run on the nodes of the allocation
-        self.unreserved = 0  # deallocated claims that Berth had allocated and no pod reserved
+        self.without_consumer = 0  # deallocated claims that Berth had allocated, and that had no consumer
         self.removed = 0  # deleted special claims of binds that did not complete
         self.skipped = 0  # claims that changed or are in use, as a fresh read showed
 
@@ -63,10 +63,10 @@ class OrphanCollector:
             self.sweep()
 
     def sweep(self) -> None:
-        """Collect allocations by Berth that stayed unreserved for the grace period, and left-over special claims."""
+        """Collect allocations by Berth that had no consumer for the grace period, and left-over special claims."""
         now = self._clock()
         waiting = {}
-        for key in self._cache.store.unreserved:
+        for key in self._cache.store.without_consumer:
             claim = self._cache.store.claims[key]
             if not claim.ours or claim.uid in self._cache.reservations.in_flight:
                 continue
@@ -134,7 +134,7 @@ class OrphanCollector:
             self._skip(claim)
             return
         await self._writer.deallocate(fresh)
-        self.unreserved += 1
+        self.without_consumer += 1
         self._log.info("deallocated: the allocation was never reserved", claim=str(claim.key))
 
     async def _remove(self, claim: Claim) -> None:

@@ -38,7 +38,7 @@ class _Waiting(NamedTuple):
 
 
 class Outbox:
-    """A queue of records for the console: at most `limit`, and those of the batch that is being sent.
+    """A queue of records for the console: at most `limit`, and the batch that the poster sends now.
 
     `post` sends a batch and raises NotDelivered or Rejected. `state` returns the policy and the request mix in force.
     `clock`, `period` (between two batches) and `heartbeat` are in seconds. Records have numbers from 1, in the order

@@ -1,4 +1,4 @@
-"""Reads the PodGroup that a bind reserves claims for."""
+"""Reads the PodGroup that a bind adds to claims as their consumer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) 
     """Read the pod's PodGroup, if a claim of the pod may belong to the group; None otherwise.
 
     Raises BindError if the owner of a claim is a group that does not exist. A tenant can write such an owner, and the
-    claim controller would remove a reservation for such a group.
+    claim controller would remove such a group from the consumers.
     """
     claims = (
         (*requirements.pending_claims, *requirements.allocated_claims, *requirements.promised_claims)

@@ -67,7 +67,7 @@ class QueueingHints:
             else list(snapshot.node_infos.values())
         )
         to_search: dict[_Scope, list[NodeInfo]] = {}
-        for key in self._unschedulable.classes() if node_infos else ():
+        for key in self._unschedulable.keys() if node_infos else ():
             requirements = self._unschedulable.requirements(key)
             if requirements is None:
                 continue

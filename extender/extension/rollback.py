@@ -36,7 +36,7 @@ class Compensations:
         await self._special.remove(claim, cycle.pod.key, cycle.pod.uid)
 
     async def of_allocation(self, cycle: BindingCycle, written: Claim, error: BerthError) -> None:
-        """Take back an allocation that the bind wrote, and its reservation.
+        """Take back an allocation that the bind wrote, and its consumer.
 
         The claim of a PodGroup stays allocated, as in the in-tree plugin: other members may rely on it. It is only
         deallocated if no pod can use its devices.
@@ -53,10 +53,10 @@ class Compensations:
         elif _is_about(error, found, DeviceLost):
             await self._end_lost(cycle, found)
 
-    async def of_reservation(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
+    async def of_consumer(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
         """Remove the pod from status.reservedFor of a claim. The entry of a PodGroup stays for its members."""
         if not cycle.is_of_group(claim):
-            await self._unreserve(cycle, claim)
+            await self._remove_consumer(cycle, claim)
 
     async def _end_lost(self, cycle: BindingCycle, known: Claim) -> None:
         """Take back an allocation of Berth with a lost device, unless it has changed or a process has bound the pod.
@@ -73,7 +73,7 @@ class Compensations:
         if _is_alone(fresh, cycle.consumer(fresh).uid):
             await self._deallocate(cycle, fresh, lost=True)
         elif not cycle.is_of_group(fresh):
-            await self._unreserve(cycle, fresh)
+            await self._remove_consumer(cycle, fresh)
 
     async def _end_failed(self, cycle: BindingCycle, known: Claim) -> None:
         """The devices failed for all pods that share the claim. The last bind that has it reserved deallocates it."""
@@ -88,7 +88,7 @@ class Compensations:
                     return
                 if not fresh.is_reserved_for(cycle.pod.uid):
                     return
-                await self._unreserve(cycle, fresh)  # then read again: the binds of the other pods may also end
+                await self._remove_consumer(cycle, fresh)  # then read again: the binds of the other pods may also end
             except (Conflict, Unavailable, TooMany):
                 await asyncio.sleep(_RETRY_SECONDS)  # drivers also write the status
 
@@ -112,12 +112,12 @@ class Compensations:
             if claim.uid != known.uid:
                 return  # the claim was deleted, and a new claim has its name
 
-    async def _unreserve(self, cycle: BindingCycle, known: Claim) -> None:
+    async def _remove_consumer(self, cycle: BindingCycle, known: Claim) -> None:
         """Remove the reservation of the pod, or of its PodGroup, from this allocation; the last one ends it.
 
-        Another process may bind the pod with the same reservation, and write nothing to the claim. The wait gives the
+        Another process may bind the pod as the same consumer, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
-        Binding later has read the claim before (`ClaimWrites.confirm_reservations`).
+        Binding later has read the claim before (`ClaimWrites.confirm_consumers`).
         """
         # A gang undoes its binds at once, and each removal outdates the resourceVersion that the others have read.
         async with self._removals.setdefault(known.uid, asyncio.Lock()):
@@ -134,7 +134,7 @@ class Compensations:
         if not same or not fresh.is_reserved_for(uid) or await is_bound(self._writer, pod.key, pod.uid):
             return False
         with suppress(Unavailable):  # the reply is lost, the write may be stored
-            await self._writer.unreserve(fresh, uid)
+            await self._writer.remove_consumer(fresh, uid)
         return True
 
     async def _finish_removal(self, cycle: BindingCycle, known: Claim) -> bool:
@@ -146,7 +146,7 @@ class Compensations:
         if (fresh.uid, fresh.allocation) != (known.uid, known.allocation):
             return False
         if await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
-            await self._writer.reserve(fresh, [cycle.consumer(known)])
+            await self._writer.add_consumers(fresh, [cycle.consumer(known)])
             return True
         if fresh.writer == self._writer.identity and not fresh.reserved_for and not cycle.is_of_group(fresh):
             await self._writer.deallocate(fresh)
@@ -155,7 +155,7 @@ class Compensations:
     async def _end(self, cycle: BindingCycle, claim: Claim) -> None:
         consumer_uid = cycle.consumer(claim).uid
         if not _is_alone(claim, consumer_uid):
-            await self._unreserve(cycle, claim)
+            await self._remove_consumer(cycle, claim)
         elif cycle.is_of_group(claim):
             await deallocate_unused(self._writer, claim)  # a member may have been bound before the devices were lost
         else:

@@ -1,4 +1,4 @@
-"""Reservations of allocated claims for pods: binds of pods that share a claim write their reservations together."""
+"""Consumers of allocated claims: binds of pods that share a claim add their consumers together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from weakref import WeakValueDictionary
 
 from extender.cluster import Writer
 from extender.extension.binding_cycle import unchanged
-from extender.model import MAX_RESERVATIONS, Claim, Consumer
+from extender.model import MAX_CONSUMERS, Claim, Consumer
 
-# Writes a claim with retries: (the known claim, one write, what a retry writes after a fresh read). Raises BerthError.
+# Writes a claim with retries: (the known claim, one write, the claim of a retry after a fresh read). Raises BerthError.
 Retried = Callable[[Claim, Callable[[Claim], Awaitable[Claim]], Callable[[Claim, Claim], Claim]], Awaitable[Claim]]
 
 
@@ -39,8 +39,8 @@ class SharedClaims:
         self._retried = retried
         self._shared: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
 
-    async def reserve(self, claim: Claim, consumer: Consumer) -> None:
-        """Reserve a claim. Raises BerthError, for instance if its allocation has changed."""
+    async def add_consumer(self, claim: Claim, consumer: Consumer) -> None:
+        """Add a consumer to a claim. Raises BerthError, for instance if its allocation has changed."""
         shared = self._shared.setdefault(claim.uid, _Shared(claim))
         shared.waiting[consumer.uid] = claim, consumer
         try:
@@ -53,10 +53,10 @@ class SharedClaims:
     async def _write(self, shared: _Shared, known: Claim, first: Consumer) -> None:
         if known.is_reserved_for(first.uid):  # by an earlier bind, whose undo may have removed it
             known = unchanged(known, await self._writer.read_claim(known.key))
-        room = max(MAX_RESERVATIONS - len(known.reserved_for), 1)
+        room = max(MAX_CONSUMERS - len(known.reserved_for), 1)
         # A bind that knows another allocation chose its node for that: it fails in its own turn.
         others = [one for claim, one in shared.waiting.values() if claim.allocation == known.allocation]
         batch = [first, *(one for one in others if one.uid != first.uid and not known.is_reserved_for(one.uid))][:room]
-        shared.known = await self._retried(known, lambda claim: self._writer.reserve(claim, batch), unchanged)
+        shared.known = await self._retried(known, lambda claim: self._writer.add_consumers(claim, batch), unchanged)
         for one in batch:
             shared.waiting.pop(one.uid, None)

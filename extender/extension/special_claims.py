@@ -71,7 +71,7 @@ class SpecialClaims:
     async def _remove(self, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
         """The pod uses the claim if its spec names the claim, or if it has a node and its status names the claim.
 
-        Other pods may have reserved the claim by its name. Then only this pod's reservation is removed.
+        Other pods may have become consumers of the claim by its name. Then only this pod is removed from the consumers.
         """
         fresh = await self._writer.read_claim(claim.key)
         pod = await read_pod(self._writer, pod_key, pod_uid)
@@ -80,7 +80,7 @@ class SpecialClaims:
         if fresh.uid != claim.uid or uses:
             return False
         if any(consumer.uid != pod_uid for consumer in fresh.reserved_for):
-            await self._writer.unreserve(fresh, pod_uid)
+            await self._writer.remove_consumer(fresh, pod_uid)
             return False
         await self._writer.delete_claim(fresh)
         return True

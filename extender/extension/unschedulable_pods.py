@@ -31,15 +31,15 @@ class UnschedulablePods:
         self._classes.setdefault(key, (requirements, {}))[1][uid] = None
         dropped = self._pods.put(requirements.namespace, uid, key)
         if dropped is not None:
-            self._remove_from_class(*dropped)
+            self._remove_pod(*dropped)
 
     def remove(self, uid: str) -> None:
         """The pod fits now, or is bound or deleted."""
         key = self._pods.pop(uid)
         if key is not None:
-            self._remove_from_class(uid, key)
+            self._remove_pod(uid, key)
 
-    def _remove_from_class(self, uid: str, key: Hashable) -> None:
+    def _remove_pod(self, uid: str, key: Hashable) -> None:
         pods = self._classes[key][1]
         del pods[uid]
         if not pods:
@@ -49,15 +49,15 @@ class UnschedulablePods:
         """UIDs of the pods, the namespaces in turn, the longest waiting of each first."""
         return [uid for uid, _ in self._pods.items()]
 
-    def classes(self) -> list[Hashable]:
-        """Keys of the classes that have waiting pods."""
+    def keys(self) -> list[Hashable]:
+        """Keys of the equivalence classes that have waiting pods."""
         return list(self._classes)
 
     def requirements(self, key: Hashable) -> PodRequirements | None:
-        """The requirements of one pod of a class; None if no pod of the class waits."""
+        """The requirements of one pod of an equivalence class; None if no pod of it waits."""
         found = self._classes.get(key)
         return found[0] if found is not None else None
 
     def pods(self, key: Hashable) -> list[str]:
-        """UIDs of the waiting pods of a class."""
+        """UIDs of the waiting pods of an equivalence class."""
         return list(self._classes[key][1]) if key in self._classes else []

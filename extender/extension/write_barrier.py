@@ -94,7 +94,7 @@ def lost_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
 
 
 def unclear_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
-    """The first device of which the slices do not tell whether earlier writes leave enough; None if there is none.
+    """The first device for which the slices do not show whether earlier writes leave enough; None if there is none.
 
     A driver that restarts deletes its slices and publishes them again, one after the other.
     """

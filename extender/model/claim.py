@@ -12,7 +12,7 @@ from extender.model.pod_group import GroupKey, Membership
 from extender.model.quantity import Quantity
 
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
-MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
+MAX_CONSUMERS = 256  # of one claim: ResourceClaimReservedForMaxSize of resource.k8s.io
 SCHEDULING_GROUP = "scheduling.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer

@@ -91,7 +91,7 @@ def encode_parts(batch: Batch, records: Iterable[bytes]) -> bytes:
 
 
 def _mix(mix: RequestMix) -> bytes:
-    """The mix as JSON of at most _MAX_MIX bytes; the last shapes are left out where it is larger."""
+    """The mix as JSON of at most _MAX_MIX bytes; if it is larger, it omits the last shapes."""
     shapes = [_share(*pair) for pair in mix[:_MAX_LIST]]
     while len(found := orjson.dumps(shapes)) > _MAX_MIX:
         shapes = shapes[: len(shapes) // 2]

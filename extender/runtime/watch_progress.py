@@ -9,7 +9,7 @@ from collections.abc import Callable
 class WatchProgress:
     """A condition variable that every applied watch event notifies.
 
-    A condition must be cheap and must not raise: `notify` checks those of all waiting tasks, without waking the tasks.
+    A condition must be cheap and must not raise: `notify` checks it in place of the waiting task.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The parts of kube-controller-manager that claims need.
 
-ClaimController creates claims from templates, and ends the reservations of pods that are deleted or completed.
+ClaimController creates claims from templates, and removes deleted and completed pods from `status.reservedFor`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ClaimController:
         return str(self._registry.create(_CLAIMS, metadata["namespace"], claim)["metadata"]["name"])
 
     def _release(self, pod: Json) -> None:
-        """End the reservations of a pod. The last one ends the allocation and removes the finalizer too."""
+        """Remove a pod from `status.reservedFor`. With the last consumer, the allocation and the finalizer go too."""
         uid = pod["metadata"]["uid"]
         for claim in self._registry.store.all("resourceclaims", pod["metadata"]["namespace"]):
             reserved = (claim.get("status") or {}).get("reservedFor") or []

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from extender.files import must_exist, name_of, read_file
+from extender.manifests import objects_of_part
 from extender.model import WireError, shown
 from extender.sandbox.apiserver.readable import decode
-from extender.wire import MOST_YAML, decode_pod, objects_of_part, parts_of, text_of
+from extender.wire import MOST_YAML, decode_pod, parts_of, text_of
 
 Json = dict[str, Any]
 

@@ -47,7 +47,7 @@ class GangRow:
 class GangReport:
     """Finds the gangs among the pods of the examples.
 
-    `is_gang` tells it of a pod's group. `levels` are node labels, the nearest level first, as in a policy.
+    `is_gang`: whether a pod's group is a gang. `levels` are node labels, the nearest level first, as in a policy.
     """
 
     def __init__(self, store: ObjectStore, is_gang: Callable[[Membership], bool], levels: Sequence[str]) -> None:

@@ -142,7 +142,7 @@ class Report:
             problem = problem_of(node, self._slices, self._classes, fresh, allocated_state, Features(), Masks())
             solution = Search(problem).run()
             if solution is not None:
-                return node.name, [problem.inventory.places[p.bit].id for claim in solution.picks for p in claim]
+                return node.name, [problem.inventory.devices[p.bit].id for claim in solution.picks for p in claim]
         return "", []
 
 

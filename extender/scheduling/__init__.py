@@ -20,9 +20,9 @@ from extender.scheduling.gang import (
     is_incomplete,
     lacks_pod_group,
     may_terminate,
+    members_with_claims,
     minimum_of,
     placed_members,
-    reserved_members,
 )
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
@@ -37,7 +37,7 @@ from extender.scheduling.gang_problem import (
     plan_sizes,
 )
 from extender.scheduling.gang_search import MAX_STEPS
-from extender.scheduling.gang_units import unit_classes
+from extender.scheduling.gang_units import equal_units
 from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_room import NodeRooms
@@ -99,6 +99,7 @@ __all__ = [
     "difference",
     "disagreement",
     "domains_by_room",
+    "equal_units",
     "evaluate",
     "gang_members",
     "gang_minimum",
@@ -111,6 +112,7 @@ __all__ = [
     "lacks_pod_group",
     "leftover_claim",
     "may_terminate",
+    "members_with_claims",
     "minimum_of",
     "natural",
     "no_room",
@@ -123,10 +125,8 @@ __all__ = [
     "proximity_of",
     "readiness",
     "requirements_of",
-    "reserved_members",
     "runner_up_text",
     "scored_node",
     "scores",
     "shortlist",
-    "unit_classes",
 ]

@@ -15,7 +15,7 @@ from extender.scheduling.evaluate import EvaluationContext
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangPlan, GangProblem
 from extender.scheduling.gang_planner import plan_gang
-from extender.scheduling.gang_units import unit_classes
+from extender.scheduling.gang_units import equal_units
 from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.ranking_cache import RankingCache
 
@@ -31,7 +31,7 @@ def domains_by_room(
 
     All nodes without a common label are no domain. Raises CallBudgetSpent.
     """
-    rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in unit_classes(problem.members)]
+    rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in equal_units(problem.members)]
     domains = Domains(problem, snapshot, snapshot.node_infos)
 
     def order(domain: Domain) -> tuple[int, int, object]:
@@ -73,13 +73,13 @@ class EmptiedDomains:
     """Plans one gang on domains in which only the devices of the gang itself are in use.
 
     Nodes that are equal once they are empty share one state, and so their evaluations. A domain is not tried if its
-    nodes are equal to those of a domain that cannot hold the gang.
+    nodes are equal to the nodes of a domain that cannot hold the gang.
     """
 
     def __init__(self, problem: GangProblem, own_claims: Mapping[ObjectKey, str], evaluation: Evaluation) -> None:
         """`own_claims` are the claims of the gang's pods with their nodes."""
         self._problem = problem
-        self._classes = unit_classes(problem.members)
+        self._units = equal_units(problem.members)
         self._own_claims = own_claims
         self._evaluation = evaluation
         self._rankings = RankingCache()
@@ -132,8 +132,8 @@ class EmptiedDomains:
         return frozenset(name for name in usable if any(self._allowed(snapshot.node_infos[name])))
 
     def _allowed(self, node_info: NodeInfo) -> tuple[int, ...]:
-        """The number of units of each class that may use the node, with or without free devices."""
-        return tuple(class_.allowed_on(node_info.node) for class_ in self._classes)
+        """For each of the equal units, the number that may use the node, with or without free devices."""
+        return tuple(units.allowed_on(node_info.node) for units in self._units)
 
     def _kind(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:
         """Nodes of one kind have equal room once they are empty."""
@@ -143,7 +143,7 @@ class EmptiedDomains:
 
 def _empty_state(node_info: NodeInfo) -> Hashable | None:
     """A key: nodes with equal keys have equal statuses without their workloads. None if no other node has this key."""
-    attribute_class = node_info.state.attribute_class
-    if attribute_class is None or not all(is_own(pool) for pool in node_info.inventory.pools):
+    attribute_signature = node_info.state.attribute_signature
+    if attribute_signature is None or not all(is_own(pool) for pool in node_info.inventory.pools):
         return None
-    return attribute_class.number, node_info.drift, node_info.agent_is_fresh
+    return attribute_signature.number, node_info.drift, node_info.agent_is_fresh

@@ -66,8 +66,10 @@ def _pattern(node_info: NodeInfo, attribute: str, context: EvaluationContext) ->
     """
     numbers: dict[object, int] = {}
     found: list[object] = []
-    for place in node_info.inventory.places:
-        values = attribute_values(place.device, attribute, place.id.driver, lists=context.features.list_attributes)
+    for pool_device in node_info.inventory.devices:
+        values = attribute_values(
+            pool_device.device, attribute, pool_device.id.driver, lists=context.features.list_attributes
+        )
         if values is None:
             found.append(-1)
         elif len(values[1]) == 1:

@@ -79,7 +79,7 @@ def problem_for(
 
     def shared(claim: str, request: DeviceRequest) -> Selection:
         """Nodes of one attribute class share the selection, unless it explains an error on devices of one node."""
-        selections, attributes = context.selections, node_info.state.attribute_class
+        selections, attributes = context.selections, node_info.state.attribute_signature
         if selections is None or attributes is None:
             return selected(claim, request)
         known = selections.get((attributes, claim, request.name))

@@ -35,7 +35,7 @@ class Gang:
         return max(self.minimum - self.placed.total(), 0)
 
     def required_label(self, levels: Sequence[str]) -> str:
-        """The label of which all members must have one value; '' if they need not. `levels` are those of the policy."""
+        """The label of which all members must have one value; '' if there is none. The policy has `levels`."""
         nearest = next(iter(levels), "") if self.topology == "required" else ""
         return self.topology_label or nearest
 
@@ -76,11 +76,11 @@ def placed_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
     snapshot may say so.
     """
     waiting = snapshot.members.get(key, {})
-    found = {**reserved_members(key, snapshot), **snapshot.bound_members.get(key, {})}
+    found = {**members_with_claims(key, snapshot), **snapshot.bound_members.get(key, {})}
     return {uid: node for uid, node in found.items() if node and uid not in waiting}
 
 
-def reserved_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
+def members_with_claims(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
     """UID to node of the pods for which claims of the group are reserved. Some may terminate."""
     found = {}
     for claim_key, node in snapshot.claims_of_group(key).items():

@@ -1,4 +1,4 @@
-"""Filling a domain with the units of a gang, class by class, with the preferred devices of each."""
+"""Filling a domain with the units of a gang, and with the preferred devices of each unit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from extender.scheduling.node_room import NodeRooms
 
 
 class Filled(NamedTuple):
-    """The units that a domain received, by class, and the number of their members."""
+    """The units that a domain received, in the order of the rooms, and the number of their members."""
 
     placed: list[Placed]
     members: int
 
 
 def fill(
-    classes: Sequence[NodeRooms],
+    all_rooms: Sequence[NodeRooms],
     domain: Domain,
     snapshot: Snapshot,
     used: frozenset[str],
@@ -35,20 +35,20 @@ def fill(
     `used` are the nodes on which members are bound. Raises CallBudgetSpent.
     """
     trial, found = GangTrial(snapshot), list[Placed]()
-    for rooms in classes:
-        placed = _fill_class(rooms, trial, domain, snapshot, used, variant, whole=whole)
+    for rooms in all_rooms:
+        placed = _fill_rooms(rooms, trial, domain, snapshot, used, variant, whole=whole)
         if placed is None:
             return None
         found.append(placed)
-    return Filled(found, members_of(classes, found))
+    return Filled(found, members_of(all_rooms, found))
 
 
-def members_of(classes: Sequence[NodeRooms], placed: Sequence[Placed]) -> int:
+def members_of(all_rooms: Sequence[NodeRooms], placed: Sequence[Placed]) -> int:
     """The number of members of these units."""
-    return sum(rooms.members_per_unit * len(units) for rooms, units in zip(classes, placed, strict=True))
+    return sum(rooms.members_per_unit * len(units) for rooms, units in zip(all_rooms, placed, strict=True))
 
 
-def _fill_class(
+def _fill_rooms(
     rooms: NodeRooms,
     trial: GangTrial,
     domain: Domain,
@@ -83,7 +83,7 @@ def _labels(snapshot: Snapshot) -> Callable[[str, str], str | None]:
 def pack(
     rooms: NodeRooms, domain: Domain, snapshot: Snapshot, used: frozenset[str], steps: Steps
 ) -> list[Placed] | None:
-    """Place all units of a gang with one class in a domain whose nodes share no pool, with any of their devices.
+    """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
 
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
     None if not all fit, or if the steps end first. Raises CallBudgetSpent.

@@ -1,4 +1,4 @@
-"""The planner's memory between calls: evaluations of nodes, by the class of the node.
+"""The planner's memory between calls: evaluations of nodes, by the equivalence class of the node.
 
 A call whose budget ends leaves its evaluations here. The next call repeats the plan from the start, finds them, and so
 gets further. The memory changes how long a plan takes, never its devices; only scores may compare with an older fleet.
@@ -47,7 +47,7 @@ class GangMemory:
         return found[0] if found is not None else None
 
     def put(self, key: Hashable, value: object, placements: int = 0, picks: int = 0) -> None:
-        """Remember a value with so many placements and picked devices."""
+        """Keep a value that has this number of placements and picked devices."""
         size = _ENTRY_BYTES + placements * _PLACEMENT_BYTES + picks * _PICK_BYTES
         if size <= self._entries.maxsize:
             self._entries[key] = value, size

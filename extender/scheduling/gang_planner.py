@@ -18,12 +18,12 @@ from extender.scheduling.gang_fill import fill, pack
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangPlan, GangProblem, GangShortage
 from extender.scheduling.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes
-from extender.scheduling.gang_units import Placed, Unit, member_placements, unit_classes
+from extender.scheduling.gang_units import Placed, Unit, equal_units, member_placements
 from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.placements import Placement
 from extender.scheduling.ranking_cache import RankingCache
 
-MAX_CLASSES = 64  # classes of different members in one gang; each needs a ranking of all nodes
+MAX_DIFFERENT = 64  # units of one gang that are not equal; each kind of unit needs a ranking of all nodes
 
 
 def plan_gang(
@@ -43,12 +43,12 @@ def plan_gang(
     """
     if not problem.members:
         return GangPlan({}, "", "")
-    classes = unit_classes(problem.members)
-    if len(classes) > MAX_CLASSES:
+    found = equal_units(problem.members)
+    if len(found) > MAX_DIFFERENT:
         return GangShortage(len(problem.members), 0, "", "", gave_up=True)
     rankings = RankingCache() if rankings is None else rankings
     memory = GangMemory() if memory is None else memory
-    rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in classes]
+    rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in found]
     # First members with a single possible node, then the largest, then those with fewer possible nodes.
     rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))
     return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
@@ -169,7 +169,7 @@ class _Planner:
         return GangPlan(placements, domain.level, domain.name)
 
     def _by_path(self, rooms: NodeRooms) -> Sequence[Unit]:
-        """The units of a class in the order of their nodes: by rank, or by the nodes that they are pinned to."""
+        """Equal units in the order of their nodes: by rank, or by the nodes that they are pinned to."""
         if not rooms.pinned:
             return rooms.units
         return sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or ""))
@@ -202,7 +202,7 @@ class _Planner:
 
 
 def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
-    """By node, the number of devices that the classes share. Empty for one class, and if they may need no device."""
+    """By node, the number of devices that all rooms share. Empty for one of them, and if they may need no device."""
     if len(rooms) == 1 or not all(one.each for one in rooms):
         return {}
     found: dict[str, int] = {}
@@ -213,7 +213,7 @@ def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
 
 
 def _bound(rooms: NodeRooms, domain: Domain) -> int:
-    """The most units of a class in a domain, at most all."""
+    """The most of these units in a domain, at most all."""
     most, wanted, found = rooms.most, len(rooms.units), 0
     for name in domain.nodes:
         found += most.get(name, 0)

@@ -18,7 +18,7 @@ from extender.scheduling.pod_requirements import (
     requirements_of,
 )
 
-# Each bind of a minimum keeps a connection until the others have come, see extension/gang_places.py.
+# Each bind of a minimum keeps a connection until the others have come, see extension/bind_slots.py.
 MOST_TOGETHER = 400
 _DEFAULT_TOPOLOGY = "preferred"
 _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
@@ -112,6 +112,6 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
     """Why the planner found no plan without giving up: no domain has room, or no node with devices has its label."""
     label, node_infos = gang.required_label(policy.group_levels), snapshot.node_infos
     labelled = (name for names in snapshot.nodes_by_label(label).values() for name in names if name in node_infos)
-    if label and not any(node_infos[name].inventory.places for name in labelled):
+    if label and not any(node_infos[name].inventory.devices for name in labelled):
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
     return Reason(Code.GANG_NO_ROOM, (gang.key.name,))

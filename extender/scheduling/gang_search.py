@@ -49,31 +49,31 @@ class GangSearch:
     def __init__(
         self, wanted: Sequence[tuple[NodeRooms, int]], names: Sequence[str], snapshot: Snapshot, steps: Steps
     ) -> None:
-        """`wanted` are the classes with the number of their units, and `names` the nodes in the order to try them."""
-        self._classes = [rooms for rooms, _ in wanted]
+        """`wanted` are the rooms of equal units with their number; `names` are the nodes in the order to try them."""
+        self._rooms = [rooms for rooms, _ in wanted]
         self._wanted = [number for _, number in wanted]
-        self._names = [[name for name in names if name in rooms.most] for rooms in self._classes]
-        # The most units that fit on a node and all later nodes, by class.
+        self._names = [[name for name in names if name in rooms.most] for rooms in self._rooms]
+        # The most units that fit on a node and all later nodes, by index in `wanted`.
         self._ahead = [
             list(accumulate(min(rooms.most[name], number) for name in reversed(own)))[::-1]
             for (rooms, number), own in zip(wanted, self._names, strict=True)
         ]
         self._positions = [
-            (class_, unit, step)
-            for class_, (rooms, number) in enumerate(wanted)
+            (index, unit, step)
+            for index, (rooms, number) in enumerate(wanted)
             for unit in range(number)
             for step in range(rooms.members_per_unit)
         ]
         self._trial = GangTrial(snapshot)
         self._steps = steps
-        self._chosen: list[tuple[int, Placement]] = []  # index in the names of the class, and devices, by position
+        self._chosen: list[tuple[int, Placement]] = []  # index in the names of the rooms, and devices, by position
         self._failed: set[Hashable] = set()
-        self._kinds = _kinds(self._classes, names, local_nodes(names, snapshot))
+        self._kinds = _kinds(self._rooms, names, local_nodes(names, snapshot))
 
     def run(self) -> list[Placed] | None:
         """All units with their nodes and devices; None if no plan exists. Raises GaveUp and CallBudgetSpent."""
         if not self._positions:
-            return [[] for _ in self._classes]
+            return [[] for _ in self._rooms]
         stack = [self._choices(0)]  # not recursion: a gang can have more members than Python's stack has frames
         while stack:
             if next(stack[-1], None) is None:
@@ -86,14 +86,14 @@ class GangSearch:
 
     def _choices(self, position: int) -> Iterator[bool]:
         """Take the choices for a position, one in each iteration. The next iteration first undoes the last choice."""
-        class_, unit, step = self._positions[position]
-        rooms, names = self._classes[class_], self._names[class_]
+        index, unit, step = self._positions[position]
+        rooms, names = self._rooms[index], self._names[index]
         if step:
             nodes = [self._chosen[-1][0]]
         else:
-            # Units of one class are equal, so each goes to the node of the one before, or to a later node.
+            # These units are equal, so each goes to the node of the previous unit, or to a later node.
             first = self._chosen[-rooms.members_per_unit][0] if unit else 0
-            nodes = self._distinct(class_, first, self._wanted[class_] - unit)
+            nodes = self._distinct(index, first, self._wanted[index] - unit)
         key = (position, tuple(nodes[:1]), self._trial.key)
         if key in self._failed:
             return
@@ -106,13 +106,13 @@ class GangSearch:
                 self._trial.undo()
         self._failed.add(key)
 
-    def _distinct(self, class_: int, first: int, left: int) -> list[int]:
+    def _distinct(self, index: int, first: int, left: int) -> list[int]:
         """The nodes to try for a unit. Of equal nodes that the trial does not use, only the first."""
-        names, ahead, seen, found = self._names[class_], self._ahead[class_], set[int](), list[int]()
+        names, ahead, seen, found = self._names[index], self._ahead[index], set[int](), list[int]()
         for node in range(first, len(names)):
             if ahead[node] < left:
                 break
-            if self._classes[class_].left(self._trial, names[node]) < 1:
+            if self._rooms[index].left(self._trial, names[node]) < 1:
                 continue
             kind = self._kinds.get(names[node]) if self._trial.is_fresh(names[node]) else None
             if kind is None:
@@ -146,23 +146,23 @@ class GangSearch:
                     queue.append(narrower)
 
     def _result(self) -> list[Placed]:
-        found: list[Placed] = [[] for _ in self._classes]
+        found: list[Placed] = [[] for _ in self._rooms]
         units: dict[tuple[int, int], list[Placement]] = {}
         nodes: dict[tuple[int, int], str] = {}
-        for (class_, unit, _), (node, placement) in zip(self._positions, self._chosen, strict=True):
-            units.setdefault((class_, unit), []).append(placement)
-            nodes[class_, unit] = self._names[class_][node]
-        for (class_, unit), placements in units.items():
-            found[class_].append((nodes[class_, unit], tuple(placements)))
+        for (index, unit, _), (node, placement) in zip(self._positions, self._chosen, strict=True):
+            units.setdefault((index, unit), []).append(placement)
+            nodes[index, unit] = self._names[index][node]
+        for (index, unit), placements in units.items():
+            found[index].append((nodes[index, unit], tuple(placements)))
         return found
 
 
-def _kinds(classes: Sequence[NodeRooms], names: Sequence[str], local: set[str]) -> dict[str, int]:
-    """The number of what the classes see of a node while the trial does not use it. Nodes that share a pool with
-    another node are left out."""
+def _kinds(all_rooms: Sequence[NodeRooms], names: Sequence[str], local: set[str]) -> dict[str, int]:
+    """One number for all nodes of equal room while the trial does not use them. A node that shares a pool with
+    another node has no number."""
     numbers: dict[Hashable, int] = {}
     return {
-        name: numbers.setdefault(tuple(rooms.kind(name) for rooms in classes), len(numbers))
+        name: numbers.setdefault(tuple(rooms.kind(name) for rooms in all_rooms), len(numbers))
         for name in names
         if name in local
     }
@@ -201,6 +201,6 @@ def _bans(placement: Placement, requirements: PodRequirements) -> Iterator[Ban]:
 def packed(
     rooms: NodeRooms, name: str, units: int, snapshot: Snapshot, steps: Steps
 ) -> tuple[UnitPlacement, ...] | None:
-    """Devices for so many units of one class on one node; None if it has no room for them. Raises as GangSearch.run."""
+    """Devices for `units` equal units on one node; None if it has no room for them. Raises as GangSearch.run."""
     found = GangSearch([(rooms, units)], [name], snapshot, steps).run()
     return tuple(unit for _, unit in found[0]) if found is not None else None

@@ -13,7 +13,8 @@ from extender.scheduling.placements import Placement
 from extender.scheduling.shortlist import held_results
 
 Taken = tuple[Hashable, ...]
-"""The devices of a node that a plan has taken, sorted. Equal on nodes of one class where the same devices are taken."""
+"""The devices of a node that a plan has taken, sorted. Two nodes of one equivalence class with the same devices taken
+have equal values."""
 
 _Amounts = tuple[tuple[str, int], ...]
 
@@ -51,7 +52,7 @@ class GangTrial:
         return {name for name, number in self._placements.items() if number}
 
     def add(self, name: str, placement: Placement, limits: tuple[NodeLimit, ...] = ()) -> None:
-        """Take the devices of a placement on a node. `limits` are those of the member."""
+        """Take the devices of a placement on a node. `limits` are the limits of the member."""
         node_info = self._node_infos[name]
         inventory = node_info.inventory
         change = _Change(name, limits, {}, [(name, limit) for limit in limits])
@@ -61,7 +62,7 @@ class GangTrial:
                 before = self._results.get(key, ())
                 change.before.setdefault(key, before)
                 self._results[key] = (*before, result)
-                self._devices[result.device] = inventory.places[inventory.index[result.device]].device
+                self._devices[result.device] = inventory.devices[inventory.index[result.device]].device
                 change.taken.append((result.device, _amounts(result)))
         self._placements[name] += 1
         for limit in limits:
@@ -95,7 +96,7 @@ class GangTrial:
         return limit.left(name) - self._limited[name, limit]
 
     def is_fresh(self, name: str) -> bool:
-        """Whether the plan takes nothing of the pools that the node can use."""
+        """Whether the plan takes no device from the pools that the node can use."""
         return not any(self._of(name))
 
     def node_info(self, name: str) -> NodeInfo:

@@ -1,4 +1,4 @@
-"""The units of a gang: the members that must be placed on one node together, and the classes of equal units.
+"""The units of a gang: the members that must be placed on one node together, and groups of equal units.
 
 Most units have one member. Members that share a pending claim form one unit, because they use one allocation. The first
 of them takes the devices of the claim, and the others need only their remaining claims.
@@ -20,7 +20,7 @@ UnitPlacement = tuple[Placement, ...]
 """The devices of each member of a unit. A claim that an earlier member of the unit has taken has no devices in it."""
 
 Placed = list[tuple[str, UnitPlacement]]
-"""The node and the devices of each unit of one class."""
+"""The node and the devices of each of some equal units."""
 
 _ALL_DEVICES = 32  # a request of mode All counts as this many devices when units are ordered by size
 
@@ -58,7 +58,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnitClass:
+class EqualUnits:
     """Units with equal requirements, in rank order: all may use the same nodes, or each is pinned to one node."""
 
     steps: tuple[PodRequirements, ...]  # of the first unit: what each member needs besides the claims of earlier ones
@@ -79,16 +79,16 @@ class UnitClass:
         return sum(_size(step) for step in self.steps)
 
 
-def unit_classes(members: Iterable[GangMember]) -> list[UnitClass]:
-    """The classes of a gang, by the rank of their first unit."""
-    found: dict[object, UnitClass] = {}
+def equal_units(members: Iterable[GangMember]) -> list[EqualUnits]:
+    """The equal units of a gang, by the rank of the first."""
+    found: dict[object, EqualUnits] = {}
     for unit in _units(members):
         steps = _steps(unit)
         limits = tuple(member.limit for member in unit.members)
-        admissible = unit.admissible if unit.pin is None else None  # else each pinned unit would be a class of its own
+        admissible = unit.admissible if unit.pin is None else None  # else each pinned unit would equal no other
         key = (tuple(step.key for step in steps), limits, admissible)
         if key not in found:
-            found[key] = UnitClass(steps, limits, admissible)
+            found[key] = EqualUnits(steps, limits, admissible)
         found[key].units.append(unit)
         if unit.pin is not None:
             found[key].pinned.setdefault(unit.pin, []).append(unit)

@@ -33,7 +33,7 @@ class UsableNodes:
         return len(self._known)
 
     def of(self, pods: Iterable[Pod], nodes: Mapping[str, Node], version: int) -> dict[str, frozenset[str]]:
-        """By the UID of each pod, the names of the nodes on which it may run. Pods that may use all nodes are left out.
+        """By UID of each pod that may not use all nodes, the names of its nodes.
 
         Equal versions have equal nodes.
         """

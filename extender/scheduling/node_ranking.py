@@ -1,9 +1,10 @@
 """The ranking of all nodes for one PodRequirements, shared by all pods with that requirements key.
 
-Nodes of one class share one status. Most requirements read no identity of a device: then a class is a NodeState of the
-snapshot, which lists its nodes, and the ranking stores one status per state and nothing per node. Other requirements
-need their own NodeClasses. A ranking follows the snapshots of one cache: it evaluates only classes without a status,
-and after a change of the FleetBaseline it computes every placement again, because scores are relative to the baseline.
+Nodes of one equivalence class share one status. In this module, a class is an equivalence class of nodes. Most
+requirements read no identity of a device: then a class is a NodeState of the snapshot, which lists its nodes, and the
+ranking stores one status per state and nothing per node. Other requirements need their own EquivalenceClasses. A
+ranking follows the snapshots of one cache: it evaluates only classes without a status, and after a change of the
+FleetBaseline it computes every placement again, because scores are relative to the baseline.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from operator import itemgetter
 
 from extender.allocation import FleetBaseline, NodeInfo, NodeState, Snapshot
 from extender.model import CallBudgetSpent, Code, DeviceRequest
+from extender.scheduling.equivalence_classes import EquivalenceClass, EquivalenceClasses
 from extender.scheduling.equivalence_key import IdentityCheck, equivalence_key
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
-from extender.scheduling.node_classes import NodeClass, NodeClasses
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.status_group import StatusGroup, group_of
@@ -30,7 +31,7 @@ _REFRESHED = 2  # stale placements that one update computes again
 # Estimated bytes, measured with tracemalloc over half-full fleets (docs/decisions/0034).
 _BASE_BYTES = 4096
 _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
-_NODE_BYTES, _CLASS_BYTES = 80, 320  # only with own NodeClasses
+_NODE_BYTES, _CLASS_BYTES = 80, 320  # only with own EquivalenceClasses
 
 
 class NodeRanking:
@@ -44,8 +45,8 @@ class NodeRanking:
         self.requirements = requirements
         self._vacant = vacant
         self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup of vacant classes
-        self._classes: NodeClasses | None = None  # None: the classes are the NodeStates of the snapshot
-        self._nodes: Mapping[int, NodeState | NodeClass] = {}  # classes with nodes, by number
+        self._classes: EquivalenceClasses | None = None  # None: the classes are the NodeStates of the snapshot
+        self._nodes: Mapping[int, NodeState | EquivalenceClass] = {}  # classes with nodes, by number
         self._pending: dict[int, NodeInfo] = {}  # classes to evaluate, by number, each with one of its nodes
         self._unschedulable: dict[int, Unschedulable] = {}
         self._unschedulable_by_text: dict[str, Unschedulable] = {}  # thousands of classes share one status
@@ -76,7 +77,7 @@ class NodeRanking:
                 self._add_new_states(snapshot)
                 self._evaluate_pending(context.sharing_selections())
             else:
-                self._evaluate_new_classes(self._classes, snapshot, context)
+                self._evaluate_new(self._classes, snapshot, context)
         except CallBudgetSpent:
             return False
         with suppress(CallBudgetSpent):
@@ -188,7 +189,7 @@ class NodeRanking:
     ) -> list[tuple[str, Placement]]:
         """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name.
 
-        Nodes of `without` are left out.
+        The result omits the nodes of `without`.
         """
         found: list[tuple[str, Placement]] = []
         equal: list[tuple[str, Placement]] = []  # nodes with the current score
@@ -245,7 +246,7 @@ class NodeRanking:
         if self._baseline is None and (
             self.requirements.extended is not None or not self._ignores_identity(self.requirements, context)
         ):
-            self._classes = NodeClasses(self._key)
+            self._classes = EquivalenceClasses(self._key)
             self._nodes = self._classes.occupied
         if context.baseline is not self._baseline:
             self._baseline = context.baseline
@@ -278,7 +279,7 @@ class NodeRanking:
                 self._pending[node_info.state.number] = node_info
         self._version = snapshot.version
 
-    def _evaluate_new_classes(self, classes: NodeClasses, snapshot: Snapshot, context: EvaluationContext) -> None:
+    def _evaluate_new(self, classes: EquivalenceClasses, snapshot: Snapshot, context: EvaluationContext) -> None:
         """Evaluate each new class as soon as a changed node enters it. Raises CallBudgetSpent.
 
         So a call whose budget ends early still leaves statuses that filter can use.
@@ -292,11 +293,11 @@ class NodeRanking:
     def _key(self, node_info: NodeInfo) -> Hashable:
         assert self._context is not None, "_begin sets the context before any class is computed"
         requirements, context = self.requirements.for_node(node_info.node), self._context
-        if node_info.state.attribute_class is not None and self._ignores_identity(requirements, context):
+        if node_info.state.attribute_signature is not None and self._ignores_identity(requirements, context):
             return requirements.key, node_info.state.number
         return (
             requirements.key,
-            node_info.state.allocation_class.number,
+            node_info.state.allocation_signature.number,
             *equivalence_key(node_info, requirements, context),
         )
 

@@ -1,4 +1,4 @@
-"""How many units of one class each node has room for, one after the other.
+"""How many equal units each node has room for, one after the other.
 
 A bound comes first: it is exact for one request for whole devices without a topology constraint, and costs no
 evaluation. The planner evaluates only the nodes of domains that these bounds do not rule out.
@@ -17,7 +17,7 @@ from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unsche
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import NodeLimit
 from extender.scheduling.gang_trial import GangTrial
-from extender.scheduling.gang_units import Admissible, UnitClass, UnitPlacement
+from extender.scheduling.gang_units import Admissible, EqualUnits, UnitPlacement
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.ranking_cache import RankingCache
@@ -35,7 +35,7 @@ class _Bound(NamedTuple):
     most: int
     each: int = 0  # devices of one unit, if `most` is exact
     free: int = 0  # mask of the devices that can serve it, if `most` is exact
-    simple: int = -1  # number of the attribute class, if only that and the free devices decide the status
+    simple: int = -1  # number of the attribute signature, if only that and the free devices decide the status
 
 
 class _Plain(NamedTuple):
@@ -53,11 +53,11 @@ class _Run(NamedTuple):
 
 
 class NodeRooms:
-    """The room for the units of one class on the nodes of a snapshot."""
+    """The room for equal units on the nodes of a snapshot."""
 
     def __init__(
         self,
-        class_: UnitClass,
+        units: EqualUnits,
         snapshot: Snapshot,
         context: EvaluationContext,
         rankings: RankingCache,
@@ -65,24 +65,24 @@ class NodeRooms:
     ) -> None:
         """Raises CallBudgetSpent."""
         context.budget.check_time()
-        self.units = class_.units
-        self.members_per_unit = len(class_.steps)
-        self.size = class_.size
-        self.pinned = class_.admissible is None
+        self.units = units.units
+        self.members_per_unit = len(units.steps)
+        self.size = units.size
+        self.pinned = units.admissible is None
         self.unsure = False  # whether the search on some node ended at its step limit
-        self._steps = class_.steps
+        self._steps = units.steps
         self._node_infos = snapshot.node_infos
         self._pins = {
-            name: class_.allowed_on(self._node_infos[name].node) for name in class_.pinned if name in self._node_infos
+            name: units.allowed_on(self._node_infos[name].node) for name in units.pinned if name in self._node_infos
         }
-        self._limits: list[tuple[NodeLimit, ...]] = [() if limit is None else (limit,) for limit in class_.limits]
+        self._limits: list[tuple[NodeLimit, ...]] = [() if limit is None else (limit,) for limit in units.limits]
         if self.pinned:
             self._limits[0] += (_pin_limit(self._pins),)
         self._limited = Counter(limit for limits in self._limits for limit in limits)
         self._snapshot = snapshot
         self._context = context
         self._memory = memory
-        needed = [member.requirements for member in class_.units[0].members]
+        needed = [member.requirements for member in units.units[0].members]
         self._rankings = [rankings.get_or_create(requirements) for requirements in needed]
         for ranking in self._rankings:
             if not ranking.update(snapshot, context):
@@ -90,14 +90,14 @@ class NodeRooms:
         # Units of equal members can share different claims: the key of a step names those that it lacks.
         self._number = tuple(
             (memory.number(ranking), step.key[len(requirements.key) :])
-            for ranking, step, requirements in zip(self._rankings, class_.steps, needed, strict=True)
+            for ranking, step, requirements in zip(self._rankings, units.steps, needed, strict=True)
         )
         self._by_state = self._rankings[0].by_state
         self.most: dict[str, int] = {}  # the most units by node; nodes without room are left out
         self.score: dict[str, float] = {}  # of the first member of a unit, by node
         self.free: dict[str, int] = {}  # by node, the mask of the devices that can serve a unit, if `each` is not 0
         self.each = 0  # devices of one unit; 0 if `most` is not exact on every node
-        self._bounds(class_.admissible)
+        self._bounds(units.admissible)
 
     @property
     def variants(self) -> int:
@@ -137,7 +137,7 @@ class NodeRooms:
         restricted = any(admissible)
         for names, score in ranking.schedulable():
             own = [name for name in names if admissible.allows(self._node_infos[name].node)] if restricted else names
-            # Nodes of one class of the first ranking can be in different classes of another one.
+            # Nodes of one equivalence class of the first ranking can be in different ones of another.
             for group in [own] if len(self._rankings) == 1 else [[name] for name in own]:
                 if group:
                     yield group, score
@@ -177,17 +177,17 @@ class NodeRooms:
         return _Bound(most, simple=self._simple(node_info))
 
     def _simple(self, node_info: NodeInfo) -> int:
-        attribute_class, inventory = node_info.state.attribute_class, node_info.inventory
-        if attribute_class is None or not self._by_state or len(self._steps) > 1:
+        attribute_signature, inventory = node_info.state.attribute_signature, node_info.inventory
+        if attribute_signature is None or not self._by_state or len(self._steps) > 1:
             return -1
-        return attribute_class.number if inventory.simple == (1 << len(inventory.places)) - 1 else -1
+        return attribute_signature.number if inventory.simple == (1 << len(inventory.devices)) - 1 else -1
 
     def _plain(self, node_info: NodeInfo, requirements: PodRequirements) -> _Plain | None:
         """The devices that can serve a unit, free or not, if the exact room is their number; else None."""
-        attribute_class = node_info.state.attribute_class
-        if attribute_class is None or not self._by_state or requirements.policy.drift == "filter":
+        attribute_signature = node_info.state.attribute_signature
+        if attribute_signature is None or not self._by_state or requirements.policy.drift == "filter":
             return _plain(node_info, requirements, self._context)
-        key = (self._number, "plain", attribute_class.number)
+        key = (self._number, "plain", attribute_signature.number)
         known: tuple[_Plain | None] | None = self._memory.get(key)
         if known is None:
             known = (_plain(node_info, requirements, self._context),)
@@ -253,7 +253,7 @@ class NodeRooms:
             self.add(trial, name, step, placement)
 
     def _run(self, name: str, wanted: int, variant: int) -> _Run:
-        """At least `wanted` units on the node, or all that fit. Nodes of one class share it."""
+        """At least `wanted` units on the node, or all that fit. Nodes of one equivalence class share it."""
         key = (self._number, "run", variant, self.class_number(name))
         run: _Run = self._memory.get(key) or _Run()
         if run.ended or len(run.placements) >= wanted:
@@ -390,8 +390,8 @@ def _most(node_info: NodeInfo, requirements: PodRequirements, context: Evaluatio
 def _exclusive(problem: Problem, claim: str, request: DeviceRequest) -> tuple[int, int] | None:
     """(mask of the free devices for a request, how many it takes); None if devices can be shared."""
     match = problem.select(claim, request).match
-    places = problem.inventory.places
-    if request.admin_access or any(places[bit].device.allow_multiple for bit in members(match)):
+    devices = problem.inventory.devices
+    if request.admin_access or any(devices[bit].device.allow_multiple for bit in members(match)):
         return None
     count = request.count if request.mode == "ExactCount" else match.bit_count()
     return match & ~problem.taken, count

@@ -71,5 +71,5 @@ def placement_key(
     wanted = requirements.topology, requirements.min_gbps, requirements.expected_bytes, policy
     asked = fast_path_.free, fast_path_.request.count, *wanted
     if not node_info.positions(fast_path_.free):
-        return node_info.state.hardware_class, node_info.own_in_use, *asked
-    return node_info.state.own_class, *asked
+        return node_info.state.hardware_signature, node_info.own_in_use, *asked
+    return node_info.state.own_signature, *asked

@@ -13,7 +13,7 @@ from extender.allocation import Snapshot
 from extender.model import (
     COMPUTE_DOMAIN_LABEL,
     IMPLICIT_RESOURCE_PREFIX,
-    MAX_RESERVATIONS,
+    MAX_CONSUMERS,
     Allocation,
     Claim,
     ClaimSpec,
@@ -273,7 +273,7 @@ def _unresolvable_reason(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason |
         return Reason(Code.INVALID, (f"claim {cut(str(claim.key))} is being deleted",))
     if claim.allocation is None:
         return _admin_access(claim, snapshot)
-    if len(claim.reserved_for) >= MAX_RESERVATIONS and not claim.is_reserved_for(pod.uid):
+    if len(claim.reserved_for) >= MAX_CONSUMERS and not claim.is_reserved_for(pod.uid):
         return Reason(Code.CLAIM_FULL, (str(claim.key),))
     return None
 

@@ -149,7 +149,7 @@ def held_by_claim(node_info: NodeInfo, placement: Placement) -> list[tuple[Resul
         tuple(
             Result(
                 pick.request.name,
-                node_info.inventory.places[pick.bit].id,
+                node_info.inventory.devices[pick.bit].id,
                 pick.request.admin_access,
                 share_id="hold" if pick.consumed is not None else "",
                 consumed=pick.consumed,

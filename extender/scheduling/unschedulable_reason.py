@@ -18,12 +18,12 @@ _LEFT_OUT = {"compatibility-groups": Code.COMPATIBILITY_GROUPS, "node-allocatabl
 
 
 def unschedulable_reason(node_info: NodeInfo, problem: Problem, recorder: CauseRecorder, expected_bytes: int) -> Reason:
-    """The reason why no solution exists: that of the first request that fails on its own, else a shared cause."""
+    """The reason why no solution exists: the cause of the first request that fails on its own, else a shared cause."""
     inventory = node_info.inventory
     invalid_pool = next((pool for pool in inventory.pools if pool.trouble), None)
     if invalid_pool is not None:
         return Reason(Code.POOL_INVALID, (invalid_pool.trouble,))
-    if not inventory.places:
+    if not inventory.devices:
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
     most = (
@@ -78,7 +78,7 @@ def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest,
 
 def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Reason | None:
     """The reason if a requested capacity exceeds the total of every matching device, so waiting does not help."""
-    devices = [node_info.inventory.places[bit].device for bit in members(matching)]
+    devices = [node_info.inventory.devices[bit].device for bit in members(matching)]
     for name, asked in sorted((request.capacity or {}).items()):
         most = max((d.capacity[name].value.nanos for d in devices if name in d.capacity), default=0)
         if 0 < most < asked.nanos:

@@ -47,9 +47,9 @@ def _in_part_use(node_info: NodeInfo) -> int:
         return found
     for bit in node_info.gpu_bits:
         if bit >= 0:
-            place = node_info.inventory.places[bit]
-            use = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED)
-            if place.id.device in use.shares:
+            pool_device = node_info.inventory.devices[bit]
+            use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
+            if pool_device.id.device in use.shares:
                 found |= 1 << bit
     return found
 
@@ -123,15 +123,15 @@ def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, exp
 
 def memory_bytes(node_info: NodeInfo, bit: int) -> int:
     """The total memory of a device in bytes; 0 if it publishes none."""
-    return node_info.inventory.places[bit].device.memory_bytes
+    return node_info.inventory.devices[bit].device.memory_bytes
 
 
 def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
-    place = node_info.inventory.places[bit]
-    use = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED)
-    claimed = amount_of_memory(use.shares.get(place.id.device, {})) or 0
-    capacity = amount_of_memory(place.device.capacity)
+    pool_device = node_info.inventory.devices[bit]
+    use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
+    claimed = amount_of_memory(use.shares.get(pool_device.id.device, {})) or 0
+    capacity = amount_of_memory(pool_device.device.capacity)
     return whole_units(max(capacity.value.nanos - claimed, 0)) if capacity is not None else 0
 
 
@@ -163,8 +163,10 @@ def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart |
 
 def _left(node_info: NodeInfo, bit: int) -> int:
     """The free thousandths of a shared GPU."""
-    place = node_info.inventory.places[bit]
-    shares = node_info.allocated_state.pools[node_info.inventory.pools[place.pool].key].shares[place.id.device]
+    pool_device = node_info.inventory.devices[bit]
+    shares = node_info.allocated_state.pools[node_info.inventory.pools[pool_device.pool].key].shares[
+        pool_device.id.device
+    ]
     total = memory_bytes(node_info, bit)
     used = whole_units(amount_of_memory(shares) or 0)
     return WHOLE * max(total - used, 0) // total if total else 0
@@ -235,7 +237,7 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
 def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     """The share of the node's own devices in use. Devices that other nodes reach, too, do not count."""
     inventory = choice.node_info.inventory
-    own = len(inventory.places) - inventory.shared.bit_count()
+    own = len(inventory.devices) - inventory.shared.bit_count()
     if not own:
         return None
     used = choice.node_info.own_in_use
@@ -252,7 +254,7 @@ def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     if not troubled:
         return ScorePart("health", 1.0, "no device reports trouble")
     value = 1 - len(troubled) / choice.devices.bit_count()
-    name = choice.node_info.inventory.places[troubled[0]].id.device
+    name = choice.node_info.inventory.devices[troubled[0]].id.device
     reporting = counted(len(troubled), "device reports", "devices report")
     return ScorePart("health", value, f"{reporting} trouble: {name}: {_trouble(choice.node_info, troubled[0])}")
 
@@ -264,7 +266,7 @@ def troubled_devices(node_info: NodeInfo, policy: Policy) -> int:
 
 def _trouble(node_info: NodeInfo, bit: int) -> str:
     """The fault of a troubled device, as text."""
-    taint = next((t for t in node_info.inventory.places[bit].device.taints if t.effect == "None"), None)
+    taint = next((t for t in node_info.inventory.devices[bit].device.taints if t.effect == "None"), None)
     if taint is not None:
         return f"taint {taint.key}"
     state = (

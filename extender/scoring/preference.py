@@ -72,8 +72,8 @@ class ByTopology:
     def _grouped(self, attribute: str, free: list[int]) -> list[list[int]]:
         groups: dict[object, list[int]] = {}
         for position in free:
-            place = self._node_info.inventory.places[self._node_info.gpu_bits[position]]
-            values = attribute_values(place.device, attribute, place.id.driver, lists=True)
+            pool_device = self._node_info.inventory.devices[self._node_info.gpu_bits[position]]
+            values = attribute_values(pool_device.device, attribute, pool_device.id.driver, lists=True)
             if values is not None:
                 groups.setdefault(values, []).append(position)
         return sorted(groups.values(), key=lambda group: (len(group), group))
@@ -97,10 +97,10 @@ class ByTopology:
 
     def _device_key(self, bit: int) -> tuple[object, ...]:
         """Sort key: healthy, then shared (least free memory first), then fewest blocked partitions, then position."""
-        place = self._node_info.inventory.places[bit]
-        use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[place.pool].key, UNUSED)
-        shares = use.shares.get(place.id.device)
-        capacity = amount_of_memory(place.device.capacity)
+        pool_device = self._node_info.inventory.devices[bit]
+        use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[pool_device.pool].key, UNUSED)
+        shares = use.shares.get(pool_device.id.device)
+        capacity = amount_of_memory(pool_device.device.capacity)
         memory = capacity.value.nanos if capacity is not None else 0
         used = (amount_of_memory(shares) or 0) if shares else 0
         return (
@@ -113,19 +113,19 @@ class ByTopology:
 
     def _blocked(self, bit: int) -> int:
         """The size of the possible partitions that share a counter with the device, and that it would block."""
-        place = self._node_info.inventory.places[bit]
-        if not place.device.consumes:
+        pool_device = self._node_info.inventory.devices[bit]
+        if not pool_device.device.consumes:
             return 0
         weights = self._counter_weights()
-        return sum(weights.get((place.pool, *key), 0) for key in _exclusive_counters(place.device))
+        return sum(weights.get((pool_device.pool, *key), 0) for key in _exclusive_counters(pool_device.device))
 
     def _counter_weights(self) -> dict[tuple[int, str, str], int]:
         """(pool, counter set, counter) to the total number of counters of the possible partitions that use it."""
         if self._weights is None:
             weights: dict[tuple[int, str, str], int] = {}
-            places = self._node_info.inventory.places
+            devices = self._node_info.inventory.devices
             for bit in members(self._possible_mask() & ~self._node_info.busy):
-                pool, keys = places[bit].pool, _exclusive_counters(places[bit].device)
+                pool, keys = devices[bit].pool, _exclusive_counters(devices[bit].device)
                 for set_name, name in keys:
                     key = (pool, set_name, name)
                     weights[key] = weights.get(key, 0) + len(keys)
@@ -136,15 +136,15 @@ class ByTopology:
         """Mask of the devices for which enough of each counter is left."""
         if self._possible is None:
             node_info = self._node_info
-            inventory, everything = node_info.inventory, (1 << len(node_info.inventory.places)) - 1
+            inventory, everything = node_info.inventory, (1 << len(node_info.inventory.devices)) - 1
             consuming = [
-                bit for bit in members(everything & ~inventory.simple) if inventory.places[bit].device.consumes
+                bit for bit in members(everything & ~inventory.simple) if inventory.devices[bit].device.consumes
             ]
             left = [left_of(pool, node_info.allocated_state) for pool in inventory.pools] if consuming else []
             blocked = sum(
                 1 << bit
                 for bit in consuming
-                if not _fits(inventory.places[bit].device, left[inventory.places[bit].pool])
+                if not _fits(inventory.devices[bit].device, left[inventory.devices[bit].pool])
             )
             self._possible = everything & ~blocked
         return self._possible

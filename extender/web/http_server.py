@@ -38,7 +38,7 @@ class Server(uvicorn.Server):
 
 
 def _limit_unread(listening: socket.socket, seconds: float) -> None:
-    """Have the kernel end each accepted connection whose client takes nothing for so long.
+    """Have the kernel close each accepted connection whose client reads nothing for this time.
 
     The kernel takes up to 4 MiB for such a client before it pauses the writer: an hour of small updates.
     """

@@ -154,7 +154,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
         "berth_claims_collected_total",
         COUNTER,
         "Claims deallocated because Berth's allocation was never reserved",
-        lambda s: s.orphans.unreserved,
+        lambda s: s.orphans.without_consumer,
     ),
     MetricSource(
         "berth_extended_claims_removed_total",

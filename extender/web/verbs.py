@@ -46,7 +46,7 @@ class Verbs:
         }
 
     def handles(self, path: str) -> bool:
-        """Whether the path is that of a verb."""
+        """Whether the path belongs to a verb."""
         return path in self._routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,6 +13,7 @@ from extender.wire.documents import (
     one_value,
     parts_of,
     text_of,
+    values_of,
 )
 from extender.wire.encoded_claims import encode_allocation, encode_consumer, encode_simple_spec
 from extender.wire.extender_v1 import (
@@ -25,11 +26,9 @@ from extender.wire.extender_v1 import (
     encode_preempt,
     encode_scores,
 )
-from extender.wire.fields import Json, get, many, need, quantities, string_list, strings
+from extender.wire.fields import Json, get, many, need, quantities, string_list, strings, wrong
 from extender.wire.lenient import lenient_loads
-from extender.wire.manifests import Hypothetical, HypotheticalGroup, HypotheticalPod, hypothetical, hypothetical_pods
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
-from extender.wire.object_lists import checked, objects_of_part, objects_or_faults
 from extender.wire.pod_groups import (
     OWN_ANNOTATIONS,
     READ_ANNOTATIONS,
@@ -37,8 +36,8 @@ from extender.wire.pod_groups import (
     decode_leader_worker_set,
     decode_scheduler_plugins_policy,
     group_policy_of,
+    leader_worker_set_marks,
 )
-from extender.wire.pod_templates import PodTemplate, pod_templates
 from extender.wire.resource_claims import decode_claim, decode_claim_spec, decode_class
 from extender.wire.resource_slices import SliceDecoder, decode_taint_rule
 
@@ -48,15 +47,10 @@ __all__ = [
     "OWN_ANNOTATIONS",
     "READ_ANNOTATIONS",
     "DocumentPart",
-    "Hypothetical",
-    "HypotheticalGroup",
-    "HypotheticalPod",
     "Json",
     "NameOffsets",
-    "PodTemplate",
     "Positions",
     "SliceDecoder",
-    "checked",
     "decode_args",
     "decode_bind",
     "decode_claim",
@@ -83,19 +77,17 @@ __all__ = [
     "get",
     "group_policy_of",
     "has_all",
-    "hypothetical",
-    "hypothetical_pods",
     "json_value",
+    "leader_worker_set_marks",
     "lenient_loads",
     "many",
     "need",
-    "objects_of_part",
-    "objects_or_faults",
     "one_value",
     "parts_of",
-    "pod_templates",
     "quantities",
     "string_list",
     "strings",
     "text_of",
+    "values_of",
+    "wrong",
 ]

@@ -1,4 +1,4 @@
-"""The terms of a selector: the operands of its top-level &&, evaluated one by one to find the one that fails."""
+"""The terms of a selector: the operands of its top-level &&, evaluated in turn to find the term that fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AND = "_&&_"
 
 @lru_cache(maxsize=512)
 def split_terms(expression: str) -> tuple[str, ...]:
-    """The texts of a, (b && c) and d in a && (b && c) && d; the whole expression where it is not such
+    """The texts of a, (b && c) and d in a && (b && c) && d; the whole expression if it is not such
     a chain."""
     try:
         tree = parse(expression)
@@ -33,13 +33,13 @@ def split_terms(expression: str) -> tuple[str, ...]:
 
 
 def failed_term(expression: str, dialect: Dialect, device: Device, driver: str) -> str:
-    """The first term that is false or fails on a device, with the value it saw; '' where all hold."""
+    """The first term that is false or fails on a device, with the value that it read; '' if all are true."""
     for term in split_terms(expression):
         try:
             if compile_selector(term, dialect).match(device, driver):
                 continue
         except CompileError:
-            continue  # some terms only compile as a part of the whole
+            continue  # some terms compile only as a part of the expression
         except CelError as error:
             return f"`{term}` fails: {error}"
         return f"`{term}` is false" + _observed(term, dialect, device, driver)
@@ -52,7 +52,7 @@ def _observed(term: str, dialect: Dialect, device: Device, driver: str) -> str:
 
 
 def observed_value(term: str, dialect: Dialect, device: Device, driver: str) -> str:
-    """The value of a device that a term compares or tests, as people write it; '' where the term has no such value."""
+    """The value of a device that a term compares or tests, as a user writes it; '' if the term has no such value."""
     left = _left_side(term, dialect)
     if left is None:
         return ""

@@ -12,7 +12,7 @@ from extender.sandbox.apiserver.registry import Resource
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.sandbox.apiserver.versioned_store import Json
 
-_DIRECTIVE = "$"  # begins the names of fields by which a strategic merge patch says how to merge
+_DIRECTIVE = "$"  # begins the names of the directives of a strategic merge patch
 
 
 def check_fields(resource: Resource, body: Json, query: Mapping[str, str], *, is_patch: bool) -> list[str]:

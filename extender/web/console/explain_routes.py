@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.console import Console, TooManyQuestions, UnknownGroup, UnknownPod
 from extender.diagnosis import Scenario, devices_of
+from extender.manifests import Hypothetical, hypothetical
 from extender.model import BerthError, ObjectKey, WireError, shown
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
-from extender.wire import Hypothetical, Json, hypothetical, json_value
+from extender.wire import Json, json_value
 
 _MAX_BODY = 1024 * 1024  # bytes; etcd stores objects of at most 1.5 MiB
 _MOST_PODS = 200  # of one question; the explanation of a pod has about 3 KB
@@ -113,7 +114,7 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
 
 
 def _read(body: bytes) -> tuple[Question, Policy | None, Hypothetical | None]:
-    """Parse a body: the question, its policy, and what its objects would create unless it asks for a pod.
+    """Parse a body: the question, its policy, and the hypothetical pods of its objects unless it names a pod.
 
     Runs in a thread, as a body may be long. Raises ValidationError or BerthError.
     """

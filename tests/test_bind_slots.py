@@ -1,4 +1,4 @@
-"""Places at the bind barrier: gangs of one namespace do not take the connections that others need."""
+"""Bind slots: gangs of one namespace do not take the connections that others need."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import aiohttp
 import pytest
 
 from benchmarks.fleet import Fleet
+from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
 from extender.extension.filter_service import FilterResult
-from extender.extension.gang_places import GangPlaces, PlaceLimits, PlacesQueue
 from extender.extension.gang_state import FormingGang, PlannedGang
 from extender.extension.sinks import FilterSink
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.scheduling import MOST_TOGETHER, GangPlan
 from extender.web.http_limits import VERBS
+from tests.bind_slots_world import gang_member, gang_scheduler
 from tests.dra_worlds import place
 from tests.eventually import eventually
-from tests.gang_places_world import gang_member, gang_scheduler
 from tests.running_berth import Berthing, Json, berthing, claim, pod
 from tests.test_gangs import NODES, bind_all, member, planned
 
-LIMITS = PlaceLimits(total=12, namespace=10, small=2)
+LIMITS = SlotLimits(total=12, namespace=10, small=2)
 QUEUED = "waits its turn: too many pods of other groups are waiting for each other at bind"
 
 
 def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, bound: int = 0) -> FormingGang:
-    """A gang with a plan, of whose members the first few arrived at bind or are bound."""
+    """A gang with a plan. The first few of its members arrived at bind or are bound."""
     uids = [f"u{i}" for i in range(size)]
     key = GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}")
     gang = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {}, {})
@@ -38,7 +38,7 @@ def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, bou
 
 def in_the_way(namespace: str, count: int, *plans: FormingGang, now: float = 0.0) -> list[int] | None:
     """The positions of the plans that must end; None if the gang must wait."""
-    found = GangPlaces(lambda: now, LIMITS).plans_in_the_way(namespace, count, plans)
+    found = BindSlots(lambda: now, LIMITS).plans_in_the_way(namespace, count, plans)
     return None if found is None else sorted(plans.index(plan) for plan in found)
 
 
@@ -64,7 +64,7 @@ def test_the_last_places_are_for_small_namespaces() -> None:
 
 def test_small_namespaces_do_not_keep_a_gang_of_the_largest_size_from_its_places() -> None:
     assert in_the_way("b", 10, forming("a", 2)) == []
-    assert in_the_way("b", 10, forming("a", 2), forming("c", 1)) is None, "they have used up their own places"
+    assert in_the_way("b", 10, forming("a", 2), forming("c", 1)) is None, "they have used up their own slots"
     assert in_the_way("b", 9, forming("a", 2), forming("c", 1)) == []
 
 
@@ -84,26 +84,26 @@ def test_a_plan_whose_minimum_is_bound_has_one_place_and_gives_way_to_all() -> N
     done = forming("a", 6, arrived=6, bound=6)
     assert in_the_way("a", 9, done) == []
     assert in_the_way("a", 10, done) == [0]
-    assert in_the_way("b", 10, done) == [], "the places of a small namespace are no burden"
+    assert in_the_way("b", 10, done) == [], "the slots of a small namespace are no burden"
     assert in_the_way("b", 10, done, forming("c", 2)) == [0]
 
 
 def test_gangs_that_wait_are_retried_once_a_plan_gives_way() -> None:
     now = [0.0]
-    places, plans = GangPlaces(lambda: now[0], LIMITS), [forming("a", 6), forming("a", 4, since=3.0)]
+    slots, plans = BindSlots(lambda: now[0], LIMITS), [forming("a", 6), forming("a", 4, since=3.0)]
     for _ in plans:
-        assert not places.began_to_give_way(plans)
-        now[0] = places.next_deadline(plans)
-        assert places.began_to_give_way(plans)
-        assert not places.began_to_give_way(plans)
-    assert places.next_deadline(plans) == float("inf")
+        assert not slots.began_to_give_way(plans)
+        now[0] = slots.next_deadline(plans)
+        assert slots.began_to_give_way(plans)
+        assert not slots.began_to_give_way(plans)
+    assert slots.next_deadline(plans) == float("inf")
 
 
 # -- the turn ------------------------------------------------------------------------------------------------------
 
 
 class Queue:
-    """Gangs that ask for places. Those that got them stay until `end`."""
+    """Gangs that ask for slots. Those that got them stay until `end`."""
 
     def __init__(self) -> None:
         self.fleet, self.requeues = Fleet("mixed"), Requeues()
@@ -128,7 +128,7 @@ class Queue:
 
 @pytest.mark.parametrize("namespace", ["own", "of-others"])
 def test_newer_gangs_do_not_overtake_one_that_needs_many_places(namespace: str) -> None:
-    """Two newer gangs at a time take half of the places each, and the next one comes before the first has ended."""
+    """Two newer gangs at a time take half of the slots each, and the next one comes before the first has ended."""
     queue = Queue()
     assert queue.ask(namespace, "n0", 5)
     assert queue.ask(f"{namespace}-2" if namespace == "of-others" else namespace, "n1", 5)
@@ -149,7 +149,7 @@ def test_gangs_that_fit_beside_the_places_kept_for_an_older_one_do_not_wait() ->
 
 
 def test_a_namespace_with_many_gangs_that_wait_has_one_turn_after_the_other() -> None:
-    """Its gangs are older than that of the other namespace, and each needs all places."""
+    """Its gangs are older than that of the other namespace, and each needs all slots."""
     queue = Queue()
     for i in range(5):
         assert queue.ask("evil", f"n{i}", 10) == (i == 0)
@@ -176,7 +176,7 @@ def test_a_gang_that_is_not_tried_any_more_loses_its_turn() -> None:
 
 
 def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded() -> None:
-    queue = PlacesQueue(lambda: 0.0, namespaces=4)
+    queue = SlotQueue(lambda: 0.0, namespaces=4)
     for i in range(20):
         queue.wait(GroupKey(f"n{i}", GroupSource.BERTH, "job"), 2, 0.0)
     assert len(queue) == 4
@@ -215,7 +215,7 @@ def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits
 
 
 def test_a_namespace_whose_gangs_end_early_does_not_keep_the_places_with_new_gangs() -> None:
-    """Each ends before it would give way, and the next one takes its places."""
+    """Each ends before it would give way, and the next one takes its slots."""
     fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
     gangs, names = gang_scheduler(fleet, LIMITS), list(fleet.devices)
@@ -246,7 +246,7 @@ def test_after_a_plan_gave_way_the_other_plans_of_its_namespace_have_a_new_turn(
 
 
 def test_the_places_leave_connections_to_pods_outside_of_gangs() -> None:
-    limits = PlaceLimits()
+    limits = SlotLimits()
     assert limits.namespace >= MOST_TOGETHER, "one gang of the largest size can be bound"
     assert limits.total + 64 <= VERBS.connections
 

@@ -1,10 +1,10 @@
-"""Places at the bind barrier: the bind of each gang member keeps an HTTP connection while it waits for the others.
+"""Bind slots: the bind of each gang member keeps an HTTP connection while it waits for the others.
 
-The connections are limited (`web/http_limits.py`), so the plans of all gangs together have a limited number of places.
-A plan gets a place for each member of its minimum, or no plan is made: two gangs that each had half of their places
-would both wait for ever.
+The connections are limited (`web/http_limits.py`), so the plans of all gangs together have a limited number of slots.
+A plan gets a slot for each member of its minimum, or no plan is made: two gangs that each had half of their slots
+would both wait without end.
 
-Newer gangs do not overtake an old one that needs many places at once: places are kept for the gang that waits longest
+Newer gangs do not overtake an old one that needs many slots at once: slots are kept for the gang that waits longest
 in its namespace, and for the first gang of the namespace that has been without a plan for longest. A gang that
 kube-scheduler does not try any more loses its turn.
 """
@@ -28,49 +28,49 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceLimits:
-    """Limits of the places of all plans."""
+class SlotLimits:
+    """Limits of the slots of all plans."""
 
     total: int = MOST_TOGETHER + 48  # 64 below the connections to the verbs: the others serve pods outside of gangs
     namespace: int = MOST_TOGETHER  # also of all plans together, but for the plans of small namespaces
-    small: int = 16  # a namespace with at most so many places may use those between `namespace` and `total`
+    small: int = 16  # a namespace with at most this number of slots may use those between `namespace` and `total`
 
 
-class GangPlaces:
-    """Decides whether a gang gets its places. `clock` returns seconds."""
+class BindSlots:
+    """Decides whether a gang gets its slots. `clock` returns seconds."""
 
-    def __init__(self, clock: Callable[[], float], limits: PlaceLimits | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], limits: SlotLimits | None = None) -> None:
         self._clock = clock
-        self._limits = limits or PlaceLimits()
+        self._limits = limits or SlotLimits()
         self._checked = -inf  # when `began_to_give_way` was last called
 
     def plans_in_the_way(
         self, namespace: str, count: int, plans: Collection[FormingGang], kept: Mapping[str, int] = _NONE
     ) -> list[FormingGang] | None:
-        """The plans that must end so that a gang of the namespace gets `count` places; None if it must wait.
+        """The plans that must end so that a gang of the namespace gets `count` slots; None if it must wait.
 
-        `kept` are places for gangs without a plan, by namespace. A plan whose minimum is bound gives way to all. After
+        `kept` are slots for gangs without a plan, by namespace. A plan whose minimum is bound gives way to all. After
         a time, a plan that waits for members gives way to other namespaces.
         """
         now, used, found = self._clock(), Counter({namespace: count}) + Counter(kept), list[FormingGang]()
         for plan in plans:
-            used[plan.key.namespace] += plan.places
+            used[plan.key.namespace] += plan.slots
         for plan in sorted(plans, key=lambda plan: (plan.gives_way_at, plan.since)):
             is_own, fit_together = plan.key.namespace == namespace, self._fit_together(namespace, used)
             if fit_together and used[namespace] <= self._limits.namespace:
                 break
             if plan.gives_way_at <= now and (plan.runs or not is_own) and (is_own or not fit_together):
                 found.append(plan)
-                used[plan.key.namespace] -= plan.places
+                used[plan.key.namespace] -= plan.slots
         fits = self._fit_together(namespace, used) and used[namespace] <= self._limits.namespace
         return found if fits else None
 
     def _fit_together(self, namespace: str, used: Counter[str]) -> bool:
-        """Whether all have their places, by namespace. Places of small namespaces do not count against larger ones."""
+        """Whether all have their slots, by namespace. Slots of small namespaces do not count against larger ones."""
         limits, total = self._limits, used.total()
         if used[namespace] <= limits.small:
             return total <= limits.total
-        small = sum(places for places in used.values() if places <= limits.small)
+        small = sum(slots for slots in used.values() if slots <= limits.small)
         return total - min(small, limits.total - limits.namespace) <= limits.namespace
 
     def began_to_give_way(self, plans: Collection[FormingGang]) -> bool:
@@ -85,17 +85,17 @@ class GangPlaces:
 
 @dataclass(slots=True)
 class _First:
-    """The gang of a namespace that waits for places longest, as far as kube-scheduler has asked about it."""
+    """The gang of a namespace that waits for slots longest, as far as kube-scheduler has asked about it."""
 
     key: GroupKey
-    places: int
+    slots: int
     complete_since: float
     since: float  # when the namespace began to wait, or when the last of its plans ended
-    requeued_at: float = inf  # when places became free; infinite if kube-scheduler has asked since
+    requeued_at: float = inf  # when slots became free; infinite if kube-scheduler has asked since
 
 
-class PlacesQueue:
-    """The first of the gangs of each namespace that wait for places (GANG_QUEUED). `clock` returns seconds."""
+class SlotQueue:
+    """The first of the gangs of each namespace that wait for slots (GANG_QUEUED). `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float], namespaces: int = 1024) -> None:
         """At most so many namespaces are remembered: the least recently used one is forgotten."""
@@ -110,32 +110,32 @@ class PlacesQueue:
     def kept_from(
         self, key: GroupKey, complete_since: float, with_plan: Collection[str], waits: Callable[[GroupKey], bool]
     ) -> dict[str, int]:
-        """The places that are kept from a gang, by namespace. `with_plan` are the namespaces that have a plan.
+        """The slots that are kept from a gang, by namespace. `with_plan` are the namespaces that have a plan.
 
-        `waits` says whether a gang still waits for places.
+        `waits` says whether a gang still waits for slots.
         """
         for namespace, first in list(self._first.items()):
             if not waits(first.key) or self._lost_turn_at(first) <= self._clock():
                 del self._first[namespace]
         own, found = self._first.get(key.namespace), dict[str, int]()
         if own is not None and own.key != key and own.complete_since < complete_since:
-            found[key.namespace] = own.places
+            found[key.namespace] = own.slots
         turn = own.since if own is not None and key.namespace not in with_plan else inf
         others = [first for namespace, first in self._first.items() if namespace not in {key.namespace, *with_plan}]
         other = min(others, key=lambda first: first.since, default=None)
         if other is not None and other.since < turn:
-            found[other.key.namespace] = other.places
+            found[other.key.namespace] = other.slots
         return found
 
-    def wait(self, key: GroupKey, places: int, complete_since: float) -> None:
-        """A gang did not get its places: it is the first of its namespace if it waits for longest."""
+    def wait(self, key: GroupKey, slots: int, complete_since: float) -> None:
+        """A gang did not get its slots: it is the first of its namespace if it waits for longest."""
         first = self._first.get(key.namespace)
         if first is None or complete_since < first.complete_since or first.key == key:
             since = first.since if first is not None else self._clock()
-            self._first[key.namespace] = _First(key, places, complete_since, since)
+            self._first[key.namespace] = _First(key, slots, complete_since, since)
 
     def leave(self, key: GroupKey) -> bool:
-        """A gang gets its places if it has a plan now. Returns whether it was the first of its namespace."""
+        """A gang gets its slots if it has a plan now. Returns whether it was the first of its namespace."""
         first = self._first.get(key.namespace)
         if first is None or first.key != key:
             return False

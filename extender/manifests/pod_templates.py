@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from extender.model import GroupSource
-from extender.wire.fields import Json, get, many
-from extender.wire.pod_groups import leader_worker_set_marks
+from extender.wire import Json, get, leader_worker_set_marks, many
 
 _MOST_TEMPLATES = 1000  # of one object; a JobSet has a few
 
@@ -22,7 +21,7 @@ class PodTemplate(NamedTuple):
 
 
 def pod_templates(obj: Json) -> list[PodTemplate]:
-    """The templates of an object of any kind. A Pod is its own. Raises WireError if a field has the wrong type.
+    """The templates of an object of any kind. A Pod is its own template. Raises WireError.
 
     A template in a custom resource is any field with `spec.containers`.
     """

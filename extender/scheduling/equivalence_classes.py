@@ -11,7 +11,7 @@ from extender.model import CallBudgetSpent
 
 
 @dataclass(slots=True, eq=False)
-class NodeClass:
+class EquivalenceClass:
     """Nodes that share a status, sorted by name."""
 
     key: Hashable
@@ -19,15 +19,15 @@ class NodeClass:
     names: list[str] = field(default_factory=list)
 
 
-class NodeClasses:
+class EquivalenceClasses:
     """Assigns every node to one class. A class without nodes stays in memory until the caller forgets it."""
 
     def __init__(self, key: Callable[[NodeInfo], Hashable]) -> None:
-        self.occupied: dict[int, NodeClass] = {}  # classes with nodes, by number
+        self.occupied: dict[int, EquivalenceClass] = {}  # classes with nodes, by number
         self._key = key
-        self._by_key: dict[Hashable, NodeClass] = {}
-        self._vacant: dict[int, NodeClass] = {}
-        self._class_of: dict[str, NodeClass] = {}
+        self._by_key: dict[Hashable, EquivalenceClass] = {}
+        self._vacant: dict[int, EquivalenceClass] = {}
+        self._class_of: dict[str, EquivalenceClass] = {}
         self._unassigned: set[str] = set()  # changed nodes without a class assignment yet
         self._version = -1
         self._last_number = 0
@@ -74,12 +74,12 @@ class NodeClasses:
         if gone is not None:
             del self._by_key[gone.key]
 
-    def _class_of_node(self, node_info: NodeInfo) -> NodeClass:
+    def _class_of_node(self, node_info: NodeInfo) -> EquivalenceClass:
         key = self._key(node_info)
         found = self._by_key.get(key)
         if found is None:
             self._last_number += 1
-            found = self._by_key[key] = self._vacant[self._last_number] = NodeClass(key, self._last_number)
+            found = self._by_key[key] = self._vacant[self._last_number] = EquivalenceClass(key, self._last_number)
         return found
 
     def _leave(self, name: str) -> None:
@@ -89,7 +89,7 @@ class NodeClasses:
             if not old.names:
                 self._vacant[old.number] = self.occupied.pop(old.number)
 
-    def _enter(self, name: str, new: NodeClass) -> int:
+    def _enter(self, name: str, new: EquivalenceClass) -> int:
         self._class_of[name] = new
         insort(new.names, name)
         if len(new.names) == 1:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from extender.model import WireError
-from extender.wire.documents import DocumentPart, values_of
-from extender.wire.fields import Json, get, wrong
+from extender.wire import DocumentPart, Json, get, values_of, wrong
 
 _NAMES = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
 

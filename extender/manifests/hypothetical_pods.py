@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from extender.manifests.object_lists import checked
+from extender.manifests.pod_templates import pod_templates
 from extender.model import Claim, GroupKey, GroupPolicy, Membership, Pod, WireError, one_line
-from extender.wire.core import decode_pod
-from extender.wire.fields import Json, get
-from extender.wire.object_lists import checked
-from extender.wire.pod_groups import group_policy_of
-from extender.wire.pod_templates import pod_templates
-from extender.wire.resource_claims import decode_claim
+from extender.wire import Json, decode_claim, decode_pod, get, group_policy_of
 
 _HYPOTHETICAL_UID = "imagined"
 
@@ -30,10 +27,10 @@ class _Source(NamedTuple):
 
     pod: Json  # with the name of the object
     pods: int | None = 1  # None if the object does not say
-    first: int | None = None  # index of the first pod among those of the object; None if the object is a pod
+    first: int | None = None  # index of the first pod among the pods of the object; None if the object is a Pod
 
     def made(self, count: int) -> Iterator[Json]:
-        """So many pods of the template; a pod is its own."""
+        """Yield `count` pods of the template. A Pod yields itself, once."""
         if self.first is None:
             yield self.pod
             return

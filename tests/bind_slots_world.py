@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.fleet import Fleet
+from extender.extension.bind_slots import SlotLimits
 from extender.extension.bound_members import BoundMembers
 from extender.extension.gang_monitor import GangMonitor
-from extender.extension.gang_places import PlaceLimits
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.sinks import FilterSink
@@ -26,14 +26,14 @@ async def _none_bound(_: str) -> dict[GroupKey, dict[str, str]]:
 
 
 def gang_scheduler(
-    fleet: Fleet, limits: PlaceLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
+    fleet: Fleet, limits: SlotLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
 ) -> GangScheduler:
     """Its clock is that of the fleet."""
     return watched_gangs(fleet, limits, remembered_gangs, sink)[0]
 
 
 def watched_gangs(
-    fleet: Fleet, limits: PlaceLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
+    fleet: Fleet, limits: SlotLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
 ) -> tuple[GangScheduler, GangMonitor]:
     """With a monitor. Their clock is that of the fleet."""
 
@@ -51,6 +51,6 @@ def watched_gangs(
         sink,
         clock,
         remembered_gangs=remembered_gangs,
-        places=limits,
+        slots=limits,
     )
     return gangs, GangMonitor(gangs, fleet.cache, planning, bound, sink, clock, retry_seconds=5.0)

@@ -1,0 +1,27 @@
+"""The manifests of users: their objects, the templates of pods in these, and the pods that they would create.
+
+`berth lint`, explain and the sandbox read manifests. `berth serve` does not load this package.
+"""
+
+from extender.manifests.hypothetical_pods import (
+    Hypothetical,
+    HypotheticalGroup,
+    HypotheticalPod,
+    hypothetical,
+    hypothetical_pods,
+)
+from extender.manifests.object_lists import checked, objects_of_part, objects_or_faults
+from extender.manifests.pod_templates import PodTemplate, pod_templates
+
+__all__ = [
+    "Hypothetical",
+    "HypotheticalGroup",
+    "HypotheticalPod",
+    "PodTemplate",
+    "checked",
+    "hypothetical",
+    "hypothetical_pods",
+    "objects_of_part",
+    "objects_or_faults",
+    "pod_templates",
+]
