@@ -93,6 +93,48 @@ async def test_a_minimum_of_one_is_no_gang() -> None:
         assert (await b.filter("alone"))["NodeNames"]
 
 
+@pytest.mark.parametrize("minimum", [1, 0, -1])
+async def test_a_pod_group_of_less_than_two_is_no_gang(minimum: int) -> None:
+    async with berthing(NODES) as b:
+        pod_group(b, minimum)
+        labelled(b, "alone")
+        await b.settled()
+        (node, *_) = (await b.filter("alone"))["NodeNames"]
+        assert await b.bind("alone", node) == ""
+
+
+async def test_members_of_one_name_in_two_namespaces_are_two_groups() -> None:
+    async with berthing(NODES) as b:
+        member(b, "p0", minimum=2)
+        other = pod("p0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "2"})
+        other["metadata"]["namespace"] = "other"
+        b.cluster.apply({"kind": "Namespace", "metadata": {"name": "other"}})
+        b.cluster.apply(other)
+        await b.settled()
+        assert await reasons(b, "p0") == {INCOMPLETE.replace("3", "2")}
+
+
+@pytest.mark.parametrize("again", [3, 2])
+async def test_a_pod_group_that_is_created_again_while_its_pods_have_a_plan(again: int) -> None:
+    async with berthing(NODES) as b:
+        store, gangs = b.app.service.cache.store, b.app.service.gangs
+        pod_group(b, 3)
+        for i in range(3):
+            labelled(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        b.cluster.api.registry.delete(RESOURCES["scheduling.x-k8s.io", "podgroups"], ("default", "job"))
+        await eventually(lambda: not store.group_policies, "the PodGroup is gone")
+        pod_group(b, again)
+        if again == 3:
+            await eventually(lambda: store.group_policies, "the PodGroup is known again")
+            assert await bind_all(b, nodes) == ["", "", ""]
+        else:
+            await eventually(lambda: not gangs.forming, "the plan for another minimum ended")
+            assert not b.app.service.cache.reservations.holds
+            assert "has no plan for pod" in await b.bind("p0", nodes["p0"])
+
+
 def core_group(b: Berthing, spec: Json) -> None:
     kind = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"}
     b.cluster.apply({**kind, "metadata": {"name": "job", "namespace": "default"}, "spec": spec})

@@ -10,7 +10,8 @@ import pytest
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing, claim, pod
+from tests.running_berth import Berthing, Json, berthing, claim, pod
+from tests.test_explain_group import explained
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
 LABEL = "scheduling.x-k8s.io/pod-group"
@@ -76,7 +77,7 @@ async def test_a_late_bind_after_another_minimum_ended_the_plan() -> None:
         assert not b.held()
 
 
-async def test_the_reason_after_a_bind_that_failed_does_not_blame_kube_scheduler() -> None:
+async def test_the_reason_after_a_bind_that_failed_names_the_pod_and_the_error() -> None:
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}")
@@ -89,7 +90,15 @@ async def test_the_reason_after_a_bind_that_failed_does_not_blame_kube_scheduler
 
         b.cluster.api.intercept = refuse
         assert all(await bind_all(b, nodes))
-        assert await reasons(b, "p0") == {"a bind of group job failed: the group is planned again after a pause"}
+        text = "group job is planned again after a pause: the bind of pod default/p2 failed: no"
+
+        async def told() -> Json | None:
+            found = await explained(b)
+            return found if found["sentence"].endswith(f" was: {text}") else None
+
+        found = await eventually(told, "explain names the bind although kube-scheduler has not asked again")
+        assert {one["pod"]: one["reason"] for one in found["members"]}["default/p2"] == text
+        assert await reasons(b, "p0") == {text}
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,9 @@ async def test_no_binding_is_sent_if_the_claim_of_one_member_cannot_be_written()
 
         b.cluster.api.intercept = refuse
         answers = await bind_all(b, nodes)
-        assert all("no pod of group job is bound: pod default/p2" in answers[i] for i in range(2)), answers
+        assert all("no pod of group job is bound: the bind of pod default/p2 failed" in answers[i] for i in range(2)), (
+            answers
+        )
         assert "no" in answers[2]
         assert not bindings
         assert not b.held()

@@ -84,10 +84,17 @@ async def test_a_named_claim_is_the_groups_where_the_group_lists_it_with_equal_f
 
 
 async def test_a_pod_whose_group_is_gone_at_bind_uses_its_claim_itself() -> None:
+    """The watch has not shown yet that the PodGroup was deleted."""
     async with berthing(NODES) as b:
+        group(b, "g")
         b.cluster.apply(claim("c"))
-        member(b, "p", {"name": "gpu", "resourceClaimName": "c"}, group_name="gone")
+        member(b, "p", {"name": "gpu", "resourceClaimName": "c"})
         await b.settled()
+
+        async def gone(method: str, path: str) -> ApiError | None:
+            return ApiError(404, "NotFound", "") if method == "GET" and path.endswith("podgroups/g") else None
+
+        b.cluster.api.intercept = gone
         assert await b.bind("p", next(iter(NODES))) == ""
         assert [entry["resource"] for entry in reserved(b, "c")] == ["pods"]
 

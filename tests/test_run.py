@@ -68,7 +68,8 @@ def test_a_gang_that_is_not_in_one_domain_fails_the_run(tmp_path: Path) -> None:
     code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
     assert code == 1
     assert re.search(r"✗ llm-a .* clique nvl72-[12], expected in one rack ", out)
-    assert "llm-a-0" not in out  # its own place is as expected
+    # Its own place is as expected. A busy machine may announce that the pods wait for another attempt.
+    assert not re.search("[✓✗…] llm-a-0", out)
 
 
 def test_a_gang_without_room_waits_whole_where_first_fit_starts_a_part(tmp_path: Path) -> None:

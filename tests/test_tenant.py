@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import extended, place
 from tests.eventually import eventually
 from tests.replicas import replicas
@@ -89,14 +90,20 @@ async def test_a_reservation_that_the_watch_has_not_shown_counts(path: str) -> N
 async def test_a_claim_is_reserved_only_for_a_pod_group_that_exists(wrong: str) -> None:
     """The claim controller would end a reservation for a PodGroup that it does not find, while the pod runs."""
     async with berthing({"n1": "t4-4"}) as b:
-        if wrong == "uid":
-            b.cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})
+        b.cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})
         made = claim("c")
         owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": "forged"}
         made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
         b.cluster.apply(made)
         b.cluster.apply(pod("p1", "c", schedulingGroup={"podGroupName": "g"}))
         await b.settled()
+
+        async def missing(method: str, path: str) -> ApiError | None:
+            """The watch has not shown yet that the PodGroup was deleted."""
+            is_gone = wrong == "missing" and method == "GET" and path.endswith("podgroups/g")
+            return ApiError(404, "NotFound", "") if is_gone else None
+
+        b.cluster.api.intercept = missing
         assert "PodGroup g with UID forged does not exist" in await b.bind("p1", "n1")
         assert not b.held()
         assert not b.node_of("p1")

@@ -334,7 +334,7 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
 def _last_answer(gang: Gang, history: GangHistory) -> str:
     """The newest rejection of a waiting member: kube-scheduler may lack CPU or memory, which no plan shows."""
     last = [known[-1] for pod in gang.waiting if (known := history.of(pod.uid).attempts)]
-    newest = max(last, key=lambda attempt: attempt.at, default=None)
+    newest = max(last, key=lambda attempt: (attempt.at, not attempt.fitting), default=None)
     if newest is None or newest.fitting or not newest.reasons:
         return ""
     return f"; its last answer, at {newest.at}, was: {newest.reasons[0][0]}"

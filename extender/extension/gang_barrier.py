@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang
-from extender.model import BerthError, Code, GroupSource, Pod
+from extender.model import BerthError, GroupSource, Pod
 from extender.runtime import WatchProgress
 
 
@@ -86,7 +86,7 @@ class GangBarrier:
             if forming is not None and forming.committed:
                 self._gangs.plans.retry(forming, pod.uid)
             elif forming is not None:
-                self._gangs.plans.fail(forming, f"pod {pod.key}: {error}", Code.GANG_BIND_FAILED)
+                self._gangs.plans.bind_failed(forming, pod, error)
             raise
         if forming is not None:
             self._gangs.plans.bound(forming, pod.uid)

@@ -14,7 +14,7 @@ from extender.extension.gang_holds import hold, is_held
 from extender.extension.gang_state import FormingGang, GangCounts
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
-from extender.model import Code, GroupKey, Reason
+from extender.model import BerthError, Code, GroupKey, Pod, Reason
 
 _WAIT_FOR_OTHERS = (Code.GANG_WAITS, Code.GANG_QUEUED)  # reasons of gangs that wait for the end of other plans
 
@@ -104,15 +104,23 @@ class GangPlans:
             self._queue.requeued()
             self._sink.fits()
 
-    def fail(self, forming: FormingGang, why: str, code: Code = Code.GANG_REFUSED) -> None:
+    def bind_failed(self, forming: FormingGang, pod: Pod, error: BerthError) -> None:
+        """The bind of a member failed before the gang was committed: the plan ends, and the next reasons say why."""
+        if forming.committed or forming.ended:
+            return
+        reason = Reason(Code.GANG_BIND_FAILED, (forming.key.name, str(pod.key), str(error)))
+        self.fail(forming, f"the bind of pod {pod.key} failed: {error}", reason)
+        self._sink.attempted(pod, 0, 1, [(str(reason), 1)])
+
+    def fail(self, forming: FormingGang, why: str, reason: Reason | None = None) -> None:
         """End a plan that kube-scheduler prevented, and plan the gang again only after a pause. If something else did,
-        `code` says so."""
+        `reason` says so."""
         if forming.committed or forming.ended:
             return
         self.counts.failed += 1
         self._log.info("a gang was not bound", group=str(forming.key), because=why)
         self.end(forming, why)
-        self._waiting.pause(forming.key, Reason(code, (forming.key.name,)))
+        self._waiting.pause(forming.key, reason or Reason(Code.GANG_REFUSED, (forming.key.name,)))
 
     def changed(self, forming: FormingGang, why: str) -> None:
         """End the plan of a gang that has other members or another minimum now."""

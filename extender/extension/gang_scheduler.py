@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import inf
 
-from extender.allocation import Snapshot
 from extender.cache import ClusterCache
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
 from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.gang_checks import INVALID, GangChecks
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold_all, is_held
 from extender.extension.gang_planning import GangPlanning
@@ -25,15 +26,10 @@ from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import (
-    MOST_TOGETHER,
     Gang,
-    difference,
     gang_minimum,
     gang_of,
-    is_incomplete,
-    lacks_pod_group,
     leftover_claim,
-    may_terminate,
     placed_members,
 )
 from extender.wire import has_all
@@ -69,11 +65,10 @@ class GangScheduler:
         self._planning = planning
         self._sink = sink
         self._clock = clock
-        self._bound_members = bound_members
         self._changed = changed
-        self._is_served = is_served
         self.waiting = WaitingGangs(clock, remembered_gangs)
         self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
+        self._checks = GangChecks(cache, bound_members, is_served, self.rescheduled.set)
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
         self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, slots)
 
@@ -107,22 +102,11 @@ class GangScheduler:
         forming = self.forming.get(key)
         if forming is not None:
             return self._follow(forming, pod, membership, names)
-        snapshot = self._cache.snapshot()
-        minimum = gang_minimum(membership, snapshot)
-        different = difference(pod, membership, snapshot)
-        if different:
-            return self._rejected(pod, names, Reason(Code.INVALID, (different,)))
-        if not minimum:
-            waits = self._lacks_pod_group(membership, snapshot)
-            return self._wait(key, pod, names, Reason(Code.GANG_UNKNOWN, (key.name,))) if waits else None
-        if minimum > MOST_TOGETHER:
-            return self._rejected(pod, names, Reason(Code.GANG_TOO_LARGE, (key.name, str(MOST_TOGETHER))))
-        if is_incomplete(membership, minimum, snapshot):
-            return self._incomplete(pod, membership, minimum, names)
-        if may_terminate(key, minimum, snapshot):
-            self._want_bound_members(key)
-            return self._wait(key, pod, names, Reason(Code.GANG_UNREAD, (key.name,)))
-        missing = minimum - len(placed_members(key, snapshot))
+        problem = self._checks.problem(pod, membership)
+        if problem is not None:
+            reject = self._rejected if problem.code in INVALID else partial(self._wait, key)
+            return reject(pod, names, problem)
+        missing = self._missing(membership)
         if missing <= 0:
             return None
         waiting = self.waiting.get(key)
@@ -136,18 +120,11 @@ class GangScheduler:
             return self._wait(key, pod, names, Reason(Code.GANG_QUEUED, (key.name,)))
         return self._plan(pod, membership, names)
 
-    def _incomplete(self, pod: Pod, membership: Membership, minimum: int, names: Sequence[str]) -> FilterResult:
-        """Too few members exist. Some may be bound without a claim that shows it, so they are read now and then."""
-        key = membership.key
-        self._want_bound_members(key)
-        return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum))))
-
-    def _lacks_pod_group(self, membership: Membership, snapshot: Snapshot) -> bool:
-        return lacks_pod_group(membership, snapshot) and self._is_served(membership.key.source)
-
-    def _want_bound_members(self, key: GroupKey) -> None:
-        if self._bound_members.want(key):
-            self.rescheduled.set()
+    def _missing(self, membership: Membership) -> int:
+        """How many members of a gang must still be bound; 0 or less if the pods are placed alone."""
+        snapshot = self._cache.snapshot()
+        minimum = gang_minimum(membership, snapshot)
+        return minimum and minimum - len(placed_members(membership.key, snapshot))
 
     def _waits_for_other(self, waiting: WaitingGang) -> bool:
         """Whether the gang waits for the end of another gang's plan."""
@@ -159,7 +136,7 @@ class GangScheduler:
     ) -> FilterResult | None:
         """The answer while the gang has a plan."""
         planned, uid = forming.planned, pod.uid
-        if forming.committed and (uid in forming.left or uid not in planned.members):
+        if uid in forming.left or (uid not in planned.members and forming.runs):
             return None
         if uid not in planned.members:
             return self._rejected(pod, names, Reason(Code.GANG_FORMING, (forming.key.name,)))
@@ -348,7 +325,10 @@ class GangScheduler:
     # -- bind ------------------------------------------------------------------------------------------------
 
     def forming_for(self, pod: Pod) -> FormingGang | None:
-        """The plan by which a pod is bound; None if it is bound alone. Raises BindError if its gang has no plan."""
+        """The plan by which a pod is bound; None if it is bound alone.
+
+        Raises BindError if its gang has no plan, or if Berth does not know yet whether its minimum runs.
+        """
         membership = pod.membership
         if membership is None:
             return None
@@ -356,16 +336,15 @@ class GangScheduler:
         forming = self.forming.get(membership.key)
         if forming is not None and pod.uid in forming.planned.members:
             return forming if pod.uid not in forming.left else None
-        snapshot = self._cache.snapshot()
-        minimum = gang_minimum(membership, snapshot)
-        # A group of which Berth planned nothing may be no gang, so its pods are bound without the PodGroup, too.
-        lacks = (
-            not minimum and self._lacks_pod_group(membership, snapshot) and self.waiting.get(membership.key) is not None
-        )
-        is_alone = not minimum or not gang_of(pod, membership, snapshot).missing
-        if (is_alone and not lacks) or (forming is not None and forming.committed):
+        if forming is not None and forming.runs:
             return None
-        raise BindError(f"group {membership.key.name} has no plan for pod {pod.key} any more")
+        problem = self._checks.problem(pod, membership)
+        if forming is not None:
+            problem = Reason(Code.GANG_FORMING, (membership.key.name,))
+        if problem is None and self._missing(membership) <= 0:
+            return None
+        why = f": {problem}" if problem is not None else " any more"
+        raise BindError(f"group {membership.key.name} has no plan for pod {pod.key}{why}")
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
         """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from weakref import WeakValueDictionary
 
 from extender.cluster import Conflict, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost
@@ -28,6 +29,7 @@ class Compensations:
     def __init__(self, writer: Writer, special: SpecialClaims) -> None:
         self._writer = writer
         self._special = special
+        self._removals: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by UID of the claim
 
     async def of_special_claim(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
         """Deallocate and delete the special claim that the bind created."""
@@ -111,15 +113,18 @@ class Compensations:
                 return  # the claim was deleted, and a new claim has its name
 
     async def _remove_consumer(self, cycle: BindingCycle, known: Claim) -> None:
-        """Remove the reservation of the pod, or of its PodGroup, from this allocation of the claim.
+        """Remove the reservation of the pod, or of its PodGroup, from this allocation; the last one ends it.
 
         Another process may bind the pod as the same consumer, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
         Binding later has read the claim before (`ClaimWrites.confirm_consumers`).
         """
-        if await _retried(partial(self._remove_reservation, cycle, known)):
+        # A gang undoes its binds at once, and each removal outdates the resourceVersion that the others have read.
+        async with self._removals.setdefault(known.uid, asyncio.Lock()):
+            is_removed = await _retried(partial(self._remove_reservation, cycle, known))
+        if is_removed:
             await asyncio.sleep(LANDING_SECONDS)
-            await _retried(partial(self._restore_reservation, cycle, known))
+            await _retried(partial(self._finish_removal, cycle, known))
 
     async def _remove_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
         """Returns whether this may have removed it. With another allocation or mark, another process relies on it."""
@@ -132,14 +137,20 @@ class Compensations:
             await self._writer.remove_consumer(fresh, uid)
         return True
 
-    async def _restore_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
-        """Reserve the claim again if the pod is bound by now. Returns whether it is."""
+    async def _finish_removal(self, cycle: BindingCycle, known: Claim) -> bool:
+        """Reserve the claim again if the pod is bound by now. Returns whether it is.
+
+        If not, end an allocation of this process that no pod has reserved: the bind that wrote it left it to this one.
+        """
         fresh = await self._writer.read_claim(known.key)
-        same = (fresh.uid, fresh.allocation) == (known.uid, known.allocation)
-        if not same or not await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
+        if (fresh.uid, fresh.allocation) != (known.uid, known.allocation):
             return False
-        await self._writer.add_consumers(fresh, [cycle.consumer(known)])
-        return True
+        if await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
+            await self._writer.add_consumers(fresh, [cycle.consumer(known)])
+            return True
+        if fresh.writer == self._writer.identity and not fresh.reserved_for and not cycle.is_of_group(fresh):
+            await self._writer.deallocate(fresh)
+        return False
 
     async def _end(self, cycle: BindingCycle, claim: Claim) -> None:
         consumer_uid = cycle.consumer(claim).uid

@@ -23,7 +23,10 @@ class FilterSink:
     """
 
     def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
-        """Filter answered: `fitting` of `asked` nodes passed. `reasons` has (text, number of nodes) if none passed."""
+        """Filter answered: `fitting` of `asked` nodes passed. `reasons` has (text, number of nodes) if none passed.
+
+        A bind that ends the plan of a gang counts as such an answer for its node.
+        """
 
     def unfinished(self) -> None:
         """A budget ended before its evaluation did. The evaluation continues in the background."""

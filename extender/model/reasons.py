@@ -53,7 +53,7 @@ class Code(Enum):
     GANG_TOO_LARGE = "group {0} has a minimum above {1}: Berth binds no more pods together"
     GANG_FORMING = "waits until the minimum of group {0} is bound"
     GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
-    GANG_BIND_FAILED = "a bind of group {0} failed: the group is planned again after a pause"
+    GANG_BIND_FAILED = "group {0} is planned again after a pause: the bind of pod {1} failed: {2}"
     GANG_CHANGED = "group {0} changed while it was being bound: it is planned again after a pause"
     GANG_WAITS = "waits until group {0} is bound: both need the same node"
     GANG_QUEUED = "group {0} waits its turn: too many pods of other groups are waiting for each other at bind"
@@ -61,7 +61,8 @@ class Code(Enum):
     COLLECTED_FOR_GANG = "devices are kept for group {0}, which waits for room"
 
 
-_SENTENCES = (Code.INVALID, Code.POOL_INVALID)  # their parameter is a sentence that names object, field and value
+# The last parameter is a sentence, such as one that names object, field and value.
+_SENTENCES = (Code.INVALID, Code.POOL_INVALID, Code.GANG_BIND_FAILED)
 
 DESCRIPTIONS = {
     Code.NO_DEVICES: "No ResourceSlice has devices for this node. Check that the DRA driver runs there.",
@@ -101,7 +102,7 @@ DESCRIPTIONS = {
     Code.GANG_TOO_LARGE: "Each bind of the minimum waits for the others, and keeps a connection meanwhile.",
     Code.GANG_FORMING: "The minimum of the group is being bound. The pods beyond the minimum follow.",
     Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
-    Code.GANG_BIND_FAILED: "The pods' events and Berth's log say which pod failed, and why. No pod of it was bound.",
+    Code.GANG_BIND_FAILED: "No pod of the group was bound. `berth explain group` shows this text, too.",
     Code.GANG_CHANGED: "A pod of the group was deleted, or its minimum changed. Berth retries after a second.",
     Code.GANG_WAITS: "Two groups are never bound at the same time on one node. This one is retried automatically.",
     Code.GANG_QUEUED: "Each bind of a group keeps a connection until the others have come. Berth limits their number.",

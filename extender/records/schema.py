@@ -10,7 +10,7 @@ from extender.scheduling import Attempt, Decision
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """`berth serve` answered a filter request for a pod."""
+    """`berth serve` answered a filter request for a pod, or a bind failed that ended the plan of the pod's gang."""
 
     pod: ObjectKey
     uid: str

@@ -16,7 +16,7 @@ from extender.scoring import ScorePart
 
 
 class Attempt(NamedTuple):
-    """The result of one filter request."""
+    """The result of one filter request, or of a bind that ended the plan of a gang."""
 
     at: str  # RFC 3339
     fitting: int  # nodes returned to kube-scheduler

@@ -1,0 +1,106 @@
+"""A gang whose members share a claim: a bind that fails takes back the allocation and every reservation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+from tests.test_gangs import bind_all, planned
+
+MEMBERS = ("p0", "p1", "p2")
+
+
+def create_gang(b: Berthing, shared: tuple[str, ...] = ("shared",)) -> None:
+    """Each member has the shared claims and one of its own."""
+    for name in (*shared, *(f"{name}-gpus" for name in MEMBERS)):
+        b.cluster.apply(claim(name))
+    notes = {"berth.dev/group": "job", "berth.dev/group-min": "3"}
+    for name in MEMBERS:
+        b.cluster.apply(pod(name, *shared, f"{name}-gpus", annotations=notes))
+
+
+def reserved(b: Berthing) -> dict[str, list[str]]:
+    found = {one["metadata"]["name"]: one["status"].get("reservedFor") or [] for one in b.claims()}
+    return {name: [entry["name"] for entry in entries] for name, entries in found.items() if entries}
+
+
+@pytest.mark.parametrize("refused", MEMBERS)
+async def test_a_bind_that_fails_takes_back_the_shared_claim(refused: str) -> None:
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        create_gang(b)
+        await b.settled()
+        nodes = await planned(b, *MEMBERS)
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            is_own = method == "PATCH" and path.endswith(f"resourceclaims/{refused}-gpus/status")
+            return ApiError(403, "Forbidden", "no") if is_own else None
+
+        b.cluster.api.intercept = refuse
+        answers = await bind_all(b, nodes)
+        b.cluster.api.intercept = None
+        assert all(answers)
+        assert reserved(b) == {}
+        assert b.held() == []
+        assert not any(b.node_of(name) for name in MEMBERS)
+
+
+async def test_the_last_member_to_leave_takes_back_the_shared_claim() -> None:
+    """The member that allocated the claim undoes its bind before another one has removed its reservation."""
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        create_gang(b)
+        await b.settled()
+        nodes = await planned(b, *MEMBERS)
+        forming = next(iter(b.app.service.gangs.forming.values()))
+        refused = False
+
+        async def slow(method: str, path: str) -> ApiError | None:
+            nonlocal refused
+            if method == "PATCH" and path.endswith("resourceclaims/p2-gpus/status"):
+                await eventually(lambda: len(forming.written) == 2, "the others wait")
+                refused = True
+                return ApiError(403, "Forbidden", "no")
+            if refused and method == "GET" and path.endswith("pods/p1"):
+                await eventually(lambda: "p0" not in reserved(b).get("shared", ()), "p0 is undone")
+            return None
+
+        b.cluster.api.intercept = slow
+        binds = []
+        for name in MEMBERS:
+            binds.append(asyncio.create_task(b.bind(name, nodes[name])))
+            await eventually(lambda: len(forming.arrived) == len(binds), "the binds come in this order")
+        assert all(await asyncio.gather(*binds))
+        b.cluster.api.intercept = None
+        assert reserved(b) == {}
+        assert b.held() == []
+
+
+async def test_many_members_that_undo_their_binds_at_once_leave_no_reservation() -> None:
+    """Each removal outdates the resourceVersion that the others have read."""
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        names = [f"m{i}" for i in range(32)]
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": "32"}
+        for name in ("shared", "last"):
+            b.cluster.apply(claim(name))
+        for name in names:
+            b.cluster.apply(pod(name, "shared", *(["last"] if name == names[-1] else []), annotations=notes))
+        await b.settled()
+        nodes = await planned(b, *names)
+        forming = next(iter(b.app.service.gangs.forming.values()))
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            if method != "PATCH" or not path.endswith("resourceclaims/last/status"):
+                return None
+            await eventually(lambda: len(forming.written) == len(names) - 1, "the others wait")
+            return ApiError(403, "Forbidden", "no")
+
+        b.cluster.api.intercept = refuse
+        others = asyncio.create_task(bind_all(b, {name: nodes[name] for name in names[:-1]}))
+        await eventually(lambda: len(forming.arrived) == len(names) - 1, "the last one binds last")
+        assert await b.bind(names[-1], nodes[names[-1]])
+        assert all(await others)
+        assert reserved(b) == {}
+        assert b.held() == []
