@@ -84,7 +84,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert tiles[2].startswith("Waiting pods\n1\nfor ")
         await page.until("document.querySelectorAll('.tile').length === 4")
         tile = await page.run("document.querySelector('.tile:last-child').innerText")
-        assert tile == "Pods with several GPUs, joined\n1 of 1\nfirst fit there: 1"
+        assert tile == "Pods with several GPUs, joined\n1 of 1\nfirst fit: 1"
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")

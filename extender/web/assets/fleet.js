@@ -3,6 +3,8 @@
 
 const MOST_CARDS = 100, RUN = 64; // nodes; RUN is the size of a group by name
 const LEVELS = ["product", "zone", "rack", "clique", "name"];
+const NO_DEVICES = "No node has devices yet. A DRA driver publishes them as ResourceSlices; `berth doctor` says what "
+  + "is wrong if it did.";
 const LEAST_CARD = 84, COMMON_CARD = 116; // pixels
 const LEAST_CELL = 2, COMMON_CELL = 5, HEAD = 30, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
 let CELL = LEAST_CELL; // layOut sets larger ones for fewer nodes
@@ -130,7 +132,7 @@ function showCards(nodes) {
     return section;
   });
   const focused = document.activeElement?.dataset?.node;
-  $("cards").replaceChildren(...sections.length ? sections : [quiet("No node has devices yet.")]);
+  $("cards").replaceChildren(...sections.length ? sections : [quiet(NO_DEVICES)]);
   map.places = [...$("cards").querySelectorAll(".node")].map((card) => ({ name: card.dataset.node, card }));
   if (focused !== undefined) map.places.find(({ name }) => name === focused)?.card.focus();
   fit();
@@ -225,8 +227,8 @@ function paint() {
   for (const place of map.places) if (view.sets[place.name]) frame(pen, place);
   if (map.places[map.cursor]) frame(pen, map.places[map.cursor]);
   $("heads").replaceChildren(...map.heads.map(({ title, nodes, x, y, width: room, step }) => {
-    const text = `${inShort(nodes)} · ${counted(nodes.length, "node")}`;
-    const head = el("h3", {}, el("button", { type: "button", className: "enter", onclick: () => enter(step) }, title),
+    const text = inShort(nodes), about = `${title}: ${text} · ${counted(nodes.length, "node")}`;
+    const head = el("h3", { title: about }, el("button", { type: "button", className: "enter", onclick: () => enter(step) }, title),
       " ", el("small", { textContent: text }));
     Object.assign(head.style, { left: `${x}px`, top: `${y}px`, width: `${room}px` });
     return head;
