@@ -54,7 +54,7 @@ async def _main() -> None:
             assert run.stdout is not None
             while b"Ctrl-C" not in (line := await run.stdout.readline()):
                 assert line, "berth run ended"
-            async with browsing(f"http://{address}", Path(folder), 1600, 1100) as page:
+            async with browsing(f"http://{address}", Path(folder), 1600, 1150) as page:
                 await _take(page)
         finally:
             run.terminate()

@@ -96,11 +96,12 @@ async def test_a_record_that_comes_after_the_claims_of_a_later_pod() -> None:
             comparer.bound(record)
         task = asyncio.create_task(comparer.run(b.console.informers.listed))
 
-        def compared() -> list[ComparedSets]:
+        def compared() -> list[ComparedSets] | None:
             found = [history.newest(ObjectKey("default", name)) for name in ("first", "later")]
-            return [entry.sets for entry in found if entry is not None and entry.sets is not None]
+            sets = [entry.sets for entry in found if entry is not None and entry.sets is not None]
+            return sets if len(sets) == len(found) else None
 
-        both = await eventually(lambda: len(compared()) == 2 and compared(), "both are compared")
+        both: list[ComparedSets] = await eventually(compared, "both are compared")
         task.cancel()
         assert both[0] == first
         assert both[0].busy == ()
