@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import yaml
@@ -43,6 +44,7 @@ def test_a_bound_pod_keeps_its_decision() -> None:
             assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
             _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
             assert second in " ".join(out.split())
+            assert re.search(r"^  attempt \S+: fits on 2 of 2 nodes$", out, re.MULTILINE)
             assert decision["chosen"]["node"] == node
             assert decision["margin"] > 0
             assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]

@@ -38,7 +38,9 @@ def test_every_example_lands_as_its_file_says() -> None:
     assert "train-eight" in done.stdout
     assert "✗" not in done.stdout
     # Berth joins the GPUs of every pod; first fit takes GPUs of two bridges, and interleaves the gangs.
-    assert "Joined by NVLink: Berth 9 of 9 multi-GPU pods outside of gangs, first fit on the same nodes 3 of 9." in done.stdout
+    assert "Joined by NVLink: Berth 9 of 9 multi-GPU pods outside of gangs, first fit on the same nodes 3 of 9." in (
+        done.stdout
+    )
     assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20$", done.stdout, re.MULTILINE)
     assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in done.stdout
     picture = html.unescape(re.sub(r"<[^>]+>", "", (ROOT / "docs" / "img" / "run.svg").read_text()))
