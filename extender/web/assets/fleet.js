@@ -3,8 +3,8 @@
 
 const MOST_CARDS = 100, RUN = 64; // nodes; RUN is the size of a group by name
 const LEVELS = ["product", "zone", "rack", "clique", "name"];
-const NO_DEVICES = "No node has devices yet. A DRA driver publishes them as ResourceSlices; `berth doctor` says what "
-  + "is wrong if it did.";
+const NO_DEVICES = "No node has devices yet. A DRA driver must publish them as ResourceSlices; berth doctor looks for "
+  + "mistakes.";
 const LEAST_CARD = 84, COMMON_CARD = 116, VIEW_PADDING = 3; // pixels
 const LEAST_CELL = 2, COMMON_CELL = 5, HEAD = 30, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
 let CELL = LEAST_CELL; // layOut sets larger ones for fewer nodes
