@@ -20,7 +20,8 @@ from tests.browser import Page, browsing  # noqa: E402 - after the path
 
 ASSETS, PICTURES = ROOT / "extender" / "web" / "assets", ROOT / "docs" / "img"
 COMPARED = "fleet.decisions.filter(d => d.sets && d.sets.chosen.gpus.length > 1).length >= 17"  # pods of several GPUs
-POD = "default/pair-a"  # first fit would have taken GPUs of two bridges
+BOUND, WAITING = "default/pair-a", "default/never-fits"  # first fit would have taken GPUs of two bridges
+LIT = "default/train-b200"  # its card is among the newest decisions
 
 
 def digests() -> str:
@@ -31,10 +32,13 @@ def digests() -> str:
 
 async def _take(page: Page) -> None:
     await page.until(COMPARED)
+    await page.until(f"fleet.pending.find(p => p.pod === {WAITING!r}).nearest && fleet.trend.length > 3")
+    await page.run(f"document.querySelector('#decisions [data-key=\"#/pod/{LIT}\"]').focus()")
     await page.picture(PICTURES / "page.png")
     await page.size(1100, 800)
-    await page.run(f"go('pod', {POD!r})")
+    await page.run(f"go('pod', {BOUND!r})")
     await page.until("document.querySelectorAll('#detail .sets figure').length === 2")
+    await page.run("document.activeElement.blur()")
     await page.run("Promise.all(document.getAnimations().map(animation => animation.finished))")
     await page.picture(PICTURES / "page-pod.png")
 
@@ -50,7 +54,7 @@ async def _main() -> None:
             assert run.stdout is not None
             while b"Ctrl-C" not in (line := await run.stdout.readline()):
                 assert line, "berth run ended"
-            async with browsing(f"http://{address}", Path(folder), 1440, 900) as page:
+            async with browsing(f"http://{address}", Path(folder), 1600, 1150) as page:
                 await _take(page)
         finally:
             run.terminate()

@@ -82,6 +82,32 @@ async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
         assert later == entry.sets
 
 
+async def test_a_record_that_comes_after_the_claims_of_a_later_pod() -> None:
+    """Records come in batches, so the watch of claims is often ahead: later pods once counted as there before."""
+    async with berthing({"n": "a100-pcie-8-bridged"}) as b:
+        first, history = await bound(b, "first", 2), DecisionHistory()
+        await bound(b, "later", 2)
+        comparer = SetComparer(b.console.cache, b.console.cluster.evaluator, history, lambda: 0.0)
+        for name in ("first", "later"):
+            entry = b.console.history.newest(ObjectKey("default", name))
+            assert entry is not None
+            assert entry.decision is not None
+            history.record_decision(record := Bound(entry.pod, entry.uid, entry.decision))
+            comparer.bound(record)
+        task = asyncio.create_task(comparer.run(b.console.informers.listed))
+
+        def compared() -> list[ComparedSets] | None:
+            found = [history.newest(ObjectKey("default", name)) for name in ("first", "later")]
+            sets = [entry.sets for entry in found if entry is not None and entry.sets is not None]
+            return sets if len(sets) == len(found) else None
+
+        both: list[ComparedSets] = await eventually(compared, "both are compared")
+        task.cancel()
+        assert both[0] == first
+        assert both[0].busy == ()
+        assert both[1].busy == first.chosen.gpus
+
+
 def decided(name: str, devices: tuple[str, ...]) -> Bound:
     chosen = ScoredNode("n", 1.0, devices, 0.0, 0.0, "", ())
     return Bound(ObjectKey(*name.split("/")), name, Decision("", chosen))

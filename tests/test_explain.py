@@ -8,12 +8,15 @@ from pathlib import Path
 
 import httpx
 import orjson
+import pytest
 import structlog
 import yaml
 from typer.testing import CliRunner
 
 from extender.cli.cluster_dump import take_dump
 from extender.cli.main import commands
+from extender.model import WireError
+from extender.wire import hypothetical
 from tests.eventually import eventually
 from tests.explain_worlds import recorded, run_pod, why
 from tests.running_berth import berthing, claim, pod
@@ -248,6 +251,13 @@ def test_a_missing_template_is_named_with_the_command_that_shows_it() -> None:
             )
 
     asyncio.run(body())
+
+
+def test_a_pod_of_a_file_needs_its_template_and_the_error_says_where_it_is() -> None:
+    """The console has no right to read templates."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "hh"}]
+    with pytest.raises(WireError, match="output of: kubectl -n default get resourceclaimtemplate hh -o yaml"):
+        hypothetical([pod("p", resourceClaims=claims)])
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import yaml
@@ -10,6 +11,7 @@ import yaml
 from extender.cli.main import commands
 from extender.entry.console_process import application
 from extender.model import ObjectKey
+from extender.scheduling import runner_up_text
 from tests.commands import berth, berth_beside
 from tests.eventually import eventually
 from tests.explain_worlds import recorded, run_pod, why
@@ -20,6 +22,11 @@ cli = commands()
 PLAIN = str(Path(__file__).resolve().parents[1] / "examples" / "11-plain.yaml")
 H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
 DRIVER = "gpu.nvidia.com"
+
+
+def test_a_runner_up_is_behind_or_as_good() -> None:
+    assert runner_up_text("n2", 0.0312) == "runner-up n2, 0.031 behind"
+    assert runner_up_text("n2", 0.0) == runner_up_text("n2", 0.0004) == "runner-up n2, as good"
 
 
 def test_a_bound_pod_keeps_its_decision() -> None:
@@ -33,10 +40,11 @@ def test_a_bound_pod_keeps_its_decision() -> None:
             decision = found["decision"]
             assert found["outcome"] == "bound"
             assert {decision["chosen"]["node"], decision["runner_up"]} == {"n1", "n2"}
-            second = f"; runner-up {decision['runner_up']}, {decision['margin']:.3f} behind"
+            second = f"; {runner_up_text(decision['runner_up'], decision['margin'])}"
             assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
             _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
             assert second in " ".join(out.split())
+            assert re.search(r"^  attempt \S+: fits on 2 of 2 nodes$", out, re.MULTILINE)
             assert decision["chosen"]["node"] == node
             assert decision["margin"] > 0
             assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]

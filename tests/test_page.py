@@ -22,6 +22,7 @@ from tests.eventually import HANG_SECONDS
 from tests.running_berth import berthing, claim, pod
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
+FITS = "document.getElementById('view').scrollHeight <= document.getElementById('view').clientHeight"
 LIVE = "document.getElementById('link').textContent === 'live'"
 TEXT = "document.body.innerText"
 UNNAMED = (
@@ -84,7 +85,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert tiles[2].startswith("Waiting pods\n1\nfor ")
         await page.until("document.querySelectorAll('.tile').length === 4")
         tile = await page.run("document.querySelector('.tile:last-child').innerText")
-        assert tile == "Pods with several GPUs, joined\n1 of 1\nfirst fit there: 1"
+        assert tile == "Pods with several GPUs, joined\n1 of 1\nfirst fit: 1"
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
@@ -255,6 +256,19 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
             assert evil in await page.run(TEXT), "shown as it is written"
 
 
+async def test_cards_that_fit_have_no_scrollbar(tmp_path: Path) -> None:
+    async with unattended() as (console, url):
+        fill(console, 17)
+        async with browsing(url, tmp_path) as page:
+            await page.until(LIVE)
+            for height in range(500, 620, 4):
+                await page.size(1920, height)
+                await page.until(f"innerHeight === {height}")
+                await page.run("new Promise(done => setTimeout(done, 100))")  # the observer of sizes
+                fitted = "$('cards').style.getPropertyValue('--node') !== `${COMMON_CARD}px`"
+                assert await page.run(f"!({fitted}) || {FITS}"), height
+
+
 async def test_five_thousand_nodes(tmp_path: Path) -> None:
     async with unattended() as (console, url):
         fill(console, 5000)
@@ -274,8 +288,7 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
             assert "A100 80GB PCIe" in await page.run("document.getElementById('here').textContent")
             await page.picture(tmp_path / "page.png")
             assert (tmp_path / "page.png").stat().st_size > 10_000
-            fits = "document.getElementById('view').scrollHeight <= document.getElementById('view').clientHeight + 8"
-            assert await page.run(fits), "the whole fleet is on the screen"
+            assert await page.run(FITS), "the whole fleet is on the screen"
             await page.run("document.querySelector('#heads button').click()")
             await page.until("map.places.length === 1225")
             await page.run("document.querySelector('#heads button').click()")

@@ -242,7 +242,7 @@ def _show(found: Json, output: Output) -> None:
         console.print(f"since the last attempt: {escape(found['change'])}")
     for attempt in found.get("attempts", ()):
         reasons = "; ".join(f"{text} on {counted(count, 'node')}" for text, count in attempt["reasons"])
-        line = f"  {attempt['at']}: {attempt['fitting']} of {counted(attempt['asked'], 'node')}"
+        line = f"  attempt {attempt['at']}: fits on {attempt['fitting']} of {counted(attempt['asked'], 'node')}"
         console.print(f"{line}: {escape(reasons)}" if reasons else line)
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))

@@ -12,8 +12,9 @@ from extender.model import Graph, counted
 from extender.sandbox import GangPlacement, GangRow, Placement, Row
 
 LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined by NVLink  GB/s: predicted
-first fit: the first devices that fit, on the first node by name (the page: on Berth's node)"""
-GANG_LEGEND = "● a node with a pod of the gang  ○ another node of the domain"
+first fit: the first devices that fit, on the same node"""
+GANG_LEGEND = """● a node with a pod of the gang  ○ another node of the domain
+first fit: each pod on the first node by name that fits"""
 _WIDE = 120  # columns; a narrower terminal gets the node names below the diagrams
 _DIAGRAM = 15  # columns of a diagram of eight GPUs
 _JOINED, _SPLIT, _FAINT = "bold green", "bold red", "dim"
@@ -25,7 +26,7 @@ def make_table(rows: list[Row], width: int) -> Table:
     table = _table(("pod", "Berth", "GB/s", "first fit", "GB/s"))
     table.columns[2].justify = table.columns[4].justify = "right"
     for row in rows:
-        cells = _cell(row.berth, width), _gbps(row.berth), _cell(row.first_fit, width), _gbps(row.first_fit)
+        cells = _cell(row.berth, width), _gbps(row.berth), _diagram(row.first_fit), _gbps(row.first_fit)
         if row.note:
             cells = Text(f"{'' if row.berth else 'waits: '}{row.note}"), *cells[1:]
         table.add_row(_marked(row.pod, is_good=row.is_good, waits=row.berth is None), *cells)
@@ -49,8 +50,9 @@ def totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
         joined = sum(row.berth is not None and row.berth.is_joined for row in jobs)
         first_fit = sum(row.first_fit is not None and row.first_fit.is_joined for row in jobs)
         number = len(jobs)
-        by_first_fit = f"first fit on the first node {first_fit} of {number}"
-        said.append(f"Joined by NVLink: Berth {joined} of {number} multi-GPU pods, {by_first_fit}.")
+        by_first_fit = f"first fit on the same nodes {first_fit} of {number}"
+        pods = "multi-GPU pods outside of gangs" if gangs else "multi-GPU pods"
+        said.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
     both = [(row.berth.gbps, row.first_fit.gbps) for row in jobs if row.berth and row.first_fit]
     if sum(b for _, b in both):
         times = sum(a for a, _ in both) / sum(b for _, b in both)
@@ -97,9 +99,13 @@ def _are_joined(graph: Graph, a: int, b: int) -> bool:
     return bool(graph.links[a][b] or (graph.switch_links[a] and graph.switch_links[b]))
 
 
+def _diagram(placement: Placement | None) -> Text:
+    return diagram(placement) if placement is not None and placement.gpus else Text("-", _FAINT)
+
+
 def _cell(placement: Placement | None, width: int) -> Text:
     if placement is None:
-        return Text("no node fits", _FAINT)
+        return Text("-", _FAINT)
     if not placement.gpus:
         return Text(placement.node, _FAINT)
     text = diagram(placement)

@@ -6,8 +6,9 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot, with_devices_released
 from extender.cache import ClusterCache
 from extender.console.decision_history import DecisionHistory
 from extender.diagnosis import ComparedSets, compare_sets
@@ -18,14 +19,24 @@ from extender.scheduling import Evaluator
 _WAITING = 256  # decisions in the queue; those beyond get no comparison
 _WORK_SECONDS = 0.05  # of one comparison
 _REST = 4.0  # pause after a comparison, as a multiple of the time that it took
-_LATE_SECONDS = 1.0  # until the next look for claims that the watch does not show yet
+_LATE_SECONDS = 1.0  # before a look: the watch may be behind the records, and the records behind the watch
 _LOOKS = 5  # for the claims of one pod
+
+
+@dataclass(slots=True)
+class _Queued:
+    """A decision with the node as it was when the record came: it may show devices of pods that were bound `later`."""
+
+    record: Bound
+    node_info: NodeInfo
+    later: set[str] = field(default_factory=set)
+    looks: int = 0
 
 
 class SetComparer:
     """A background task of the console. `bound` queues a decision with the node as it is then; `run` compares it.
 
-    So the devices of pods that are bound later count as free.
+    The devices of pods that are bound later count as free: `bound` notes them in the queued decisions of the node.
     """
 
     def __init__(
@@ -41,21 +52,25 @@ class SetComparer:
         self._history = history
         self._clock = clock
         self._most = waiting
-        self._queue: deque[tuple[Bound, NodeInfo, int]] = deque()  # with the number of looks
+        self._queue: deque[_Queued] = deque()
         self._queued = asyncio.Event()
         self.left_out = 0  # decisions that found the queue full
 
     def bound(self, record: Bound) -> None:
         """Queue the decision of a bind, if it gave the pod devices."""
-        if not record.decision.chosen.devices:
+        chosen = record.decision.chosen
+        if not chosen.devices:
             return
+        for earlier in self._queue:
+            if earlier.record.decision.chosen.node == chosen.node:
+                earlier.later.update(chosen.devices)
         if len(self._queue) >= self._most:
             self.left_out += 1
             return
-        node_info = self._cache.snapshot().node_infos.get(record.decision.chosen.node)
+        node_info = self._cache.snapshot().node_infos.get(chosen.node)
         if node_info is None:
             return
-        self._queue.append((record, node_info, 1))
+        self._queue.append(_Queued(record, node_info))
         self._queued.set()
 
     async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
@@ -63,47 +78,52 @@ class SetComparer:
         await listed()
         while True:
             await self._queued.wait()
+            await asyncio.sleep(_LATE_SECONDS)
             self._queued.clear()
-            late = []
-            while self._queue:
-                record, node_info, looks = self._queue.popleft()
+            for _ in range(len(self._queue)):
+                one = self._queue.popleft()
                 began = self._clock()
-                if not self._compare(record, node_info) and looks < _LOOKS:
-                    late.append((record, node_info, looks + 1))
+                if not self._compare(one) and one.looks < _LOOKS:
+                    self._queue.append(one)
+                    self._queued.set()
                 await asyncio.sleep(_REST * (self._clock() - began))
-            if late:
-                await asyncio.sleep(_LATE_SECONDS)
-                self._queue.extend(late)
-                self._queued.set()
 
-    def _compare(self, record: Bound, node_info: NodeInfo) -> bool:
+    def _compare(self, one: _Queued) -> bool:
         """Compare one decision. Returns whether the watch shows its claims."""
+        one.looks += 1
         snapshot = self._cache.snapshot()
-        claims = _claims(record, snapshot)
-        found = self._compared(node_info, claims, snapshot) if claims else None
+        claims = _claims(one.record, snapshot)
+        found = self._compared(one, claims, snapshot) if claims else None
         if found is not None:
-            self._history.record_sets(record.uid, found)
+            self._history.record_sets(one.record.uid, found)
         return bool(claims)
 
-    def _compared(self, node_info: NodeInfo, claims: list[Claim], snapshot: Snapshot) -> ComparedSets | None:
+    def _compared(self, one: _Queued, claims: list[Claim], snapshot: Snapshot) -> ComparedSets | None:
         budget = CallBudget(_WORK_SECONDS, sys.maxsize, self._clock)
         budget.mark_progress()
         context = self._evaluator.evaluation_context(snapshot, budget)
+        others = [claim for claim in _claims_with(one.later, snapshot) if claim not in claims]
+        results = [result for claim in others if claim.allocation is not None for result in claim.allocation.results]
+        node_info = with_devices_released(one.node_info, results, idle=False)
         return compare_sets(node_info, claims, snapshot.classes, context)
 
 
 def _claims(record: Bound, snapshot: Snapshot) -> list[Claim]:
     """The claims that this decision allocated, by key; none while the watch does not show all their devices."""
     devices = set(record.decision.chosen.devices)
+    found = [claim for claim in _claims_with(devices, snapshot) if claim.is_reserved_for(record.uid)]
+    return found if set[str]().union(*map(_devices, found)) == devices else []
+
+
+def _claims_with(devices: set[str], snapshot: Snapshot) -> list[Claim]:
+    """The claims whose devices are all among these, by key."""
     pools = {_pool(device) for device in devices}
     claims = {claim.key: claim for pool in pools for claim in snapshot.claims_on(pool)}
-    found, seen = list[Claim](), set[str]()
-    for _, claim in sorted(claims.items()):
-        own = {str(result.device) for result in claim.allocation.results} if claim.allocation is not None else set()
-        if own and own <= devices and claim.is_reserved_for(record.uid):
-            found.append(claim)
-            seen |= own
-    return found if seen == devices else []
+    return [claim for _, claim in sorted(claims.items()) if (own := _devices(claim)) and own <= devices]
+
+
+def _devices(claim: Claim) -> set[str]:
+    return {str(result.device) for result in claim.allocation.results} if claim.allocation is not None else set()
 
 
 def _pool(device: str) -> PoolKey:

@@ -160,7 +160,8 @@ def _hypothetical(obj: Json, known: _Claims) -> HypotheticalPod:
         if template is None:
             raise WireError(
                 f"pod {namespace}/{name}: spec.resourceClaims",
-                f"ResourceClaimTemplate {namespace}/{entry.template_name} is not among the given objects",
+                f"ResourceClaimTemplate {namespace}/{entry.template_name} is not among the given objects; add the "
+                f"output of: kubectl -n {namespace} get resourceclaimtemplate {entry.template_name} -o yaml",
             )
         generated = f"{name}-{entry.name}"
         owner = [{"kind": "Pod", "name": name, "uid": uid, "controller": True}]

@@ -1,4 +1,4 @@
-"""The result of the examples: the GPUs that each pod got, and the GPUs that it would have got with first fit."""
+"""The result of the examples: the GPUs that each pod got, and those of first fit on the same node."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One pod. `berth` is None while the pod waits, `first_fit` if first fit finds no node.
+    """One pod. `berth` and `first_fit` are None while the pod waits; both are on one node, as on the console's page.
 
-    `is_good` says whether the expectation is met; `note` says why the pod waits, or what was expected.
+    `first_fit_node` is the first node by name on which the pod fits if all pods take these; '' without one. `is_good`
+    says whether the expectation is met; `note` says why the pod waits, or what was expected.
     """
 
     pod: str
     berth: Placement | None
     first_fit: Placement | None
+    first_fit_node: str
     is_good: bool
     note: str
 
@@ -46,15 +48,11 @@ class Row:
     def node(self) -> str:
         return self.berth.node if self.berth is not None else ""
 
-    @property
-    def first_fit_node(self) -> str:
-        return self.first_fit.node if self.first_fit is not None else ""
-
 
 class Report:
-    """Reads the sandbox's objects, and repeats the placement of the same pods with first fit.
+    """Reads the sandbox's objects, and finds what first fit would have taken: the first devices that fit.
 
-    Both begin with the devices that no pod of the examples holds, and place the pods in the order of the examples.
+    It begins with the devices that no pod of the examples holds, and takes the pods in the order of the examples.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -63,12 +61,12 @@ class Report:
         decoded = [decoder.decode(obj) for obj in store.all("resourceslices")]
         self._slices: list[Slice] = [s for s in decoded if s.pool.driver != DRIVER]
         self._fabrics = {s.selection.node_name: fabric_of(s.devices) for s in decoded if s.pool.driver == DRIVER}
-        self._nodes: list[Node] = [decode_node(obj) for obj in store.all("nodes")]
+        self._nodes: dict[str, Node] = {node.name: node for node in map(decode_node, store.all("nodes"))}
         self._classes: dict[str, DeviceClass] = {c.name: c for c in map(decode_class, store.all("deviceclasses"))}
-        self._machines = {n.name: n.labels.get("berth.dev/machine", "") for n in self._nodes}
+        self._machines = {n.name: n.labels.get("berth.dev/machine", "") for n in self._nodes.values()}
         self._taken: set[DeviceId] = set()
         self._first_fit_taken: set[DeviceId] = set()
-        self._first_fits: dict[tuple[str, ...], tuple[str, list[DeviceId]]] = {}  # by claims: pods may share one
+        self._first_fit_nodes: dict[tuple[str, ...], str] = {}  # by claims: pods may share one
 
     def rows(self, expectations: list[Expectation], pending: dict[str, dict[str, int]]) -> list[Row]:
         """Return one row per expectation, in the same order. `pending` has the reasons of rejected pods."""
@@ -80,17 +78,19 @@ class Report:
 
     def _row(self, expected: Expectation, pod: Json, pending: dict[str, dict[str, int]]) -> Row:
         claims = self._claims(pod)
-        first_fit = self._first_fit(claims)
+        first_fit_node = self._first_fit_node(claims)
         node = (pod.get("spec") or {}).get("nodeName") or ""
         if not node:
             reasons = sorted(pending.get(f"default/{expected.pod}", {}))
             note = "; ".join(reasons) or "not scheduled"
-            return Row(expected.pod, None, first_fit, expected.is_pending_for(reasons), note)
+            return Row(expected.pod, None, None, first_fit_node, expected.is_pending_for(reasons), note)
         devices = [device for claim in claims for device in _devices_of(claim)]
-        placement = self._placement(node, devices, self._taken)
+        taken = self._taken - set(devices)  # pods may share a claim
+        placement = self._placement(node, devices, taken)
+        first_fit = self._placement(node, self._first_devices(node, claims, taken), taken)
         self._taken.update(devices)
         is_good, note = self._compare(expected, placement, is_served=bool(devices) or not claims)
-        return Row(expected.pod, placement, first_fit, is_good, note)
+        return Row(expected.pod, placement, first_fit, first_fit_node, is_good, note)
 
     def _compare(self, expected: Expectation, placement: Placement, *, is_served: bool) -> tuple[bool, str]:
         machine = self._machines.get(placement.node, "")
@@ -124,26 +124,23 @@ class Report:
         gbps = bandwidth(graph, mask) if len(gpus) > 1 else 0.0
         return Placement(node, gpus, busy, graph, is_joined(graph, mask), gbps)
 
-    def _first_fit(self, claims: list[Claim]) -> Placement | None:
+    def _first_fit_node(self, claims: list[Claim]) -> str:
         """Take the first devices that fit on the first node by name."""
         names = tuple(str(claim.key) for claim in claims)
-        if names not in self._first_fits:
-            self._first_fits[names] = self._first_node(claims)
-        node, devices = self._first_fits[names]
-        placement = self._placement(node, devices, self._first_fit_taken) if node else None
-        self._first_fit_taken.update(devices)
-        return placement
+        if names not in self._first_fit_nodes:
+            found = ((node, self._first_devices(node, claims, self._first_fit_taken)) for node in self._nodes)
+            node, devices = next(((node, devices) for node, devices in found if devices or not claims), ("", []))
+            self._first_fit_nodes[names] = node
+            self._first_fit_taken.update(devices)
+        return self._first_fit_nodes[names]
 
-    def _first_node(self, claims: list[Claim]) -> tuple[str, list[DeviceId]]:
-        """Return (node, devices), or ('', []) if the claims fit on no node."""
+    def _first_devices(self, node: str, claims: list[Claim], taken: set[DeviceId]) -> list[DeviceId]:
+        """The first devices of a node that fit; none if the claims do not fit."""
         fresh = [(str(claim.key), claim.spec) for claim in claims]
-        allocated_state = usage_of(self._slices, self._first_fit_taken, {})
-        for node in self._nodes:
-            problem = problem_of(node, self._slices, self._classes, fresh, allocated_state, Features(), Masks())
-            solution = Search(problem).run()
-            if solution is not None:
-                return node.name, [problem.inventory.devices[p.bit].id for claim in solution.picks for p in claim]
-        return "", []
+        state = usage_of(self._slices, taken, {})
+        problem = problem_of(self._nodes[node], self._slices, self._classes, fresh, state, Features(), Masks())
+        solution = Search(problem).run()
+        return [problem.inventory.devices[p.bit].id for claim in solution.picks for p in claim] if solution else []
 
 
 def _devices_of(claim: Claim) -> list[DeviceId]:

@@ -14,6 +14,8 @@ from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.shortlist import held_results
 from extender.scoring import ScorePart
 
+_AS_GOOD = 0.0005  # margins below it would be shown as 0.000
+
 
 class Attempt(NamedTuple):
     """The result of one filter request, or of a bind that ended the plan of a gang."""
@@ -55,7 +57,7 @@ class Decision:
 
 def runner_up_text(name: str, margin: float) -> str:
     """The runner-up for users, as the decision and the pod's annotation name it."""
-    return f"runner-up {name}, {margin:.3f} behind"
+    return f"runner-up {name}, {'as good' if margin < _AS_GOOD else f'{margin:.3f} behind'}"
 
 
 def scored_node(

@@ -16,16 +16,18 @@ async function open(title, load) {
   $("detail").scrollTop = 0;
 }
 
-// On a narrow screen the rows of a table become blocks, and each cell shows its head.
+// Columns without any content are left out. On a narrow screen rows become blocks, and each cell shows its head.
 function table(heads, rows) {
+  const used = heads.map((_, i) => rows.some((row) => row[i] !== "–"));
+  const kept = (cells) => cells.filter((_, i) => used[i]);
   const inner = (content) => (content instanceof Node ? content : soft(String(content)));
   const cell = (content, i) => {
-    const made = el("td", {}, inner(content));
+    const made = el("td", { className: content === "–" ? "none" : "" }, inner(content));
     made.dataset.head = heads[i];
     return made;
   };
-  const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map(cell))));
-  const head = el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", { textContent: text }))));
+  const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...kept(row.map(cell)))));
+  const head = el("thead", {}, el("tr", {}, ...kept(heads).map((text) => el("th", { textContent: text }))));
   return el("table", {}, head, body);
 }
 
@@ -85,14 +87,16 @@ function setFigures(sets) {
 
 // The sentence without the first advice, which follows as a list.
 function withoutAdvice(sentence, misses) {
-  const cut = sentence.lastIndexOf("; "), end = sentence.slice(cut + 2).replace(/^it /, "");
-  return cut > 0 && misses?.[0]?.endsWith(end) ? sentence.slice(0, cut) : sentence;
+  const cuts = [...sentence.matchAll(/; /g)].map((found) => found.index);
+  const cut = cuts.find((at) => misses?.[0]?.endsWith(sentence.slice(at + 2).replace(/^it /, "")));
+  return cut ? sentence.slice(0, cut) : sentence;
 }
 
 function boundParts(found) {
   const { at, chosen, runner_up: second, margin } = found.decision;
+  const gap = margin < .0005 ? "as good" : `${margin.toFixed(3)} behind`;
   const devices = counted(chosen.devices.length + chosen.reused.length, "device");
-  const behind = second ? [" · runner-up ", link("node", second), `, ${margin.toFixed(3)} behind`] : [];
+  const behind = second ? [" · runner-up ", link("node", second), `, ${gap}`] : [];
   const ring = chosen.ring_gbps ? ` · ${chosen.ring_gbps.toFixed(0)} of ${gbps(chosen.best_gbps)} predicted` : "";
   const told = el("p", {}, "Bound to ", link("node", chosen.node), " ", age(at), ` ago: ${devices}${ring}`, ...behind);
   return [told, ...(found.sets ? [setFigures(found.sets)] : []), el("h3", { textContent: "Why this node" }),
@@ -104,7 +108,8 @@ const openPod = (pod) => open(pod, async () => {
   if (found.sentence) parts.push(el("p", { className: "lead" }, soft(withoutAdvice(found.sentence, found.misses))));
   if (found.gang) parts.push(el("p", {}, "All about its group: ", link("group", found.gang)));
   if (found.decision) parts.push(...boundParts(found));
-  if (found.misses?.length) section("What would help", bullets(found.misses, "advice"));
+  const advice = found.misses?.map((miss) => miss.replace(`group ${found.gang} `, ""));
+  if (advice?.length) section(`What would help${found.gang ? " its group" : ""}`, bullets(advice, "advice"));
   if (found.alone) section("If it were in no group", el("p", {}, soft(found.alone)));
   if (found.best?.length) section("Best nodes", scoreTable(found.best));
   if (found.groups?.length) {

@@ -3,7 +3,9 @@
 
 const MOST_CARDS = 100, RUN = 64; // nodes; RUN is the size of a group by name
 const LEVELS = ["product", "zone", "rack", "clique", "name"];
-const LEAST_CARD = 84, COMMON_CARD = 116; // pixels
+const NO_DEVICES = "No node has devices yet. A DRA driver must publish them as ResourceSlices; berth doctor looks for "
+  + "mistakes.";
+const LEAST_CARD = 84, COMMON_CARD = 116, VIEW_PADDING = 3; // pixels
 const LEAST_CELL = 2, COMMON_CELL = 5, HEAD = 30, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
 let CELL = LEAST_CELL; // layOut sets larger ones for fewer nodes
 const fleet = { nodes: new Map(), pending: [], waiting: 0, groups: [], decisions: [], trend: [], revision: 0 };
@@ -11,6 +13,7 @@ const map = { places: [], cursor: -1, heads: [], isCards: true };
 // The groups that contain the view, as [level, value] or ["name", first, last]; the level of its groups; lit sets.
 const view = { path: [], by: "product", sets: {} };
 
+const room = () => $("view").clientHeight - 2 * VIEW_PADDING;
 const isNarrow = () => matchMedia("(max-width: 60rem)").matches;
 
 // -- groups -------------------------------------------------------------------------------------------------------
@@ -130,7 +133,7 @@ function showCards(nodes) {
     return section;
   });
   const focused = document.activeElement?.dataset?.node;
-  $("cards").replaceChildren(...sections.length ? sections : [quiet("No node has devices yet.")]);
+  $("cards").replaceChildren(...sections.length ? sections : [quiet(NO_DEVICES)]);
   map.places = [...$("cards").querySelectorAll(".node")].map((card) => ({ name: card.dataset.node, card }));
   if (focused !== undefined) map.places.find(({ name }) => name === focused)?.card.focus();
   fit();
@@ -139,14 +142,14 @@ function showCards(nodes) {
 // The largest cards with which all nodes fit on the screen; on a narrow screen the page scrolls instead.
 let fitted = "";
 function fit() {
-  const cards = $("cards"), room = $("view").clientHeight;
-  const key = [room, $("view").clientWidth, map.places.length, viewHash()].join();
+  const cards = $("cards"), height = room();
+  const key = [height, $("view").clientWidth, map.places.length, viewHash()].join();
   if (key === fitted) return;
   fitted = key;
   if (isNarrow()) { cards.style.removeProperty("--node"); return; }
   for (let width = 300; width >= LEAST_CARD; width -= 6) {
     cards.style.setProperty("--node", `${width}px`);
-    if (cards.scrollHeight <= room) return;
+    if (cards.scrollHeight <= height) return;
   }
   cards.style.setProperty("--node", `${COMMON_CARD}px`); // they do not fit, so their part of the page scrolls
 }
@@ -177,11 +180,11 @@ function readColours() {
 // or on a narrow screen, it scrolls instead.
 function layOut() {
   const width = $("plot").clientWidth || 600, groups = grouped(nodesInView(), view.by);
-  const most = Math.max(1, Math.floor(width / LEAST_COLUMN)), room = isNarrow() ? 0 : $("view").clientHeight;
+  const most = Math.max(1, Math.floor(width / LEAST_COLUMN)), tallest = isNarrow() ? 0 : room();
   for (CELL = 12; CELL >= LEAST_CELL; CELL--) {
     for (let columns = 1; columns <= Math.min(most, groups.length); columns++) {
       const height = place(groups, width, columns);
-      if (height <= room) return [width, height];
+      if (height <= tallest) return [width, height];
     }
   }
   CELL = isNarrow() ? LEAST_CELL + 1 : COMMON_CELL;
@@ -225,9 +228,9 @@ function paint() {
   for (const place of map.places) if (view.sets[place.name]) frame(pen, place);
   if (map.places[map.cursor]) frame(pen, map.places[map.cursor]);
   $("heads").replaceChildren(...map.heads.map(({ title, nodes, x, y, width: room, step }) => {
-    const text = `${inShort(nodes)} · ${counted(nodes.length, "node")}`;
-    const head = el("h3", {}, el("button", { type: "button", className: "enter", onclick: () => enter(step) }, title),
-      " ", el("small", { textContent: text }));
+    const text = inShort(nodes), about = `${title}: ${text} · ${counted(nodes.length, "node")}`;
+    const name = el("button", { type: "button", className: "enter", onclick: () => enter(step) }, title);
+    const head = el("h3", { title: about }, name, " ", el("small", { textContent: text }));
     Object.assign(head.style, { left: `${x}px`, top: `${y}px`, width: `${room}px` });
     return head;
   }));

@@ -66,19 +66,22 @@ function showGroups() {
 
 function decisionCard(d) {
   const { sets } = d, lit = sets ? { [d.node]: sets.chosen.gpus } : {};
-  const told = el("small", {}, soft(d.node), ` · ${counted(d.devices, "device")}`, d.ring_gbps && !sets
-    ? ` · ${d.ring_gbps.toFixed(0)} of ${gbps(d.best_gbps)}` : "");
-  return card("pod", d.pod, lit, heading(d.pod, d.at), told, sets ? beside(sets) : null);
+  const isAnother = sets && sets.chosen.gpus.length > 1 && !isSameSet(sets);
+  const told = [counted(d.devices, "device"), isAnother ? "" : inWords(d)].filter(Boolean);
+  return card("pod", d.pod, lit, heading(d.pod, d.at), el("small", {}, soft(d.node), ` · ${told.join(" · ")}`),
+    isAnother ? beside(sets) : null);
+}
+
+function inWords({ sets, ring_gbps: ring, best_gbps: best }) {
+  if (!sets) return ring ? `${ring.toFixed(0)} of ${gbps(best)}` : "";
+  return sets.chosen.gpus.length > 1 ? gbps(sets.chosen.gbps) : sets.names[sets.chosen.gpus[0]];
 }
 
 // The two sets of a decision in small.
 function beside(sets) {
-  const several = sets.chosen.gpus.length > 1;
   const one = (which, title) => el("span", { className: `set ${which}` }, setGraph(sets, which),
-    el("span", {}, el("b", { textContent: title }), ...(several
-      ? [el("br"), gbps(sets[which].gbps), el("br"), sets[which].is_joined ? "NVLink" : "no NVLink ring"] : [])));
-  if (!several) return el("span", { className: "pair" }, one("chosen", sets.names[sets.chosen.gpus[0]]));
-  if (isSameSet(sets)) return el("span", { className: "pair" }, one("chosen", "Berth and first fit"));
+    el("span", {}, el("b", { textContent: title }), el("br"), gbps(sets[which].gbps), el("br"),
+      sets[which].is_joined ? "NVLink" : "no NVLink ring"));
   return el("span", { className: "pair" }, one("chosen", "Berth"), one("first_fit", "First fit"));
 }
 
@@ -86,18 +89,19 @@ const showDecisions = () => fill("decisions", fleet.decisions.map(decisionCard),
 
 // -- figures ------------------------------------------------------------------------------------------------------
 
-function tile(name, value, more, drawn) {
-  return el("div", { className: "tile" }, el("dt", { textContent: name }),
-    el("dd", {}, el("b", { textContent: shown(value) }), el("small", {}, more)), ...(drawn ? [drawn] : []));
+function tile(name, value, more, { change = "", drawn = null } = {}) {
+  return el("div", { className: "tile" }, el("dt", { textContent: name }), el("dd", {},
+    el("b", { textContent: shown(value) }), change ? el("small", { className: "change" }, change) : null,
+    el("small", {}, more)), drawn);
 }
 
 function trendTile(name, value, of, position) {
   const points = fleet.trend.map((point) => [point[0], point[position]]);
-  const change = points.length > 1 ? value - points[0][1] : 0, sign = change > 0 ? "+" : "−";
-  const since = points.length > 1 ? duration((Date.now() - points[0][0]) / 1000) : "";
-  const moved = since && (change ? ` · ${sign}${Math.abs(change)} in ${since}` : ` · as ${since} ago`);
-  const drawn = points.length > 1 ? trendLine(points, `${name}: ${value}${moved}`) : null;
-  return tile(name, value, of + (moved || ""), drawn);
+  if (points.length < 2) return tile(name, value, of);
+  const moved = value - points[0][1], since = duration((Date.now() - points[0][0]) / 1000);
+  const change = moved ? `${moved > 0 ? "+" : "−"}${shown(Math.abs(moved))} in ${since}` : "";
+  const drawn = trendLine(points, `${name}: ${value}, ${change || `as ${since} ago`}`);
+  return tile(name, value, of, { change, drawn });
 }
 
 function showTotals() {
@@ -126,8 +130,10 @@ function joinedTile(several) {
   const sum = (which) => several.reduce((total, sets) => total + sets[which].gbps, 0);
   const times = sum("chosen") / sum("first_fit");
   const faster = times >= 1.05 ? ` · ${times.toFixed(1)}× predicted GB/s` : "";
-  return tile("Pods with several GPUs, joined", `${joined("chosen")} of ${several.length}`,
-    `first fit there: ${joined("first_fit")}${faster}`);
+  const made = tile("Pods with several GPUs, joined", `${joined("chosen")} of ${several.length}`,
+    `first fit: ${joined("first_fit")}${faster}`);
+  made.title = "Joined by NVLink. First fit: the first devices that fit on the node that Berth chose.";
+  return made;
 }
 
 // -- search -------------------------------------------------------------------------------------------------------

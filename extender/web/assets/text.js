@@ -15,9 +15,9 @@ function el(name, properties = {}, ...children) {
   return made;
 }
 
-// A name as text that may break after - . / _ and =, so that no word is broken in its middle.
+// A name as text that may break after - . / _ and =, so that no word and no number is broken in its middle.
 function soft(text) {
-  const parts = text.split(/(?<=[-./_=:,])(?=.)/);
+  const parts = text.split(/(?<=[-/_=:,]|(?<!\d)\.)(?=.)/);
   return el("span", { className: "name" }, ...parts.flatMap((part, i) => (i ? [el("wbr"), part] : [part])));
 }
 
@@ -32,7 +32,7 @@ const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
 function duration(seconds) {
   const [length, unit] = UNITS.find(([long]) => seconds >= long) || [1, "s"];
-  return `${Math.max(0, Math.floor(seconds / length))} ${unit}`;
+  return `${Math.max(0, Math.floor(seconds / length))}\u00a0${unit}`;
 }
 
 const secondsSince = (at) => (Date.now() + clock.offset - Date.parse(at)) / 1000;
