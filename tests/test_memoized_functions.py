@@ -55,6 +55,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
     "best_gbps": lambda i: (SMALL, i, 0),
     "flat_graph": lambda i: (f"product {i}", 2),
+    "mesh_problem": lambda i: (Graph(((0,),), (0,), float(i), 1.0, ((0,),), (0,)),),
     "natural": lambda i: (f"n{i}",),
     "parse_quantity": lambda i: (str(i),),
     "parse_semver": lambda i: (f"{i}.0.0",),

@@ -20,10 +20,11 @@ healthy, stale                              booleans; readers ignore a stale sli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from extender.fabric.bounds import MAX_GPUS, AgentFacts
-from extender.fabric.products import link_gbps, pcie_gbps
+from extender.fabric.bounds import MAX_GPUS, MAX_PROBLEMS, AgentFacts
+from extender.fabric.products import link_gbps, pcie_gbps, pcie_generation
+from extender.fabric.ring import mesh_problem
 from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Source
 
 DRIVER = "fabric.berth.dev"
@@ -104,14 +105,18 @@ def read_fabric(devices: Sequence[Device]) -> tuple[Fabric | None, tuple[str, ..
         return None, ("two devices have one uuid, or a device has none",)
     if any(fact.says("stale", value=True) for fact in stats):
         return None, ()
+    graph = _graph(stats)
+    if problem := mesh_problem(graph):
+        problems.insert(0, problem)
+        graph = replace(graph, links=((0,) * count,) * count)
     fabric = Fabric(
-        _graph(stats),
+        graph,
         tuple(_state(uuid, fact) for uuid, fact in zip(uuids, stats, strict=True)),
         Source.LIVE,
         stats[0].text("clique"),
         stats[0].text("productName"),
     )
-    return fabric, tuple(problems)
+    return fabric, tuple(problems[:MAX_PROBLEMS])
 
 
 def _graph(stats: Sequence[AgentFacts]) -> Graph:
@@ -127,8 +132,9 @@ def _graph(stats: Sequence[AgentFacts]) -> Graph:
         links=_symmetric(rows),
         switch_links=switched,
         link_gbps=min(rates, default=0.0),
-        # Generation 4 is the most common.
-        pcie_gbps=min(pcie_gbps(fact.count("pcieGeneration") or 4) for fact in stats),
+        pcie_gbps=min(
+            pcie_gbps(fact.count("pcieGeneration") or pcie_generation(fact.text("productName"))) for fact in stats
+        ),
         distance=tuple(fact.distances(i, count, UNKNOWN_DISTANCE) for i, fact in enumerate(stats)),
         numa=tuple(fact.count("numaNode") for fact in stats),
     )

@@ -54,10 +54,38 @@ _DGX1 = (
 )
 _DGX1_SIZE = 8
 
-_PCIE_GENERATION = (
-    (3, ("P100", "V100", "T4", "RTX 8000", "RTX 6000 ", "P40", "P4")),
-    (5, ("H100", "H200", "H800", "H20", "B200", "B300", "GB200", "GB300", "GH200", "RTX PRO")),
+
+class Limits(NamedTuple):
+    """What a product has at most: NVLinks of one GPU, and their version and that of PCIe."""
+
+    words: tuple[str, ...]
+    links: int
+    nvlink: int
+    pcie: int
+
+    @property
+    def nvlink_gbps(self) -> float:
+        """The largest NVLink bandwidth of a ring, in GB/s."""
+        return self.links * NCCL_LINK_GBPS[self.nvlink]
+
+
+# The first match counts: some names contain others. Source: NVIDIA's data sheets.
+_LIMITS = (
+    Limits(("B200", "B300"), 18, 5, 5),
+    Limits(("H800",), 8, 4, 5),
+    Limits(("H100", "H200", "H20", "GH200"), 18, 4, 5),
+    Limits(("A800",), 8, 3, 4),
+    Limits(("A100",), 12, 3, 4),
+    Limits(("V100",), 6, 2, 3),
+    Limits(("P100",), 4, 1, 3),
+    Limits((" Ada", "L4", "L20", "GeForce RTX 40"), 0, 1, 4),
+    Limits(("RTX PRO", "GeForce RTX 50"), 0, 1, 5),
+    Limits(("Quadro RTX", "TITAN RTX", "RTX 2080"), 2, 2, 3),
+    Limits(("A30", "A40", "RTX A6000", "RTX A5500", "RTX A5000", "RTX A4500", "RTX 3090"), 4, 3, 4),
+    Limits(("A10", "A16", "A2"), 0, 1, 4),
+    Limits(("T4", "P40", "P4"), 0, 1, 3),
 )
+_NEWEST = Limits((), 18, 5, 5)
 
 
 def link_gbps(version: int, nominal_mbps: int) -> float:
@@ -68,12 +96,19 @@ def link_gbps(version: int, nominal_mbps: int) -> float:
     return known if known is not None else nominal_mbps * 0.8 / 1000
 
 
+def limits_of(product: str) -> Limits:
+    """The limits of a product; those of the newest one in the table for an unknown product."""
+    return _limits(product) or _NEWEST
+
+
 def pcie_generation(product: str) -> int:
     """The PCIe generation of a product; 4, the most common one, for an unknown product."""
-    for generation, words in _PCIE_GENERATION:
-        if any(word in product for word in words):
-            return generation
-    return _DEFAULT_PCIE
+    known = _limits(product)
+    return known.pcie if known is not None else _DEFAULT_PCIE
+
+
+def _limits(product: str) -> Limits | None:
+    return next((limits for limits in _LIMITS if any(word in product for word in limits.words)), None)
 
 
 def pcie_gbps(generation: int) -> float:

@@ -5,15 +5,26 @@ The model (it predicts six published all-reduce figures within 16 %):
 - Three or more GPUs reach 2 x cycles x rate, where `cycles` is the largest number of Hamiltonian cycles that the NVLink
   graph holds at once. Each cycle uses one link of each edge on its way; half links are allowed.
 - Behind an NVSwitch, the smallest number of links of a GPU counts.
-- A set without an NVLink ring uses PCIe.
+- A set without an NVLink ring uses PCIe. So does a set of more than MAX_MESH GPUs without an NVSwitch.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import combinations
+
 from extender.model import Graph, members
 
-_EXACT_SIZE = 8  # GPUs; the packing is greedy above, where no real machine is a mesh
-_PACKING_STEPS = 1_000  # limit of the exact packing and of one greedy cycle; the machines in tests need at most 151
+MAX_MESH = 8  # GPUs that NVLinks join without a switch; no machine joins more
+GRAPH_STEPS = 10_000  # limit of the search for the rings of all sets of a graph; a DGX-1 needs 4,165
+_CHECKED = 1024  # graphs in the cache of mesh_problem; a fleet has dozens
+
+
+class _Steps:
+    """The steps that a search may still take."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
 
 
 def ring_gbps(graph: Graph, mask: int) -> float:
@@ -37,7 +48,7 @@ def _nvlink_gbps(graph: Graph, chosen: list[int]) -> float:
         return switched * graph.link_gbps
     if len(chosen) == 2:  # noqa: PLR2004 - a pair
         return graph.links[chosen[0]][chosen[1]] * graph.link_gbps
-    return _half_cycles(graph, chosen) * graph.link_gbps
+    return _half_cycles(graph, chosen, _Steps(GRAPH_STEPS)) * graph.link_gbps
 
 
 def count_links_inside(graph: Graph, mask: int) -> int:
@@ -49,24 +60,55 @@ def count_links_inside(graph: Graph, mask: int) -> int:
     return direct + sum(graph.switch_links[i] for i in chosen)
 
 
-def _half_cycles(graph: Graph, chosen: list[int]) -> int:
+@lru_cache(_CHECKED)
+def mesh_problem(graph: Graph) -> str:
+    """Why the rings of the direct links cannot be computed; '' if they can. The cost is at most GRAPH_STEPS."""
+    steps = _Steps(GRAPH_STEPS)
+    for mask in meshes(graph, (1 << graph.size) - 1):
+        mesh = members(mask)
+        if len(mesh) > MAX_MESH:
+            return f"NVLinks join {len(mesh)} GPUs without a switch, where no machine joins more than {MAX_MESH}"
+        for size in range(3, len(mesh) + 1):
+            for chosen in combinations(mesh, size):
+                _half_cycles(graph, list(chosen), steps)
+                if steps.left <= 0:
+                    return f"the NVLinks of {len(mesh)} GPUs allow too many rings"
+    return ""
+
+
+def meshes(graph: Graph, free: int) -> list[int]:
+    """Masks of the GPUs out of `free` that direct links join, through GPUs out of `free`."""
+    found = []
+    while free:
+        mesh, ahead = 0, free & -free
+        while ahead:
+            mesh |= ahead
+            near = {j for i in members(ahead) for j, count in enumerate(graph.links[i]) if count}
+            ahead = sum(1 << j for j in near) & free & ~mesh
+        free &= ~mesh
+        found.append(mesh)
+    return found
+
+
+def _half_cycles(graph: Graph, chosen: list[int], steps: _Steps) -> int:
     """How many cycles fit if each takes half a link. Four GPUs with one link per pair have three such cycles."""
+    if len(chosen) > MAX_MESH:
+        return 0
     left = [[2 * graph.links[a][b] for b in chosen] for a in chosen]
     bound = min(sum(row) // 2 for row in left)
     if bound == 0:
         return 0
-    if len(chosen) > _EXACT_SIZE:
-        return _greedy_cycles(left, bound)
-    found = _all_cycles(left)
-    return _Packing(left, found, bound).best if found else 0
+    found = _all_cycles(left, steps)
+    return _Packing(left, found, bound, steps).best if found else 0
 
 
-def _all_cycles(left: list[list[int]]) -> list[tuple[int, ...]]:
+def _all_cycles(left: list[list[int]], steps: _Steps) -> list[tuple[int, ...]]:
     """All Hamiltonian cycles from vertex 0, each in one direction only."""
     size = len(left)
     found: list[tuple[int, ...]] = []
     stack: list[tuple[int, ...]] = [(0,)]
-    while stack:
+    while stack and steps.left > 0:
+        steps.left -= 1
         path = stack.pop()
         last = path[-1]
         if len(path) == size:
@@ -84,19 +126,19 @@ def _edges(cycle: tuple[int, ...]) -> list[tuple[int, int]]:
 class _Packing:
     """`best` is the largest number of cycles without a common link: a depth-first search with an upper bound."""
 
-    def __init__(self, left: list[list[int]], cycles: list[tuple[int, ...]], bound: int) -> None:
+    def __init__(self, left: list[list[int]], cycles: list[tuple[int, ...]], bound: int, steps: _Steps) -> None:
         self._left = left
         self._cycles = [_edges(cycle) for cycle in cycles]
         self._bound = bound
-        self._steps = 0
+        self._steps = steps
         self.best = 0
         self._extend(0, 0)
 
     def _extend(self, first: int, count: int) -> None:
         self.best = max(self.best, count)
         for position in range(first, len(self._cycles)):
-            self._steps += 1
-            if self.best == self._bound or self._steps > _PACKING_STEPS:
+            self._steps.left -= 1
+            if self.best == self._bound or self._steps.left <= 0:
                 return
             edges = self._cycles[position]
             if all(self._left[a][b] for a, b in edges):
@@ -108,34 +150,3 @@ class _Packing:
         for a, b in edges:
             self._left[a][b] += amount
             self._left[b][a] += amount
-
-
-def _greedy_cycles(left: list[list[int]], bound: int) -> int:
-    count = 0
-    while count < bound:
-        cycle = _any_cycle(left)
-        if cycle is None:
-            break
-        for a, b in _edges(cycle):
-            left[a][b] -= 1
-            left[b][a] -= 1
-        count += 1
-    return count
-
-
-def _any_cycle(left: list[list[int]]) -> tuple[int, ...] | None:
-    size = len(left)
-    stack: list[tuple[int, ...]] = [(0,)]
-    for _ in range(_PACKING_STEPS):
-        if not stack:
-            return None
-        path = stack.pop()
-        last = path[-1]
-        if len(path) == size:
-            if left[last][0]:
-                return path
-            continue
-        # The stack visits vertices with few links first: a cycle that reaches them late often cannot leave them.
-        ahead = [v for v in range(size) if left[last][v] and v not in path]
-        stack.extend((*path, v) for v in sorted(ahead, key=lambda v: -sum(map(bool, left[v]))))
-    return None

@@ -108,8 +108,12 @@ def _grown(graph: Graph, free: int, seed: int, count: int) -> int:
 @lru_cache(_BEST)
 def best_gbps(graph: Graph, free: int, count: int) -> float:
     """Bandwidth of the best ring of `count` GPUs out of `free`, in GB/s; 0 if there are too few."""
-    sets = ranked(graph, free, count)
-    return bandwidth(graph, sets[0]) if sets else 0.0
+    if not 1 < count <= free.bit_count():
+        return 0.0
+    switched = sorted((graph.switch_links[i] for i in members(free)), reverse=True)[count - 1]
+    sets = (chosen for mesh in ring.meshes(graph, free) for chosen in combinations(members(mesh), count))
+    joined = (bandwidth(graph, sum(1 << i for i in chosen)) for chosen in sets) if count <= ring.MAX_MESH else ()
+    return max(graph.pcie_gbps, switched * graph.link_gbps, *joined)
 
 
 def largest_joined(graph: Graph, free: int, most: int) -> int:

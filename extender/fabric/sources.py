@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from extender.fabric.agent_slices import DRIVER, read_fabric
 from extender.fabric.bounds import MAX_PROBLEMS
-from extender.fabric.products import flat_graph, usual_graph
+from extender.fabric.products import flat_graph, limits_of, pcie_gbps, usual_graph
 from extender.fabric.sets import Graphs
 from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices
 
@@ -58,8 +58,9 @@ def live_fabric(
     known = {gpu_uuid(device) for device in gpus}
     if not any(gpu.uuid in known for gpu in found.gpus):
         return None, problems
-    graph = _with_numa(found.graph, [gpu.uuid for gpu in found.gpus], _silent_about_numa(live), gpus)
-    return replace(found, graph=graph), problems
+    uuids = [gpu.uuid for gpu in found.gpus]
+    graph, excess = _within_limits(_with_numa(found.graph, uuids, _silent_about_numa(live), gpus), uuids, gpus)
+    return replace(found, graph=graph), (*excess, *problems)[:MAX_PROBLEMS]
 
 
 def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
@@ -78,6 +79,25 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
     graph = _with_numa(graph, identities, frozenset(identities), gpus)
     states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
     return Fabric(graphs.intern(graph), states, source, product=product)
+
+
+def _within_limits(graph: Graph, uuids: Sequence[str], gpus: Sequence[Device]) -> tuple[Graph, tuple[str, ...]]:
+    """(graph with the rates that the driver's products allow, problems)."""
+    products = {gpu_uuid(gpu): _text(gpu, _PRODUCT) for gpu in gpus}
+    rate, pcie, problems = graph.link_gbps, graph.pcie_gbps, []
+    for position, uuid in enumerate(uuids):
+        if uuid not in products:
+            continue
+        product, limits = products[uuid], limits_of(products[uuid])
+        links = sum(graph.links[position]) + graph.switch_links[position]
+        if links * rate > limits.nvlink_gbps:
+            most = f"{product!r} has at most {limits.nvlink_gbps:.0f} GB/s"
+            problems.append(f"GPU {position} has {links} NVLinks of {rate:.1f} GB/s: {most}")
+            rate = limits.nvlink_gbps / links
+        if pcie > pcie_gbps(limits.pcie):
+            pcie = pcie_gbps(limits.pcie)
+            problems.append(f"GPU {position} has a faster PCIe: {product!r} has at most {pcie:.0f} GB/s")
+    return (replace(graph, link_gbps=rate, pcie_gbps=pcie) if problems else graph), tuple(problems)
 
 
 def _silent_about_numa(live: Slice) -> frozenset[str]:

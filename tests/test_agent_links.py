@@ -1,0 +1,253 @@
+"""The links that a node's agent publishes are the affair of its node: their cost, and their part in all scores."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+
+from extender.allocation import FleetBaseline
+from extender.cache import ClusterCache
+from extender.fabric import bandwidth, best_gbps, choose_fabric, gpu_uuid, live_fabric, ranked
+from extender.fabric.agent_slices import read_fabric
+from extender.fabric.ring import MAX_MESH
+from extender.fabric.sets import Graphs
+from extender.model import Fabric, Source
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox.machines import gpu_uuid as made_up_uuid
+from extender.wire import SliceDecoder, decode_node
+
+MACHINES = carried_machines()
+DECODER = SliceDecoder()
+Links = dict[tuple[int, int], int]
+
+# machine to the best ring of 2, 3, ... GPUs, in GB/s
+BEST = {
+    "a100-pcie-8-bridged": [240, 20, 20, 20, 20, 20, 20],
+    "a100-pcie-8-crossed": [240, 20, 20, 20, 20, 20, 20],
+    "a40-8-bridged": [48, 20, 20, 20, 20, 20, 20],
+    "dgx1-p100": [18, 36, 54, 36, 54, 54, 72],
+    "dgx1-v100": [40, 40, 80, 40, 80, 80, 120],
+    "gb200-nvl72-tray": [722, 722, 722],
+    "h100-pcie-8-bridged": [247, 30, 30, 30, 30, 30, 30],
+    "hgx-b200-8-degraded": [722, 722, 722, 722, 722, 722, 30],
+    "hgx-h100-8": [371, 371, 371, 371, 371, 371, 371],
+    "l40s-8-pix": [20, 20, 20, 20, 20, 20, 20],
+    "rtx-a6000-4-bridged": [48, 20, 20],
+    "t4-4": [10, 10, 10],
+}
+
+
+def said(gpus: int, node: str = "n1", links: Links | None = None, **same: str | int) -> dict:
+    """An agent's slice with so many GPUs, these links, and the same further attributes on each GPU."""
+    devices = []
+    for i in range(gpus):
+        row = {b if a == i else a: count for (a, b), count in (links or {}).items() if i in (a, b)}
+        values = {"productName": "X", **same, "uuid": made_up_uuid(node, i), "memoryTotalMiB": 1024}
+        values["links"] = ",".join(f"{peer}:{count}" for peer, count in sorted(row.items()))
+        attributes = {k: {"int": v} if isinstance(v, int) else {"string": v} for k, v in values.items()}
+        devices.append({"name": f"gpu-{i}", "attributes": attributes})
+    obj = fabric_slice(node, MACHINES["t4-4"])
+    obj["spec"]["devices"] = devices
+    return obj
+
+
+def complete(gpus: range, count: int) -> Links:
+    return dict.fromkeys(combinations(gpus, 2), count)
+
+
+def irregular(gpus: int, seed: int) -> Links:
+    """Links between pairs by chance, as many as the bounds of each GPU allow."""
+    chance, found, used = random.Random(seed), dict[tuple[int, int], int](), [0] * gpus
+    for a, b in chance.choices(list(combinations(range(gpus), 2)), k=60 * gpus):
+        if used[a] < 36 and used[b] < 36:
+            found[a, b] = found.get((a, b), 0) + 1
+            used[a], used[b] = used[a] + 1, used[b] + 1
+    return found
+
+
+def circle(gpus: int) -> Links:
+    return {(min(a, b), max(a, b)): 1 for a, b in ((i, (i + 1) % gpus) for i in range(gpus))}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "links", "word"),
+    [
+        (16, complete(range(13), 3), "join 13 GPUs"),
+        (16, {(a, b): 4 for a in range(8) for b in range(8, 16)}, "join 16 GPUs"),
+        (16, irregular(16, 1), "without a switch"),
+        (16, circle(16), "join 16 GPUs"),
+        (9, circle(9), "join 9 GPUs"),
+        (8, complete(range(8), 5), "too many rings"),
+        (8, irregular(8, 1), "too many rings"),
+        (16, complete(range(8), 5) | complete(range(8, 16), 5), "too many rings"),
+    ],
+)
+def test_links_that_cost_a_long_search_are_named_and_left_out(gpus: int, links: Links, word: str) -> None:
+    found, problems = read_fabric(DECODER.decode(said(gpus, links=links, nvlinkVersion=5)).devices)
+    assert found is not None
+    assert word in problems[0]
+    assert not any(map(any, found.graph.links))
+    assert [gpu.memory_total_bytes for gpu in found.gpus] == [1 << 30] * gpus, "the rest of the slice counts"
+    assert best_gbps(found.graph, (1 << gpus) - 1, gpus) == found.graph.pcie_gbps
+
+
+def test_a_switch_joins_more_gpus_than_a_mesh() -> None:
+    found, problems = read_fabric(DECODER.decode(said(16, switchLinks=6, nvlinkVersion=2)).devices)
+    assert found is not None
+    assert not problems
+    assert best_gbps(found.graph, (1 << 16) - 1, 2 * MAX_MESH) == 120
+
+
+def test_sixteen_gpus_in_two_meshes_are_believed() -> None:
+    mesh = {
+        (a, b): n for a, row in enumerate(live("dgx1-v100")[0].graph.links) for b, n in enumerate(row) if a < b and n
+    }
+    links = mesh | {(a + 8, b + 8): n for (a, b), n in mesh.items()}
+    found, problems = read_fabric(DECODER.decode(said(16, links=links, nvlinkVersion=2)).devices)
+    assert found is not None
+    assert not problems
+    best = [round(best_gbps(found.graph, (1 << 16) - 1, count)) for count in range(2, 10)]
+    assert best == [*BEST["dgx1-v100"], found.graph.pcie_gbps]
+
+
+def live(machine: str) -> tuple[Fabric, tuple[str, ...]]:
+    gpus = [gpu for gpu in DECODER.decode(gpu_slice("n1", MACHINES[machine])).devices if gpu_uuid(gpu)]
+    said, problems = live_fabric(DECODER.decode(fabric_slice("n1", MACHINES[machine])), gpus, lambda _: "")
+    found = choose_fabric(said, gpus, Graphs())
+    assert found is not None
+    return found, problems
+
+
+def test_every_machine_has_a_table_row() -> None:
+    assert BEST.keys() == MACHINES.keys()
+
+
+@pytest.mark.parametrize("machine", BEST)
+def test_machines_keep_their_rings(machine: str) -> None:
+    found, problems = live(machine)
+    graph, full = found.graph, (1 << found.graph.size) - 1
+    assert not problems
+    assert found.source is Source.LIVE
+    as_said = read_fabric(DECODER.decode(fabric_slice("n1", MACHINES[machine])).devices)[0]
+    assert as_said is not None
+    assert graph == as_said.graph
+    assert [round(best_gbps(graph, full, count)) for count in range(2, graph.size + 1)] == BEST[machine]
+    for free in range(full + 1):
+        for count in range(2, free.bit_count() + 1):
+            rings = [bandwidth(graph, mask) for mask in ranked(graph, free, count)]
+            assert best_gbps(graph, free, count) == rings[0] == max(rings)
+
+
+# -- the fleet's baseline ------------------------------------------------------------------------------------
+
+
+def put(cache: ClusterCache, obj: dict) -> None:
+    cache.apply_slice(obj["metadata"]["name"], DECODER.decode(obj))
+
+
+def cache_of(**machines: str) -> ClusterCache:
+    cache = ClusterCache()
+    for node, name in machines.items():
+        cache.apply_node(node, decode_node(node_object(node, MACHINES[name], {})))
+        put(cache, gpu_slice(node, MACHINES[name]))
+        put(cache, fabric_slice(node, MACHINES[name]))
+    return cache
+
+
+def baseline(cache: ClusterCache) -> FleetBaseline:
+    return cache.snapshot().baseline
+
+
+@pytest.mark.parametrize(
+    ("machine", "lie"),
+    [
+        ("t4-4", said(4, switchLinks=36, linkMBps=200_000)),
+        ("t4-4", said(4, links={(0, 1): 36}, nvlinkVersion=5)),
+        ("t4-4", said(4, pcieGeneration=16)),
+        ("l40s-8-pix", said(8, pcieGeneration=5)),
+        ("l40s-8-pix", said(8, links=complete(range(4), 6), nvlinkVersion=4)),
+        ("hgx-h100-8", said(8, switchLinks=18, nvlinkVersion=5)),
+        ("hgx-h100-8", said(8, switchLinks=36, nvlinkVersion=4)),
+        ("dgx1-v100", said(8, switchLinks=18, nvlinkVersion=4)),
+        ("a100-pcie-8-bridged", said(8, links={(0, 1): 18}, linkMBps=200_000, nvlinkVersion=16)),
+    ],
+)
+def test_rates_that_the_product_cannot_have_do_not_count(machine: str, lie: dict) -> None:
+    """The driver states the product. The whole fleet has this product, so nothing can be better than an honest node."""
+    cache = cache_of(n1=machine, n2=machine)
+    most = max(*baseline(cache).best_ring_gbps.values(), 120 if machine == "dgx1-v100" else 0)
+    put(cache, lie)
+    assert max(baseline(cache).best_ring_gbps.values()) <= most
+    assert "has at most" in cache.agent_problems["n1"][0]
+    assert "n2" not in cache.agent_problems
+
+
+def test_an_unknown_product_counts_as_the_newest_known_one_at_most() -> None:
+    cache = cache_of(n1="t4-4", n2="t4-4")
+    unknown = gpu_slice("n1", MACHINES["t4-4"])
+    for device in unknown["spec"]["devices"]:
+        device["attributes"]["productName"] = {"string": "NVIDIA R999"}
+    put(cache, unknown)
+    put(cache, said(4, switchLinks=36, linkMBps=200_000, nvlinkVersion=16, pcieGeneration=16))
+    assert {count: round(gbps) for count, gbps in baseline(cache).best_ring_gbps.items()} == {2: 722, 3: 722, 4: 722}
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_gpus_that_the_driver_does_not_publish_do_not_count(kept: int) -> None:
+    """The agent of a node with few GPUs publishes four (the others are, for example, in MIG mode)."""
+    cache = cache_of(n1="gb200-nvl72-tray", n2="t4-4")
+    few = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
+    del few["spec"]["devices"][kept:]
+    put(cache, few)
+    fleet = {count: 722 if count <= kept else 10 for count in (2, 3, 4)}
+    assert {count: round(gbps) for count, gbps in baseline(cache).best_ring_gbps.items()} == fleet
+    assert not cache.agent_problems
+
+
+def test_a_mig_device_is_no_gpu_of_the_baseline() -> None:
+    """A MIG device may name the UUID of its GPU."""
+    cache = cache_of(n1="gb200-nvl72-tray", n2="t4-4")
+    partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
+    for device in partitioned["spec"]["devices"][1:]:
+        device["attributes"]["type"] = {"string": "mig"}
+        device["attributes"]["parentUUID"] = device["attributes"]["uuid"]
+    put(cache, partitioned)
+    assert baseline(cache).best_ring_gbps == {2: 10, 3: 10, 4: 10}
+
+
+def test_gpus_that_no_driver_publishes_belong_to_every_agent_that_names_them() -> None:
+    """A node whose GPUs are in MIG mode loses nothing if the agent of another node names their UUIDs."""
+    cache = cache_of(n1="t4-4", n2="gb200-nvl72-tray")
+    few = gpu_slice("n2", MACHINES["gb200-nvl72-tray"])
+    del few["spec"]["devices"][2:]
+    put(cache, few)
+    before = baseline(cache)
+    lie = said(5, switchLinks=18, nvlinkVersion=5)
+    lie["spec"]["devices"][4]["attributes"]["uuid"] = {"string": made_up_uuid("n2", 3)}
+    put(cache, lie)
+    fabric = cache.snapshot().node_infos["n2"].fabric
+    assert fabric is not None
+    assert fabric.source is Source.LIVE
+    assert baseline(cache) is before
+    assert cache.agent_problems.keys() == {"n1"}
+
+
+def test_made_up_gpus_do_not_raise_the_size_of_the_largest_node() -> None:
+    cache = cache_of(n1="t4-4", n2="t4-4")
+    put(cache, said(16))
+    assert baseline(cache).most_gpus == 4
+    assert baseline(cache).best_ring_gbps.keys() == {2, 3, 4}
+
+
+def test_a_new_graph_with_the_same_best_rings_leaves_the_baseline_as_it_is() -> None:
+    """Another baseline voids all scores of the fleet."""
+    cache = cache_of(n1="t4-4", n2="t4-4")
+    before = baseline(cache)
+    put(cache, said(4, productName="Tesla T4", numaNode=7))
+    fabric = cache.snapshot().node_infos["n1"].fabric
+    assert fabric is not None
+    assert fabric.graph.numa == (7,) * 4
+    assert baseline(cache) is before
