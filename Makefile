@@ -55,7 +55,7 @@ bench: $(STAMP) ## measure latency, memory and start-up, as ratios in one run
 bench-allocation: $(STAMP) ## measure the cost of one node's evaluation, by claim and cluster size
 	$(BIN)/python -m benchmarks.allocation
 
-bench-gangs: $(STAMP) ## measure the time to plan a gang of 256 pods on 5,000 nodes
+bench-gangs: $(STAMP) ## measure planning and waking gangs of 256 pods on 5,000 nodes
 	$(BIN)/python -m benchmarks.gangs
 
 bench-cel: $(STAMP) ## measure CEL: speed against cel-python, masks of 40,000 devices, memory

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from benchmarks import gang_waking
 from extender.allocation import Snapshot
 from extender.scheduling import GangMember, GangMemory, GangPlan, GangProblem, NodeRanking, plan_gang
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
@@ -103,6 +104,7 @@ def main() -> None:
                 f"again {row['again']:7.1f} {row['again'] / base:6.2f}x   level: {row['level']}",
                 flush=True,
             )
+    gang_waking.show(args.nodes)
 
 
 if __name__ == "__main__":

@@ -53,4 +53,4 @@ def watched_gangs(
         remembered_gangs=remembered_gangs,
         slots=limits,
     )
-    return gangs, GangMonitor(gangs, fleet.cache, planning, bound, sink, clock, retry_seconds=5.0)
+    return gangs, GangMonitor(gangs, fleet.cache, bound, sink, clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import cel, mixed, openb, pod_cost, quality, requeue, serving, serving_report, soak
+from benchmarks import cel, gang_waking, mixed, openb, pod_cost, quality, requeue, serving, serving_report, soak
 from benchmarks.serving import Effort
 from extender.model import RequestShape
 from extender.policy import Policy
@@ -73,6 +73,11 @@ def test_looks_for_pods_to_wake_are_measured_beside_filters() -> None:
     assert found["many_us"]
     assert found["asked_mib"]
     assert found["waiting_mib"]
+
+
+def test_waiting_gangs_are_planned_only_after_a_change_that_may_help() -> None:
+    useless, useful, planned = gang_waking.measure(nodes=8, gangs=2, members=9, changes=2)
+    assert (useless.plans, useful.plans, planned.plans) == (0, 0, 2)
 
 
 def test_serving_a_fleet_of_four(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from extender.extension.bound_members import BoundMembers
 from extender.extension.evaluation_throttle import EvaluationLimits
+from extender.extension.gang_hints import GangHints
 from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
@@ -16,8 +17,6 @@ from extender.sandbox.machines import node_object
 from extender.wire import decode_node
 from tests.budget_worlds import MACHINES, Fleet
 
-RETRY_SECONDS = 5.0
-
 
 async def no_bound_members(_: str) -> Mapping[GroupKey, Mapping[str, str]]:
     return {}
@@ -26,13 +25,16 @@ async def no_bound_members(_: str) -> Mapping[GroupKey, Mapping[str, str]]:
 class Gangs(Fleet):
     """The same fleet with a gang scheduler."""
 
+    planning_class = GangPlanning
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        planning = GangPlanning(self.cache, self.filter_service)
+        self.planning = planning = self.planning_class(self.cache, self.filter_service)
         bound = BoundMembers(self.cache, no_bound_members, self.clock)
         sink = FilterSink()
         self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, sink, self.clock)
-        self.monitor = GangMonitor(self.gangs, self.cache, planning, bound, sink, self.clock, RETRY_SECONDS)
+        self.monitor = GangMonitor(self.gangs, self.cache, bound, sink, self.clock)
+        self.hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
 
     def gang(self, name: str, size: int) -> list[Pod]:
         """Members in the namespace `hostile` whose claims all differ and are costly."""
@@ -125,8 +127,8 @@ def test_the_requeuer_plans_no_gang_of_a_namespace_without_time_and_has_it_asked
     throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
     began = fleet.clock.now
     for change in range(30):
-        fleet.cache.apply_node("n0", decode_node(node_object("n0", MACHINES[0], {"changed": str(change)})))
-        assert not any(fleet.monitor.find_schedulable())
+        fleet.cache.apply_node("n1", decode_node(node_object("n1", MACHINES[1], {"changed": str(change)})))
+        assert not any(fleet.hints.find_schedulable())
     assert not throttle.has_tokens("busy", seconds, seconds)
     assert fleet.clock.now - began < 3 * seconds
     assert fleet.gangs.waiting.next_deadline > fleet.clock.now

@@ -77,6 +77,22 @@ class NodeInfo:
     partitions: tuple[int, ...] | None = None  # masks of GPU positions; None: Fabric Manager publishes none
     troubled: int = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
 
+    def gained(self, before: NodeInfo) -> bool:
+        """Whether the node may have room that it did not have before. False if it only lost devices to claims."""
+        is_same = (
+            self.node == before.node
+            and self.inventory is before.inventory
+            and self.state.hardware_class is before.state.hardware_class
+            and (self.agent_is_fresh, self.overuse) == (before.agent_is_fresh, before.overuse)
+        )
+        if not is_same or before.drift & ~(self.drift | self.busy):
+            return True
+        now = self.allocated_state.pools
+        return any(
+            not use.taken <= now[key].taken or use.shares != now[key].shares
+            for key, use in before.allocated_state.pools.items()
+        )
+
     @property
     def own_in_use(self) -> int:
         """The number of the node's own devices that cannot be allocated exclusively."""
@@ -156,6 +172,7 @@ class Snapshot:
     baseline: FleetBaseline
     classes_version: int
     changes: ChangeLog = field(default_factory=ChangeLog)
+    gains: ChangeLog = field(default_factory=ChangeLog)  # of the changes, those that may have made room
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to DeviceClass name
     # (namespace, UID) of the pod to its special claim.
     special_claims: Mapping[tuple[str, str], ObjectKey] = field(default_factory=dict)
@@ -178,3 +195,7 @@ class Snapshot:
     def changed_since(self, version: int) -> list[str] | None:
         """Names of nodes whose NodeInfo changed after `version`; None if that is not known."""
         return [] if version == self.version else self.changes.since(version)
+
+    def gained_since(self, version: int) -> list[str] | None:
+        """Those of the changed nodes that may have gained room, see NodeInfo.gained; None if that is not known."""
+        return [] if version == self.version else self.gains.since(version)

@@ -82,7 +82,8 @@ class ClusterCache:
         self._request_mix = RequestMixEstimator()
         self._agent_reports: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
         self._live_memory_seconds = 900.0
-        self._changes = ChangeLog(known_since=0)
+        self._changes, self._gains = ChangeLog(known_since=0), ChangeLog(known_since=0)
+        self._gained: set[str] = set()  # nodes that gained room in the current rebuild
         self._remembered_changes = remembered_changes
         self._version = 0
         # Node to the error of the last build; the node keeps its previous NodeInfo.
@@ -301,8 +302,10 @@ class ClusterCache:
         if pools:
             changed |= self._rebuild_sharing_nodes(pools, changed)
         self._version += 1
-        self._changes.note(self._version, changed)
-        self._changes.forget(self._remembered_changes)
+        for log, nodes in ((self._changes, changed), (self._gains, self._gained)):
+            log.note(self._version, nodes)
+            log.forget(self._remembered_changes)
+        self._gained.clear()
 
     def _rebuild_sharing_nodes(self, pools: set[PoolKey], done: Container[str]) -> set[str]:
         """Rebuild the nodes that reach these pools, except `done`; returns their names.
@@ -342,6 +345,8 @@ class ClusterCache:
 
     def _put_node_info(self, name: str, old: NodeInfo | None, new: NodeInfo) -> None:
         self._node_infos[name] = new
+        if old is None or new.gained(old):
+            self._gained.add(name)
         self._move_state(name, old, new)
         self._fleet.replace(old, new)
 
@@ -372,6 +377,7 @@ class ClusterCache:
             self._fleet.fleet(self._request_mix),
             store.classes_version,
             self._changes,
+            self._gains,
             store.extended_resources(),
             store.special_claims,
             self.reservations.by_claim,

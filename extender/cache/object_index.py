@@ -64,7 +64,9 @@ class ObjectIndex:
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
         self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, from a recent read
         self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
-        self.resized_groups: set[GroupKey] = set()  # groups with other members or another minimum, likewise
+        self.resized_groups: set[GroupKey] = (
+            set()
+        )  # groups with other members or another minimum, or whose members may use other nodes
         self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
@@ -299,7 +301,7 @@ class ObjectIndex:
             self.forget_member(before, uid)
         if new is not None and after is not None:
             self.members.setdefault(after, {})[uid] = new
-        if before != after or _minimum(old) != _minimum(new):
+        if before != after or _planned(old) != _planned(new):
             self.resized_groups.update(key for key in (before, after) if key is not None)
 
     def forget_member(self, key: GroupKey, uid: str) -> None:
@@ -373,5 +375,8 @@ def _discard(table: dict[Any, dict[str, Slice]], key: object, name: str) -> None
             del table[key]
 
 
-def _minimum(pod: Pod | None) -> int:
-    return pod.membership.minimum if pod is not None and pod.membership is not None else 0
+def _planned(pod: Pod | None) -> tuple[object, ...]:
+    """What a plan of a gang reads of a member, and what can change."""
+    if pod is None or pod.membership is None:
+        return (0,)
+    return pod.membership.minimum, pod.node_selectors, pod.tolerations

@@ -307,7 +307,7 @@ class FilterService:
         # Bind gets a full budget, even if the namespace has none left: a filter request already accepted the pod.
         budget = CallBudget(seconds, self.limits.steps, self._clock)
         try:
-            status = self._evaluate(requirements, node_info, self.evaluation_context(snapshot, budget))
+            status = self.status_of(requirements, node_info, self.evaluation_context(snapshot, budget))
         finally:
             self.throttle.charge(requirements.namespace, budget, seconds)
         return (
@@ -333,7 +333,8 @@ class FilterService:
         finally:
             self.throttle.charge(namespace, budget, seconds)
 
-    def _evaluate(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
+    def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
+        """The status of one node, from the ranking if there is one. Raises CallBudgetSpent."""
         ranking = self.rankings.peek(requirements)
         return (
             ranking.evaluate(node_info, context)

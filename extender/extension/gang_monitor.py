@@ -1,20 +1,19 @@
-"""Watches gangs between filter requests: the events of their members, the deadlines of their plans, and new room."""
+"""Watches gangs between filter requests: the events of their members, and the deadlines of their plans."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 
 from extender.cache import ClusterCache
 from extender.extension.bound_members import BoundMembers
-from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
-from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod
-from extender.scheduling import gang_minimum, gang_of, is_incomplete, lacks_pod_group
+from extender.model import Code, GroupKey, GroupSource
+from extender.scheduling import gang_minimum, is_incomplete, lacks_pod_group
 
 _MISSING = (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN)  # reasons of gangs whose members or PodGroup do not exist
 
@@ -29,21 +28,16 @@ class GangMonitor:
         self,
         gangs: GangScheduler,
         cache: ClusterCache,
-        planning: GangPlanning,
         bound_members: BoundMembers,
         sink: FilterSink,
         clock: Callable[[], float],
-        retry_seconds: float,
     ) -> None:
-        """`retry_seconds` is the pause before another plan of a gang whose plan ran out of evaluation time."""
         self._gangs = gangs
         self._waiting = gangs.waiting
         self._cache = cache
-        self._planning = planning
         self._bound_members = bound_members
         self._sink = sink
         self._clock = clock
-        self._retry_seconds = retry_seconds
 
     def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Collection[GroupKey]) -> None:
         """`changed` has UIDs of changed pods, by group. The groups `resized` have other members or another minimum."""
@@ -67,36 +61,6 @@ class GangMonitor:
             waiting = self._waiting.get(key)
             if waiting is not None and key not in changed and waiting.reason.code in _MISSING:
                 self._check_complete(key, waiting)
-
-    def find_schedulable(self) -> Iterator[bool]:
-        """Plan the waiting gangs again if nodes changed; at most one plan in each step, the longest waiting first.
-
-        Yields True, as the last value, if a gang fits now. If the evaluation time of a namespace does not suffice to
-        know that, kube-scheduler asks about its gang again later.
-        """
-        for key in self._waiting.without_room(self._cache.snapshot().version):
-            member = next(iter(self._cache.store.members.get(key, {}).values()), None)
-            waiting = self._waiting.get(key)
-            if member is None or member.membership is None:
-                self._waiting.pop(key)
-            elif waiting is not None and self._fits(member, member.membership, waiting):
-                waiting.version, waiting.retry_at = -1, -inf
-                yield True
-                return
-            yield False
-        yield False
-
-    def _fits(self, member: Pod, membership: Membership, waiting: WaitingGang) -> bool:
-        """Whether the gang of this member is known to fit now."""
-        snapshot = self._cache.snapshot()
-        try:
-            if self._planning.fits(gang_of(member, membership, snapshot), member):
-                return True
-            waiting.version = snapshot.version
-        except CallBudgetSpent:
-            self._waiting.ask_again(waiting, self._retry_seconds)
-            self._gangs.rescheduled.set()
-        return False
 
     async def run(self) -> None:
         """End plans and pauses at their deadlines, and read bound members, until cancelled."""

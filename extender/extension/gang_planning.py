@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.extension.gang_state import FormingGang, PlannedGang
+from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang
 from extender.model import CallBudgetSpent, Claim, Code, Pod, Reason
 from extender.scheduling import (
     CollectedDomain,
@@ -24,10 +24,13 @@ from extender.scheduling import (
     disagreement,
     gang_members,
     gang_problem,
+    lacking_members,
     no_room,
     plan_gang,
     plan_sizes,
 )
+
+_KINDS = 4  # of members, whose needs a waiting gang keeps in memory; a gang with more kinds is planned more often
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,43 @@ class GangPlanning:
     def fits(self, gang: Gang, pod: Pod) -> bool:
         """Whether a waiting gang fits now. Raises CallBudgetSpent if that is not known."""
         return isinstance(self.plan(gang, pod, None, (), None), PlannedGang)
+
+    def needs(self, gang: Gang) -> GangNeeds | None:
+        """What a gang without room needs. None if not only room for a member can help it, or if it has many kinds.
+
+        Raises CallBudgetSpent.
+        """
+        members = self._members(gang)
+        if gang.placed or isinstance(members, Reason):  # the nodes of bound members limit the domains
+            return None
+        found = members.requirements.values()
+        if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
+            return None
+        kinds = {(one.key, one.node_selectors): one for one in found}
+        if len(kinds) > _KINDS:
+            return None
+        claims = tuple(claim for one in found for claim in one.pending_claims)
+        return GangNeeds(tuple(kinds.values()), claims, self._lacking(gang, members), self._basis(gang.waiting[0]))
+
+    def _lacking(self, gang: Gang, members: GangMembers) -> int:
+        fewest = members.first(plan_sizes(gang, members)[-1])
+        problem = gang_problem(gang, fewest, self._filter_service.policy, self.usable_nodes(fewest))
+        with self._filter_service.evaluation(gang.key.namespace, for_plan=True) as context:
+            return lacking_members(
+                problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory
+            )
+
+    def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
+        """Whether only nodes changed since `needs` was found. The members did not, or they would be forgotten."""
+        snapshot = self._cache.snapshot()
+        return needs.basis == self._basis(pod) and all(
+            snapshot.claims.get(claim.key) is claim and claim.uid not in snapshot.reservations for claim in needs.claims
+        )
+
+    def _basis(self, pod: Pod) -> Hashable:
+        """What a plan of the pod's gang reads besides nodes, members, claims, and what the group's object says."""
+        service = self._filter_service
+        return self._cache.snapshot().classes_version, service.policy_generation, service.collected, pod.membership
 
     def usable_nodes(self, members: GangMembers) -> dict[str, frozenset[str]]:
         """By UID, the nodes that kube-scheduler may offer a member; members that may use all nodes are left out."""

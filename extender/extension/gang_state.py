@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from extender.model import GroupKey, ObjectKey, Reason
+from extender.model import Claim, GroupKey, ObjectKey, Reason
 from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 
 _MEMBER_SECONDS = 0.05  # for each member
@@ -141,6 +141,16 @@ class FormingGang:
         return min(self.deadline, self.progress_at + patience + _MEMBER_SECONDS * len(self.planned.members))
 
 
+@dataclass(frozen=True, slots=True)
+class GangNeeds:
+    """What the members of a gang without room need. A node on which none of them fits alone makes no room for it."""
+
+    members: tuple[PodRequirements, ...]  # one of each kind
+    claims: tuple[Claim, ...]  # of all members; none was allocated or promised
+    lacking: int  # members for which the nodes together lack room, at least
+    basis: Hashable  # what else a plan reads, see GangPlanning
+
+
 @dataclass(slots=True, eq=False)
 class WaitingGang:
     """A gang without a plan, and the reason that its members get meanwhile."""
@@ -151,6 +161,7 @@ class WaitingGang:
     retry_at: float = -inf  # no filter request plans the gang before this time
     wakes: bool = True  # whether a plan may succeed after `retry_at` although Berth sees no change
     asked_early: bool = False  # whether kube-scheduler asked about a member before `retry_at`
+    needs: GangNeeds | None = None  # as of `version`; None: any changed node may make room
     rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected
 
     def note(self, uid: str) -> None:

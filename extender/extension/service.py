@@ -20,6 +20,7 @@ from extender.extension.call_metrics import CallDurations
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_barrier import GangBarrier
+from extender.extension.gang_hints import GangHints
 from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
@@ -88,7 +89,8 @@ class Service:
         self.gangs = GangScheduler(
             self.cache, self.filter_service, planning, bound, sink, clock, progress.notify, self._is_served
         )
-        self.gang_monitor = GangMonitor(self.gangs, self.cache, planning, bound, sink, clock, limits.retry_seconds)
+        self.gang_monitor = GangMonitor(self.gangs, self.cache, bound, sink, clock)
+        self.gang_hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
         self.binder = Binder(
             self.cache,
             self.filter_service,
@@ -173,7 +175,7 @@ class Service:
 
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
-        for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_monitor.find_schedulable):
+        for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
             for fits in search():
                 yield fits
                 if fits:

@@ -107,6 +107,8 @@ class WaitingGangs:
         Returns whether it pauses.
         """
         gang = self._gangs.get(key)
+        if gang is not None:
+            gang.needs = None
         if gang is None or gang.retry_at <= self._clock():
             return False
         gang.retry_at = min(gang.retry_at, self._clock() + _CHANGED_SECONDS)

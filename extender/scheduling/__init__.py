@@ -26,7 +26,7 @@ from extender.scheduling.gang import (
 )
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
-from extender.scheduling.gang_planner import plan_gang
+from extender.scheduling.gang_planner import lacking_members, plan_gang
 from extender.scheduling.gang_problem import (
     MOST_TOGETHER,
     GangMembers,
@@ -40,7 +40,7 @@ from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.gang_units import equal_units
 from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.node_room import NodeRooms
+from extender.scheduling.node_room import NodeRooms, most_units
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -109,11 +109,13 @@ __all__ = [
     "held_results",
     "ignores_identity",
     "is_incomplete",
+    "lacking_members",
     "lacks_pod_group",
     "leftover_claim",
     "may_terminate",
     "members_with_claims",
     "minimum_of",
+    "most_units",
     "natural",
     "no_room",
     "own_devices",

@@ -54,6 +54,21 @@ def plan_gang(
     return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
 
 
+def lacking_members(
+    problem: GangProblem, snapshot: Snapshot, context: EvaluationContext, rankings: RankingCache, memory: GangMemory
+) -> int:
+    """For how many members all nodes together lack room, at least; 1 if only a plan can tell.
+
+    The bounds of the nodes are added up, so this is 1 also if only the domains of the gang lack room. It tells nothing
+    of members that differ, share a claim, or are limited to one node. Raises CallBudgetSpent.
+    """
+    classes = unit_classes(problem.members)
+    if len(classes) != 1 or len(classes[0].steps) != 1 or classes[0].admissible is None:
+        return 1
+    rooms = NodeRooms(classes[0], snapshot, context, rankings, memory)
+    return max(len(rooms.units) - sum(rooms.most.values()), 1)
+
+
 class _Planner:
     def __init__(
         self,

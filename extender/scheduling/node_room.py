@@ -173,7 +173,7 @@ class NodeRooms:
         if len(steps) == 1 and (plain := self._plain(node_info, steps[0])) is not None:
             free = plain.match & ~node_info.busy
             return _Bound(free.bit_count() // plain.each, plain.each, free, self._simple(node_info))
-        most = min(_most(node_info, step, self._context) for step in steps)
+        most = min(most_units(node_info, step, self._context) for step in steps)
         return _Bound(most, simple=self._simple(node_info))
 
     def _simple(self, node_info: NodeInfo) -> int:
@@ -367,8 +367,11 @@ def _plain(node_info: NodeInfo, requirements: PodRequirements, context: Evaluati
     return _Plain(found.free, found.request.count) if found is not None else None
 
 
-def _most(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
-    """An upper bound, from the free devices that match each request."""
+def most_units(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
+    """An upper bound of the pods with these requirements that fit on a node, from the devices that match each request.
+
+    `requirements` are those on this node. Raises CallBudgetSpent.
+    """
     problem = problem_for(node_info, requirements, context)
     found, everything, least = UNLIMITED_ROOM, 0, 0
     try:

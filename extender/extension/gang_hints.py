@@ -1,0 +1,108 @@
+"""Finds waiting gangs that fit after nodes changed, as QueueingHints do for pods.
+
+A plan reads the whole fleet. So a gang is planned only if members of it fit on nodes that may have gained room since
+its last plan, as many as lacked room then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from extender.allocation import NodeInfo
+from extender.cache import ClusterCache
+from extender.extension.filter_service import FilterService
+from extender.extension.gang_planning import GangPlanning
+from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.gang_state import PlannedGang, WaitingGang
+from extender.model import CallBudgetSpent, Code, GroupKey, Pod
+from extender.scheduling import Placement, PodRequirements, gang_of, most_units
+
+_PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
+
+
+class GangHints:
+    """Searches the changed nodes for each waiting gang, and plans the gang if they may have made room for it."""
+
+    def __init__(
+        self, gangs: GangScheduler, cache: ClusterCache, planning: GangPlanning, filter_service: FilterService
+    ) -> None:
+        self._rescheduled = gangs.rescheduled
+        self._waiting = gangs.waiting
+        self._cache = cache
+        self._planning = planning
+        self._filter_service = filter_service
+
+    def find_schedulable(self) -> Iterator[bool]:
+        """Search in steps of at most one evaluation or one plan, the namespaces in turn, the longest waiting first.
+
+        Yields True, as the last value, if a gang fits now. If the evaluation time of a namespace does not suffice to
+        know that, kube-scheduler asks about its gang again later.
+        """
+        for key in self._waiting.without_room(self._cache.snapshot().version):
+            member = next(iter(self._cache.store.members.get(key, {}).values()), None)
+            waiting = self._waiting.get(key)
+            if member is None or member.membership is None:
+                self._waiting.pop(key)
+            elif waiting is not None:
+                for fits in self._search(key, member, waiting):
+                    yield fits
+                    if fits:
+                        return
+            yield False
+        yield False
+
+    def _search(self, key: GroupKey, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
+        """Whether the gang of this member is known to fit now, after each step."""
+        version = self._cache.snapshot().version
+        try:
+            for may_fit in self._makes_room(member, waiting):
+                if may_fit:
+                    yield self._waiting.get(key) is waiting and self._fits(member, waiting)
+                    return
+                yield False
+            waiting.version = version
+        except CallBudgetSpent:
+            self._waiting.ask_again(waiting, self._filter_service.limits.retry_seconds)
+            self._rescheduled.set()
+
+    def _makes_room(self, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
+        """Whether a changed node may make room for the gang, after each step. Raises CallBudgetSpent."""
+        snapshot, needs = self._cache.snapshot(), waiting.needs
+        gained = snapshot.gained_since(waiting.version)
+        if needs is None or gained is None or not self._planning.still_needs(member, needs):
+            yield True
+            return
+        # Nodes that change meanwhile are for the next search.
+        found = [node_info for name in gained if (node_info := snapshot.node_infos.get(name)) is not None]
+        lacking = needs.lacking
+        for node_info in found:
+            for requirements in needs.members:
+                lacking -= self._room(node_info, requirements)
+                yield lacking <= 0
+        if waiting.needs is needs:  # the members did not change meanwhile
+            waiting.needs = replace(needs, lacking=lacking)
+
+    def _room(self, node_info: NodeInfo, requirements: PodRequirements) -> int:
+        """For how many members a node has room, at most. Raises CallBudgetSpent."""
+        node = node_info.node
+        if not all(pin.matches(node.name, node.labels) for pin in requirements.node_selectors):
+            return 0
+        with self._filter_service.evaluation(requirements.namespace) as context:
+            if not isinstance(self._filter_service.status_of(requirements, node_info, context), Placement):
+                return 0
+            return max(most_units(node_info, requirements.for_node(node), context), 1)
+
+    def _fits(self, member: Pod, waiting: WaitingGang) -> bool:
+        """Plan the gang. Raises CallBudgetSpent."""
+        snapshot, membership = self._cache.snapshot(), member.membership
+        assert membership is not None, "the pod is a member of the group"
+        gang = gang_of(member, membership, snapshot)
+        found = self._planning.plan(gang, member, None, (), None)
+        if isinstance(found, PlannedGang):
+            waiting.version, waiting.retry_at = -1, -inf
+            return True
+        waiting.version = snapshot.version
+        waiting.needs = self._planning.needs(gang) if found.code in _PROVEN else None
+        return False
