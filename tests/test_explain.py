@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from extender.cli.cluster_dump import take_dump
 from extender.cli.main import commands
+from extender.manifests import hypothetical
 from extender.model import WireError
-from extender.wire import hypothetical
 from tests.eventually import eventually
 from tests.explain_worlds import recorded, run_pod, why
 from tests.running_berth import berthing, claim, pod

@@ -82,7 +82,7 @@ class NodeInfo:
         is_same = (
             self.node == before.node
             and self.inventory is before.inventory
-            and self.state.hardware_class is before.state.hardware_class
+            and self.state.hardware_signature is before.state.hardware_signature
             and (self.agent_is_fresh, self.overuse) == (before.agent_is_fresh, before.overuse)
         )
         if not is_same or before.drift & ~(self.drift | self.busy):

@@ -62,10 +62,10 @@ def lacking_members(
     The bounds of the nodes are added up, so this is 1 also if only the domains of the gang lack room. It tells nothing
     of members that differ, share a claim, or are limited to one node. Raises CallBudgetSpent.
     """
-    classes = unit_classes(problem.members)
-    if len(classes) != 1 or len(classes[0].steps) != 1 or classes[0].admissible is None:
+    found = equal_units(problem.members)
+    if len(found) != 1 or len(found[0].steps) != 1 or found[0].admissible is None:
         return 1
-    rooms = NodeRooms(classes[0], snapshot, context, rankings, memory)
+    rooms = NodeRooms(found[0], snapshot, context, rankings, memory)
     return max(len(rooms.units) - sum(rooms.most.values()), 1)
 
 
