@@ -50,7 +50,7 @@ def test_a_text_at_the_limit_is_whole() -> None:
 
 @pytest.mark.parametrize("code", Code)
 def test_every_reason_is_short(code: Code) -> None:
-    assert len(str(Reason(code, (HUGE, HUGE))).encode()) <= REASON_BYTES
+    assert len(str(Reason(code, (HUGE, HUGE, HUGE))).encode()) <= REASON_BYTES
 
 
 def test_errors_quote_only_the_wrong_value() -> None:
