@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+import pytest
+
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
 from extender.extension.shared_claims import SharedClaims
@@ -218,8 +220,11 @@ async def test_a_claim_is_reserved_for_no_more_pods_than_it_can_be() -> None:
 class _Writes(Writer):
     """Stores reservations in memory, one write after the other, once `go` is set."""
 
-    def __init__(self) -> None:
-        self.go, self.batches = asyncio.Event(), list[set[str]]()
+    def __init__(self, stored: Claim) -> None:
+        self.go, self.batches, self.stored = asyncio.Event(), list[set[str]](), stored
+
+    async def read_claim(self, _: ObjectKey) -> Claim:
+        return self.stored
 
     async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
         self.batches.append({one.uid for one in consumers})
@@ -233,14 +238,14 @@ async def _once(claim: Claim, write: Callable[[Claim], Awaitable[Claim]], _: obj
 
 async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation() -> None:
     """The claim was allocated on another node meanwhile: the bind of q is about to fail, and must not reserve it."""
-    writes = _Writes()
-    shared = SharedClaims(writes, _once)
     now, before = (
         Claim(
             ObjectKey("default", "c"), "c", "1", allocation=Allocation((Result("gpu", DeviceId("d", node, "gpu-0")),))
         )
         for node in ("n1", "n2")
     )
+    writes = _Writes(now)
+    shared = SharedClaims(writes, _once)
     binds = {
         uid: asyncio.create_task(shared.add_consumer(known, Consumer(uid, uid)))
         for uid, known in (("first", now), ("p", now), ("q", before), ("r", now))
@@ -286,3 +291,45 @@ async def test_a_reservation_that_an_undo_removed_is_written_again() -> None:
     await asyncio.gather(first, second)
     assert writes.written == ["q", "p"]
     assert {one.uid for one in writes.stored.reserved_for} == {"p", "q"}
+
+
+class _Refusing(_OldReply):
+    """The first write is refused."""
+
+    async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+        if not self.go.is_set():
+            self.go.set()
+            raise BindError("no")
+        return await super().add_consumers(claim, consumers)
+
+
+async def test_a_failed_bind_leaves_no_state_of_the_claim() -> None:
+    """The error of a bind keeps its frames alive. Found by fresh eyes: a gang whose bind failed once never ran."""
+    claims = [
+        Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation((Result("gpu", DeviceId("d", "n", name)),)))
+        for name in ("gpu-0", "gpu-1")
+    ]
+    writes = _Refusing(claims[1])
+    shared = SharedClaims(writes, _once)
+    with pytest.raises(BindError, match="no") as kept:
+        await shared.add_consumer(claims[0], Consumer("p", "p"))
+    await shared.add_consumer(claims[1], Consumer("p", "p"))
+    assert writes.written == ["p"]
+    assert kept.tb is not None
+
+
+async def test_a_bind_that_knows_a_newer_allocation_than_the_bind_before_it_reads_the_claim() -> None:
+    """The first bind fails late, and another process has moved the claim meanwhile."""
+    old, new = (
+        Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation((Result("gpu", DeviceId("d", "n", name)),)))
+        for name in ("gpu-0", "gpu-1")
+    )
+    writes = _Writes(new)
+    shared = SharedClaims(writes, _once)
+    first = asyncio.create_task(shared.add_consumer(old, Consumer("p", "p")))
+    await eventually(lambda: writes.batches)
+    second = asyncio.create_task(shared.add_consumer(new, Consumer("q", "q")))
+    await asyncio.sleep(0)
+    writes.go.set()
+    await asyncio.gather(first, second)
+    assert writes.batches == [{"p"}, {"q"}]

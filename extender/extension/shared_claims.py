@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
 
 from extender.cluster import Writer
 from extender.extension.binding_cycle import unchanged
@@ -15,7 +14,7 @@ from extender.model import MAX_CONSUMERS, Claim, Consumer
 Retried = Callable[[Claim, Callable[[Claim], Awaitable[Claim]], Callable[[Claim, Claim], Claim]], Awaitable[Claim]]
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True)
 class _Shared:
     """The state that binds of one claim share: `known` is the claim as last stored.
 
@@ -37,7 +36,7 @@ class SharedClaims:
     def __init__(self, writer: Writer, retried: Retried) -> None:
         self._writer = writer
         self._retried = retried
-        self._shared: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
+        self._shared: dict[str, _Shared] = {}  # by UID of the claim, while a bind waits
 
     async def add_consumer(self, claim: Claim, consumer: Consumer) -> None:
         """Add a consumer to a claim. Raises BerthError, for instance if its allocation has changed."""
@@ -46,13 +45,18 @@ class SharedClaims:
         try:
             async with shared.lock:
                 if consumer.uid in shared.waiting:  # no other bind has written it
-                    await self._write(shared, unchanged(claim, shared.known), consumer)
+                    await self._write(shared, claim, consumer)
         finally:
             shared.waiting.pop(consumer.uid, None)
+            if not shared.waiting and self._shared.get(claim.uid) is shared:
+                del self._shared[claim.uid]
 
-    async def _write(self, shared: _Shared, known: Claim, first: Consumer) -> None:
-        if known.is_reserved_for(first.uid):  # by an earlier bind, whose undo may have removed it
-            known = unchanged(known, await self._writer.read_claim(known.key))
+    async def _write(self, shared: _Shared, claim: Claim, first: Consumer) -> None:
+        known = shared.known
+        if known.allocation != claim.allocation or known.is_reserved_for(first.uid):
+            # An undo may have ended the allocation that the other binds know, or removed an earlier reservation.
+            known = await self._writer.read_claim(claim.key)
+        known = unchanged(claim, known)
         room = max(MAX_CONSUMERS - len(known.reserved_for), 1)
         # A bind that knows another allocation chose its node for that: it fails in its own turn.
         others = [one for claim, one in shared.waiting.values() if claim.allocation == known.allocation]
