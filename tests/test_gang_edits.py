@@ -9,6 +9,7 @@ import pytest
 from benchmarks.fleet import Fleet
 from extender.extension.bind_slots import SlotLimits
 from extender.model import Code, GroupKey
+from extender.scheduling import MOST_TOGETHER
 from tests.bind_slots_world import gang_member, watched_gangs
 from tests.test_bind_slots import Requeues
 
@@ -60,7 +61,13 @@ def incomplete_for_a_moment(gang: Edited) -> None:
     gang.give_minimum(SIZE)
 
 
-@pytest.mark.parametrize("edit", [other_minimum, Edited.without_one, incomplete_for_a_moment])
+def too_large_for_a_moment(gang: Edited) -> None:
+    gang.give_minimum(MOST_TOGETHER + 1)
+    gang.ask()
+    gang.give_minimum(SIZE)
+
+
+@pytest.mark.parametrize("edit", [other_minimum, Edited.without_one, incomplete_for_a_moment, too_large_for_a_moment])
 def test_an_edit_loop_gets_one_plan_in_a_second(edit: Callable[[Edited], None]) -> None:
     gang = Edited()
     for tenth in range(50):

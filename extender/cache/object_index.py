@@ -64,9 +64,8 @@ class ObjectIndex:
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
         self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, from a recent read
         self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
-        self.resized_groups: set[GroupKey] = (
-            set()
-        )  # groups with other members or another minimum, or whose members may use other nodes
+        # Groups with other members or another minimum, or whose members may use other nodes or have other annotations.
+        self.resized_groups: set[GroupKey] = set()
         self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
@@ -378,5 +377,5 @@ def _discard(table: dict[Any, dict[str, Slice]], key: object, name: str) -> None
 def _planned(pod: Pod | None) -> tuple[object, ...]:
     """What a plan of a gang reads of a member, and what can change."""
     if pod is None or pod.membership is None:
-        return (0,)
-    return pod.membership.minimum, pod.node_selectors, pod.tolerations
+        return (None,)
+    return pod.membership, pod.node_selectors, pod.tolerations

@@ -12,10 +12,9 @@ from extender.extension.bound_members import BoundMembers
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
+from extender.extension.waiting_gangs import MISSING
 from extender.model import Code, GroupKey, GroupSource
 from extender.scheduling import gang_minimum, is_incomplete, lacks_pod_group
-
-_MISSING = (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN)  # reasons of gangs whose members or PodGroup do not exist
 
 
 class GangMonitor:
@@ -40,7 +39,7 @@ class GangMonitor:
         self._clock = clock
 
     def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Collection[GroupKey]) -> None:
-        """`changed` has UIDs of changed pods, by group. The groups `resized` have other members or another minimum."""
+        """`changed` has UIDs of changed pods, by group. See `resized_groups` of the cache's store."""
         for key in resized:
             self._bound_members.forget(key)
         for key, uids in changed.items():
@@ -49,7 +48,7 @@ class GangMonitor:
                 self._check_rest(forming, uids)
             elif forming is not None:
                 self._check_members(forming, uids)
-            if waiting is not None and waiting.reason.code in _MISSING:
+            if waiting is not None and waiting.reason.code in MISSING:
                 self._check_complete(key, waiting)
         for key in resized:
             self._check_minimum(key)
@@ -57,9 +56,12 @@ class GangMonitor:
                 self._gangs.collecting.group_changed(key)
             if key not in self._cache.store.members:
                 self._waiting.pop(key)  # all members are bound or gone
-            self._waiting.changed(key)
             waiting = self._waiting.get(key)
-            if waiting is not None and key not in changed and waiting.reason.code in _MISSING:
+            if waiting is None:
+                continue
+            self._waiting.changed(key)
+            self._gangs.rescheduled.set()
+            if key not in changed and waiting.reason.code in MISSING:
                 self._check_complete(key, waiting)
 
     async def run(self) -> None:

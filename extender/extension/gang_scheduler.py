@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from math import inf
 
 from extender.cache import ClusterCache
@@ -96,7 +95,7 @@ class GangScheduler:
 
     def _filter(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult | None:
         if membership.problem:
-            return self._rejected(pod, names, Reason(Code.INVALID, (membership.problem,)))
+            return self._invalid(membership.key, pod, names, Reason(Code.INVALID, (membership.problem,)))
         key = membership.key
         self.plans.expire()
         forming = self.forming.get(key)
@@ -104,8 +103,8 @@ class GangScheduler:
             return self._follow(forming, pod, membership, names)
         problem = self._checks.problem(pod, membership)
         if problem is not None:
-            reject = self._rejected if problem.code in INVALID else partial(self._wait, key)
-            return reject(pod, names, problem)
+            reject = self._invalid if problem.code in INVALID else self._wait
+            return reject(key, pod, names, problem)
         missing = self._missing(membership)
         if missing <= 0:
             return None
@@ -303,6 +302,11 @@ class GangScheduler:
             gang = gang_of(pod, pod.membership, self._cache.snapshot())
             for claim in self._planning.unused_allocations(gang):
                 self._sink.unsuitable(claim)
+        return self._rejected(pod, names, reason)
+
+    def _invalid(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
+        if key.name:  # '': the pod has an annotation about a group and names none
+            self.waiting.rejected(key, pod.uid, reason)
         return self._rejected(pod, names, reason)
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:

@@ -160,7 +160,7 @@ class WaitingGang:
     version: int = -1  # of the snapshot without room for the gang; -1 if the gang waits for something else
     retry_at: float = -inf  # no filter request plans the gang before this time
     wakes: bool = True  # whether a plan may succeed after `retry_at` although Berth sees no change
-    asked_early: bool = False  # whether kube-scheduler asked about a member before `retry_at`
+    asked_early: bool = False  # whether kube-scheduler asked about a member before `retry_at`, or the gang changed
     needs: GangNeeds | None = None  # as of `version`; None: any changed node may make room
     rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected
 

@@ -9,6 +9,7 @@ from math import inf
 from extender.extension.gang_state import WaitingGang
 from extender.model import Code, FairCache, GroupKey, Reason
 
+MISSING = (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN)  # reasons of gangs whose members or PodGroup do not exist
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan failed is planned again
 _CHANGED_SECONDS = 1.0  # until a gang with other members is planned again: a tenant may edit them many times a second
 
@@ -82,13 +83,21 @@ class WaitingGangs:
         is_new = gang is None or gang.reason != reason
         if gang is None or is_new:
             since = gang.complete_since if gang is not None else inf
-            if reason.code not in (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN):
+            if reason.code not in MISSING:
                 since = min(since, self._clock())
             pause = gang.retry_at if gang is not None else -inf  # it goes on when members are missing meanwhile
             gang = WaitingGang(reason, since, retry_at=pause)
             self._gangs.put(key.namespace, key, gang)
         gang.note(uid)
         return is_new
+
+    def rejected(self, key: GroupKey, uid: str, reason: Reason) -> None:
+        """Only an edit lets this member run. A gang that waits already keeps its reason, which an edit ends as well."""
+        gang = self._gangs.get(key)
+        if gang is None:
+            gang = WaitingGang(reason)
+            self._gangs.put(key.namespace, key, gang)
+        gang.note(uid)
 
     def pause(self, key: GroupKey, reason: Reason, version: int = -1, uid: str = "", *, wakes: bool = True) -> None:
         """A plan failed: its members get this reason for a while, the longer, the more plans failed in a row.
@@ -104,16 +113,17 @@ class WaitingGangs:
     def changed(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.
 
-        Returns whether it pauses.
+        `requeue_due` is True then, or at once if no pause is left, unless members were missing. Returns whether the
+        gang pauses.
         """
-        gang = self._gangs.get(key)
-        if gang is not None:
-            gang.needs = None
-        if gang is None or gang.retry_at <= self._clock():
+        gang, now = self._gangs.get(key), self._clock()
+        if gang is None:
             return False
-        gang.retry_at = min(gang.retry_at, self._clock() + _CHANGED_SECONDS)
+        gang.needs = None
+        gang.retry_at = min(gang.retry_at, now + _CHANGED_SECONDS)
         gang.wakes = True
-        return True
+        gang.asked_early |= gang.reason.code not in MISSING
+        return gang.retry_at > now
 
     def changed_while_planned(self, key: GroupKey) -> None:
         """The plan of the gang ended because the gang changed. It pauses as any gang that changes."""
