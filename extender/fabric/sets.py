@@ -33,9 +33,9 @@ class Quality(NamedTuple):
 class Measures:
     """Measures of sets of GPUs, with their caches.
 
-    All entries together take at most 52 MiB: 16 MiB of ranked sets, 11 MiB of graphs, and 25 MiB of other results.
-    An entry keeps its graph alive, so equal graphs share one object here, and one graph beyond `graphs` empties all
-    caches. Otherwise an agent with ever new slices could fill every entry with its own graph.
+    With graphs of up to 16 GPUs, all entries take at most 52 MiB: 16 MiB of ranked sets, 11 MiB of graphs, 25 MiB of
+    other results. An entry keeps its graph alive, so equal graphs share one object here, and one graph beyond `graphs`
+    empties all caches. Otherwise an agent with ever new slices could fill every entry with its own graph.
     """
 
     def __init__(
