@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from itertools import combinations
 
@@ -9,11 +10,11 @@ import pytest
 
 from extender.allocation import FleetBaseline
 from extender.cache import ClusterCache
-from extender.fabric import bandwidth, best_gbps, choose_fabric, gpu_uuid, live_fabric, ranked
+from extender.fabric import bandwidth, best_gbps, choose_fabric, gpu_uuid, live_fabric, ranked, ring
 from extender.fabric.agent_slices import read_fabric
 from extender.fabric.ring import MAX_MESH
 from extender.fabric.sets import Graphs
-from extender.model import Fabric, Source
+from extender.model import Fabric, Graph, Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.machines import gpu_uuid as made_up_uuid
@@ -72,6 +73,14 @@ def circle(gpus: int) -> Links:
     return {(min(a, b), max(a, b)): 1 for a, b in ((i, (i + 1) % gpus) for i in range(gpus))}
 
 
+def two_meshes() -> Links:
+    """The links of two DGX-1, the most expensive ones that Berth believes."""
+    mesh = {
+        (a, b): n for a, row in enumerate(live("dgx1-v100")[0].graph.links) for b, n in enumerate(row) if a < b and n
+    }
+    return mesh | {(a + 8, b + 8): n for (a, b), n in mesh.items()}
+
+
 @pytest.mark.parametrize(
     ("gpus", "links", "word"),
     [
@@ -102,11 +111,7 @@ def test_a_switch_joins_more_gpus_than_a_mesh() -> None:
 
 
 def test_sixteen_gpus_in_two_meshes_are_believed() -> None:
-    mesh = {
-        (a, b): n for a, row in enumerate(live("dgx1-v100")[0].graph.links) for b, n in enumerate(row) if a < b and n
-    }
-    links = mesh | {(a + 8, b + 8): n for (a, b), n in mesh.items()}
-    found, problems = read_fabric(DECODER.decode(said(16, links=links, nvlinkVersion=2)).devices)
+    found, problems = read_fabric(DECODER.decode(said(16, links=two_meshes(), nvlinkVersion=2)).devices)
     assert found is not None
     assert not problems
     best = [round(best_gbps(found.graph, (1 << 16) - 1, count)) for count in range(2, 10)]
@@ -251,3 +256,36 @@ def test_a_new_graph_with_the_same_best_rings_leaves_the_baseline_as_it_is() -> 
     assert fabric is not None
     assert fabric.graph.numa == (7,) * 4
     assert baseline(cache) is before
+
+
+def test_another_numa_node_or_distance_causes_no_new_search_for_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = cache_of(n1="dgx1-v100", n2="t4-4")
+    links, searches = two_meshes(), list[object]()
+    all_cycles = ring._all_cycles  # noqa: SLF001 - the search whose runs are counted
+
+    def counted(left: list[list[int]], steps: ring._Steps) -> list[tuple[int, ...]]:
+        searches.append(left)
+        return all_cycles(left, steps)
+
+    monkeypatch.setattr(ring, "_all_cycles", counted)
+    put(cache, said(16, links=links, nvlinkVersion=2))
+    before = baseline(cache)
+    assert searches
+    searches.clear()
+    for number in range(1, 6):
+        put(cache, said(16, links=links, nvlinkVersion=2, numaNode=number, distances="5" * number))
+        assert baseline(cache) is before
+    fabric = cache.snapshot().node_infos["n1"].fabric
+    assert fabric is not None
+    assert fabric.graph.numa == (5,) * 16
+    assert not searches
+
+
+def test_ever_new_slices_of_an_agent_keep_no_more_graphs_than_the_tables_hold() -> None:
+    """The table of interned graphs holds 1,024, and the caches of GPU sets as many."""
+    cache = cache_of(n1="hgx-h100-8", n2="t4-4")
+    for number in range(3000):
+        put(cache, said(2, links={(0, 1): 2}, linkMBps=20_000 + number, numaNode=number % 1024))
+        baseline(cache)
+    gc.collect()
+    assert sum(type(kept) is Graph for kept in gc.get_objects()) <= 2 * 1024 + 512, "512 for the tables of products"

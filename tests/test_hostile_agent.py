@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from extender.allocation import Features, NodeInfo
 from extender.cache import ClusterCache
 from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.fabric import fabric_of
+from extender.fabric import bandwidth, fabric_of
 from extender.fabric.agent_slices import read_fabric
 from extender.fabric.bounds import BOUNDS, MAX_LINKS, MAX_PROBLEMS
-from extender.fabric.ring import ring_gbps
 from extender.model import Node, Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -72,7 +71,7 @@ def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str)
     assert len(problems[0]) < 200
     assert found is not None
     assert honest is not None
-    assert all(ring_gbps(found.graph, mask) <= ring_gbps(honest.graph, mask) for mask in (3, 15, 255))
+    assert all(bandwidth(found.graph, mask) <= bandwidth(honest.graph, mask) for mask in (3, 15, 255))
 
 
 values = st.one_of(

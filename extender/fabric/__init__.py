@@ -5,8 +5,7 @@ The package contains graphs, ring bandwidth, ranking of sets and sources of topo
 
 from extender.fabric.agent_slices import DRIVER, Reading, attributes_of, fabric_of
 from extender.fabric.products import pcie_generation
-from extender.fabric.ring import is_joined
-from extender.fabric.sets import Graphs, bandwidth, best_gbps, largest_joined, links_inside, quality, ranked
+from extender.fabric.sets import Graphs, bandwidth, best_gbps, is_joined, largest_joined, links_inside, quality, ranked
 from extender.fabric.sources import agent_slice, choose_fabric, gpu_uuid, live_fabric
 
 __all__ = [

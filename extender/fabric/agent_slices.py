@@ -106,7 +106,7 @@ def read_fabric(devices: Sequence[Device]) -> tuple[Fabric | None, tuple[str, ..
     if any(fact.says("stale", value=True) for fact in stats):
         return None, ()
     graph = _graph(stats)
-    if problem := mesh_problem(graph):
+    if problem := mesh_problem(graph.links):
         problems.insert(0, problem)
         graph = replace(graph, links=((0,) * count,) * count)
     fabric = Fabric(

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import combinations
+from typing import TypeAlias
 
-from extender.model import Graph, members
+from extender.model import Interconnect, members
 
 MAX_MESH = 8  # GPUs that NVLinks join without a switch; no machine joins more
 GRAPH_STEPS = 10_000  # limit of the search for the rings of all sets of a graph; a DGX-1 needs 4,165
-_CHECKED = 1024  # graphs in the cache of mesh_problem; a fleet has dozens
+_CHECKED = 1024  # tables of links in the cache of mesh_problem, at most 3 KiB each; a fleet has dozens
+
+
+Links: TypeAlias = tuple[tuple[int, ...], ...]  # working NVLinks from each GPU to each other
 
 
 class _Steps:
@@ -27,7 +31,7 @@ class _Steps:
         self.left = left
 
 
-def ring_gbps(graph: Graph, mask: int) -> float:
+def ring_gbps(graph: Interconnect, mask: int) -> float:
     """Predicted bandwidth of an all-reduce over the set, per GPU, in GB/s; 0 for fewer than two GPUs."""
     chosen = members(mask)
     if len(chosen) < 2:  # noqa: PLR2004 - a ring needs two
@@ -36,22 +40,22 @@ def ring_gbps(graph: Graph, mask: int) -> float:
     return max(fastest, graph.pcie_gbps)
 
 
-def is_joined(graph: Graph, mask: int) -> bool:
+def is_joined(graph: Interconnect, mask: int) -> bool:
     """Whether the set has a ring over NVLink alone. False for fewer than two GPUs."""
     chosen = members(mask)
     return len(chosen) > 1 and _nvlink_gbps(graph, chosen) > 0
 
 
-def _nvlink_gbps(graph: Graph, chosen: list[int]) -> float:
+def _nvlink_gbps(graph: Interconnect, chosen: list[int]) -> float:
     switched = min(graph.switch_links[i] for i in chosen)
     if switched:
         return switched * graph.link_gbps
     if len(chosen) == 2:  # noqa: PLR2004 - a pair
         return graph.links[chosen[0]][chosen[1]] * graph.link_gbps
-    return _half_cycles(graph, chosen, _Steps(GRAPH_STEPS)) * graph.link_gbps
+    return _half_cycles(graph.links, chosen, _Steps(GRAPH_STEPS)) * graph.link_gbps
 
 
-def count_links_inside(graph: Graph, mask: int) -> int:
+def count_links_inside(graph: Interconnect, mask: int) -> int:
     """NVLinks between members of the set; links into a switch count once per member."""
     chosen = members(mask)
     if len(chosen) < 2:  # noqa: PLR2004 - one GPU has no peer
@@ -61,40 +65,40 @@ def count_links_inside(graph: Graph, mask: int) -> int:
 
 
 @lru_cache(_CHECKED)
-def mesh_problem(graph: Graph) -> str:
+def mesh_problem(links: Links) -> str:
     """Why the rings of the direct links cannot be computed; '' if they can. The cost is at most GRAPH_STEPS."""
     steps = _Steps(GRAPH_STEPS)
-    for mask in meshes(graph, (1 << graph.size) - 1):
+    for mask in meshes(links, (1 << len(links)) - 1):
         mesh = members(mask)
         if len(mesh) > MAX_MESH:
             return f"NVLinks join {len(mesh)} GPUs without a switch, where no machine joins more than {MAX_MESH}"
         for size in range(3, len(mesh) + 1):
             for chosen in combinations(mesh, size):
-                _half_cycles(graph, list(chosen), steps)
+                _half_cycles(links, list(chosen), steps)
                 if steps.left <= 0:
                     return f"the NVLinks of {len(mesh)} GPUs allow too many rings"
     return ""
 
 
-def meshes(graph: Graph, free: int) -> list[int]:
+def meshes(links: Links, free: int) -> list[int]:
     """Masks of the GPUs out of `free` that direct links join, through GPUs out of `free`."""
     found = []
     while free:
         mesh, ahead = 0, free & -free
         while ahead:
             mesh |= ahead
-            near = {j for i in members(ahead) for j, count in enumerate(graph.links[i]) if count}
+            near = {j for i in members(ahead) for j, count in enumerate(links[i]) if count}
             ahead = sum(1 << j for j in near) & free & ~mesh
         free &= ~mesh
         found.append(mesh)
     return found
 
 
-def _half_cycles(graph: Graph, chosen: list[int], steps: _Steps) -> int:
+def _half_cycles(links: Links, chosen: list[int], steps: _Steps) -> int:
     """How many cycles fit if each takes half a link. Four GPUs with one link per pair have three such cycles."""
     if len(chosen) > MAX_MESH:
         return 0
-    left = [[2 * graph.links[a][b] for b in chosen] for a in chosen]
+    left = [[2 * links[a][b] for b in chosen] for a in chosen]
     bound = min(sum(row) // 2 for row in left)
     if bound == 0:
         return 0

@@ -10,12 +10,13 @@ from typing import NamedTuple
 from cachetools import LRUCache
 
 from extender.fabric import ring
-from extender.model import Graph, members
+from extender.model import Graph, Interconnect, members
 
 _EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and all choices on 8 GPUs are below
-_REMEMBERED = 65_536  # (graph, mask) pairs in each cache, about 150 bytes each; an 8-GPU graph has 255
+_REMEMBERED = 32_768  # (graph, mask) pairs in each cache; an 8-GPU graph has 255
 _BEST = 4096  # (graph, mask, count) keys in the cache of best_gbps
-_RANKED_BYTES = 16 << 20  # estimated size of all ranked sets; those of an 8-GPU graph take half a MiB
+_RANKED_BYTES = 16 << 20  # estimated size of all ranked sets without graphs; those of an 8-GPU graph take half a MiB
+_GRAPHS = 1024  # graphs in all caches; one of 16 GPUs takes 7 KiB, or 4 KiB without places
 
 
 class Quality(NamedTuple):
@@ -30,15 +31,90 @@ class Quality(NamedTuple):
 
 
 class Measures:
-    """Measures of sets of GPUs. Each has an LRU cache with `remembered` entries."""
+    """Measures of sets of GPUs, with their caches.
 
-    def __init__(self, remembered: int = _REMEMBERED) -> None:
-        self.bandwidth = lru_cache(remembered)(ring.ring_gbps)
-        self.links_inside = lru_cache(remembered)(ring.count_links_inside)
-        self.quality = lru_cache(remembered)(self._quality)
+    With graphs of up to 16 GPUs, all entries take at most 52 MiB: 16 MiB of ranked sets, 11 MiB of graphs, 25 MiB of
+    other results. An entry keeps its graph alive, so equal graphs share one object here, and one graph beyond `graphs`
+    empties all caches. Otherwise an agent with ever new slices could fill every entry with its own graph.
+    """
+
+    def __init__(
+        self, remembered: int = _REMEMBERED, graphs: int = _GRAPHS, best: int = _BEST, ranked_bytes: int = _RANKED_BYTES
+    ) -> None:
+        self._most_graphs = graphs
+        self._graphs: dict[Graph, Graph] = {}
+        self._interconnects: dict[Interconnect, Interconnect] = {}
+        self._bandwidth = lru_cache(remembered)(ring.ring_gbps)
+        self._links_inside = lru_cache(remembered)(ring.count_links_inside)
+        self._qualities = lru_cache(remembered)(self._quality)
+        self._best = lru_cache(best)(self._best_gbps)
+        self._ranked: LRUCache[tuple[Graph, int, int], tuple[int, ...]] = LRUCache(ranked_bytes, _ranked_bytes)
+
+    def clear(self) -> None:
+        """Empty all caches."""
+        for cache in (self._bandwidth, self._links_inside, self._qualities, self._best):
+            cache.cache_clear()
+        for table in (self._ranked, self._graphs, self._interconnects):
+            table.clear()
+
+    def sizes(self) -> dict[str, int]:
+        """The number of entries in each cache."""
+        return {
+            "graphs": len(self._graphs),
+            "interconnects": len(self._interconnects),
+            "bandwidth": self._bandwidth.cache_info().currsize,
+            "links_inside": self._links_inside.cache_info().currsize,
+            "quality": self._qualities.cache_info().currsize,
+            "best_gbps": self._best.cache_info().currsize,
+            "ranked": len(self._ranked),
+        }
+
+    def bandwidth(self, graph: Graph, mask: int) -> float:
+        """Predicted bandwidth of an all-reduce over the set, per GPU, in GB/s; 0 for fewer than two GPUs."""
+        return self._bandwidth(self._shared_interconnect(graph), mask)
+
+    def links_inside(self, graph: Graph, mask: int) -> int:
+        """NVLinks between members of the set; links into a switch count once per member."""
+        return self._links_inside(self._shared_interconnect(graph), mask)
+
+    def quality(self, graph: Graph, mask: int, free: int) -> Quality:
+        """The quality of taking the GPUs of `mask` out of the free GPUs `free`."""
+        return self._qualities(self._shared_graph(graph), mask, free)
+
+    def best_gbps(self, graph: Graph, free: int, count: int) -> float:
+        """Bandwidth of the best ring of `count` GPUs out of `free`, in GB/s; 0 if there are too few."""
+        return self._best(self._shared_interconnect(graph), free, count)
+
+    def ranked(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
+        """Masks of `count` GPUs out of `free`, the best first.
+
+        All sets if there are at most _EXHAUSTIVE, else one good set around each GPU.
+        """
+        known = self._ranked.get((graph, free, count))
+        if known is None:
+            known = self._sorted_sets(graph, free, count)
+            if _ranked_bytes(known) <= self._ranked.maxsize:
+                self._ranked[self._shared_graph(graph), free, count] = known
+        return known
+
+    def _shared_graph(self, graph: Graph) -> Graph:
+        known = self._graphs.get(graph)
+        if known is None:
+            if len(self._graphs) >= self._most_graphs:
+                self.clear()
+            self._shared_interconnect(graph)  # first, because it may empty the table of graphs, too
+            known = self._graphs[graph] = graph
+        return known
+
+    def _shared_interconnect(self, graph: Graph) -> Interconnect:
+        known = self._interconnects.get(graph.interconnect)
+        if known is None:
+            if len(self._interconnects) >= self._most_graphs:
+                self.clear()
+            known = self._interconnects[graph.interconnect] = graph.interconnect
+        return known
 
     def _quality(self, graph: Graph, mask: int, free: int) -> Quality:
-        """The quality of taking the GPUs of `mask` out of the free GPUs `free`."""
         chosen = members(mask)
         pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
         return Quality(
@@ -50,76 +126,52 @@ class Measures:
             mask,
         )
 
+    def _best_gbps(self, interconnect: Interconnect, free: int, count: int) -> float:
+        if not 1 < count <= free.bit_count():
+            return 0.0
+        switched = sorted((interconnect.switch_links[i] for i in members(free)), reverse=True)[count - 1]
+        meshes = ring.meshes(interconnect.links, free) if count <= ring.MAX_MESH else []
+        sets = (chosen for mesh in meshes for chosen in combinations(members(mesh), count))
+        joined = (self._bandwidth(interconnect, sum(1 << i for i in chosen)) for chosen in sets)
+        return max(interconnect.pcie_gbps, switched * interconnect.link_gbps, *joined)
 
-_shared = Measures()
-bandwidth, links_inside, quality = _shared.bandwidth, _shared.links_inside, _shared.quality
+    def _sorted_sets(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
+        available = members(free)
+        if count > len(available) or count < 1:
+            return ()
+        if comb(len(available), count) <= _EXHAUSTIVE:
+            masks = [sum(1 << i for i in chosen) for chosen in combinations(available, count)]
+        else:
+            masks = sorted({self._grown(graph, free, seed, count) for seed in available})
+        return tuple(sorted(masks, key=lambda mask: self.quality(graph, mask, free)))
 
-
-def _ranked(graph: Graph, free: int, count: int) -> tuple[int, ...]:
-    available = members(free)
-    if count > len(available) or count < 1:
-        return ()
-    if comb(len(available), count) <= _EXHAUSTIVE:
-        masks = [sum(1 << i for i in chosen) for chosen in combinations(available, count)]
-    else:
-        masks = sorted({_grown(graph, free, seed, count) for seed in available})
-    return tuple(sorted(masks, key=lambda mask: quality(graph, mask, free)))
-
-
-class RankedSets:
-    """An LRU cache of ranked sets with a limit in estimated bytes."""
-
-    def __init__(self, limit_bytes: int = _RANKED_BYTES) -> None:
-        self._known: LRUCache[tuple[Graph, int, int], tuple[int, ...]] = LRUCache(limit_bytes, getsizeof=_ranked_bytes)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def of(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
-        """Masks of `count` GPUs out of `free`, the best first.
-
-        All sets if there are at most _EXHAUSTIVE, else one good set around each GPU.
-        """
-        key = graph, free, count
-        known = self._known.get(key)
-        if known is None:
-            known = _ranked(graph, free, count)
-            if _ranked_bytes(known) <= self._known.maxsize:
-                self._known[key] = known
-        return known
+    def _grown(self, graph: Graph, free: int, seed: int, count: int) -> int:
+        """A set of `count` GPUs that starts with `seed` and takes the best next GPU at each step."""
+        mask = 1 << seed
+        for _ in range(count - 1):
+            ahead = [mask | 1 << i for i in members(free & ~mask)]
+            mask = min(ahead, key=lambda m: (-self.links_inside(graph, m), self.quality(graph, m, free)[2:]))
+        return mask
 
 
 def _ranked_bytes(sets: tuple[int, ...]) -> int:
     return 256 + 40 * len(sets)
 
 
-ranked = RankedSets().of
+measures = Measures()
+bandwidth, links_inside, quality = measures.bandwidth, measures.links_inside, measures.quality
+best_gbps, ranked = measures.best_gbps, measures.ranked
 
 
-def _grown(graph: Graph, free: int, seed: int, count: int) -> int:
-    """A set of `count` GPUs that starts with `seed` and takes the best next GPU at each step."""
-    mask = 1 << seed
-    for _ in range(count - 1):
-        ahead = [mask | 1 << i for i in members(free & ~mask)]
-        mask = min(ahead, key=lambda m: (-links_inside(graph, m), quality(graph, m, free)[2:]))
-    return mask
-
-
-@lru_cache(_BEST)
-def best_gbps(graph: Graph, free: int, count: int) -> float:
-    """Bandwidth of the best ring of `count` GPUs out of `free`, in GB/s; 0 if there are too few."""
-    if not 1 < count <= free.bit_count():
-        return 0.0
-    switched = sorted((graph.switch_links[i] for i in members(free)), reverse=True)[count - 1]
-    sets = (chosen for mesh in ring.meshes(graph, free) for chosen in combinations(members(mesh), count))
-    joined = (bandwidth(graph, sum(1 << i for i in chosen)) for chosen in sets) if count <= ring.MAX_MESH else ()
-    return max(graph.pcie_gbps, switched * graph.link_gbps, *joined)
+def is_joined(graph: Graph, mask: int) -> bool:
+    """Whether the set has a ring over NVLink alone. False for fewer than two GPUs."""
+    return ring.is_joined(graph.interconnect, mask)
 
 
 def largest_joined(graph: Graph, free: int, most: int) -> int:
     """The largest number of GPUs out of `free`, at most `most`, whose best set has an NVLink ring; 0 if none has."""
     for count in range(min(free.bit_count(), most), 1, -1):
-        if any(ring.is_joined(graph, mask) for mask in ranked(graph, free, count)[:1]):
+        if any(is_joined(graph, mask) for mask in ranked(graph, free, count)[:1]):
             return count
     return 0
 

@@ -65,7 +65,15 @@ from extender.model.device import (
     newest_slices,
 )
 from extender.model.fair_cache import FairCache
-from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
+from extender.model.gpu_topology import (
+    DISTANCES,
+    UNKNOWN_DISTANCE,
+    Fabric,
+    GpuState,
+    Graph,
+    Interconnect,
+    Source,
+)
 from extender.model.node_selector import NodeSelector, Requirement, Term, lacks_label_or_has, only_node
 from extender.model.plurals import counted
 from extender.model.pod_group import GroupKey, GroupPolicy, GroupSource, Membership, name_on_claims
@@ -140,6 +148,7 @@ __all__ = [
     "GroupKey",
     "GroupPolicy",
     "GroupSource",
+    "Interconnect",
     "InvalidClaim",
     "Membership",
     "Node",

@@ -24,6 +24,27 @@ UNKNOWN_DISTANCE = len(DISTANCES)
 
 
 @dataclass(frozen=True, slots=True)
+class Interconnect:
+    """The part of a graph that decides the bandwidth of rings. It lacks the places of the GPUs (distances, NUMA nodes).
+
+    Results about rings are cached by it, so that another NUMA node in an agent's slice causes no new search for rings.
+    """
+
+    links: tuple[tuple[int, ...], ...]
+    switch_links: tuple[int, ...]
+    link_gbps: float
+    pcie_gbps: float
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.links, self.switch_links, self.link_gbps, self.pcie_gbps)))
+
+    def __hash__(self) -> int:
+        # Stored, because every lookup in the caches of GPU sets needs it.
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """The GPUs of one machine by position 0..n-1, and their connections. Equal machines share one object.
 
@@ -36,14 +57,15 @@ class Graph:
     pcie_gbps: float  # bandwidth of a ring that NVLink does not close
     distance: tuple[tuple[int, ...], ...]  # position in DISTANCES
     numa: tuple[int, ...]
+    interconnect: Interconnect = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        content = (self.links, self.switch_links, self.link_gbps, self.pcie_gbps, self.distance, self.numa)
-        object.__setattr__(self, "_hash", hash(content))
+        interconnect = Interconnect(self.links, self.switch_links, self.link_gbps, self.pcie_gbps)
+        object.__setattr__(self, "interconnect", interconnect)
+        object.__setattr__(self, "_hash", hash((interconnect, self.distance, self.numa)))
 
     def __hash__(self) -> int:
-        # Stored, because every lookup in the caches of GPU sets needs it.
         return self._hash
 
     @property
