@@ -118,6 +118,17 @@ def test_fix_marks_what_it_corrects_and_keeps_the_version_of_what_it_does_not(tm
     assert told[-1] == "5 findings, 2 fixed, 3 left"
 
 
+@pytest.mark.parametrize("resources", ["resource: {claims: [{name: gpu}]}", "resources: {claim: [{name: gpu}]}"])
+def test_fix_gives_no_second_claims_to_a_container_with_misspelt_ones(tmp_path: Path, resources: str) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(MISTAKES.replace("resources: {claims: [{name: gpu, request: gpu}]}", resources))
+    result = RUNNER.invoke(app, ["lint", "--fix", str(path)])
+    (container,) = list(yaml.safe_load_all(result.stdout))[1]["spec"]["containers"]
+    assert container == {"name": "c", "image": "pause", **yaml.safe_load(resources)}
+    assert result.stderr.splitlines()[-1] == "2 findings, 0 fixed, 2 left"
+    assert "has no such field" in result.stderr
+
+
 def test_berths_own_class_matches_nothing_by_design(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     own = yaml.safe_load((ROOT / "manifests" / "base" / "marker-class.yaml").read_text())

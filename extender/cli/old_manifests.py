@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from extender.api_schema import is_label
+from extender.api_schema import faults_of_value, is_label
 from extender.cli.lint_finding import LintFinding
 from extender.cli.old_expressions import corrected_expression
 from extender.manifests import pod_templates
@@ -282,8 +282,8 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
     for name in names:
         if name in used:
             continue
-        has_one_container = len(spec.get("containers") or ()) == 1
-        if has_one_container:
+        is_clear = len(spec.get("containers") or ()) == 1 and not _has_unknown_field(spec["containers"][0])
+        if is_clear:
             container = spec["containers"][0]
             requirements = container["resources"] = container.get("resources") or {}
             requirements["claims"] = [*(requirements.get("claims") or ()), {"name": name}]
@@ -292,5 +292,10 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
             f"{path}.containers",
             f"no container uses claim {name!r}: no container can open its devices (network devices may need none)",
             f"resources: {{claims: [{{name: {name}}}]}}",
-            has_one_container,
+            is_clear,
         )
+
+
+def _has_unknown_field(container: Json) -> bool:
+    """Whether a field has a name that the API does not have: it may be `resources`, misspelt."""
+    return any(fault.unknown is not None for fault in faults_of_value(container, "V1Container", ""))
