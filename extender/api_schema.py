@@ -31,6 +31,7 @@ _TYPES: dict[str, type] = {"int": int, "bool": bool}
 # Other maps and strings hold amounts, which may be numbers.
 _TEXT_MAPS = ("labels", "annotations", "nodeSelector", "matchLabels")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_LABEL = re.compile(r"(?=.{1,63}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _MODES = ("All", "ExactCount")
 _REMEMBERED = 4096  # types of the client and their fields; it has about 1,000
 
@@ -85,6 +86,11 @@ def is_subdomain(name: str) -> bool:
     return _SUBDOMAIN.fullmatch(name) is not None
 
 
+def is_label(name: str) -> bool:
+    """Whether a name is a DNS label."""
+    return _LABEL.fullmatch(name) is not None
+
+
 def request_names(obj: Json) -> frozenset[str]:
     """The requests of a claim or template, and the subrequests as request/subrequest. Raises WireError."""
     devices, path = _devices(obj)
@@ -100,7 +106,10 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
     devices, path = _devices(obj)
     for request, where in _objects(devices, "requests", path):
         exactly = [(request["exactly"], f"{where}.exactly")] if isinstance(request.get("exactly"), dict) else []
-        for option, at in (*exactly, *_objects(request, "firstAvailable", where)):
+        subrequests = _objects(request, "firstAvailable", where)
+        for named, at in ((request, where), *subrequests):
+            yield from _of_name(named, at)
+        for option, at in (*exactly, *subrequests):
             yield from _of_option(option, at)
     known = request_names(obj)
     for field in ("constraints", "config"):
@@ -112,6 +121,13 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
                     yield FieldFault(f"{where}.requests[{position}]", problem, advice)
 
 
+def _of_name(request: Json, path: str) -> Iterator[FieldFault]:
+    name = request.get("name")
+    if isinstance(name, str) and not is_label(name):
+        problem = f"Invalid value: {shown(name)}: a lowercase RFC 1123 label is required"
+        yield FieldFault(f"{path}.name", problem, "use lower-case letters, digits and '-', at most 63")
+
+
 def _of_option(option: Json, path: str) -> Iterator[FieldFault]:
     name = get(option, "deviceClassName", str, path, "")
     if name and not is_subdomain(name):
@@ -121,6 +137,18 @@ def _of_option(option: Json, path: str) -> Iterator[FieldFault]:
     if mode and mode not in _MODES:
         problem = f"Unsupported value: {shown(mode)}: supported values: {', '.join(_MODES)}"
         yield FieldFault(f"{path}.allocationMode", problem, f"write one of {', '.join(_MODES)}")
+    yield from _of_count(option.get("count"), mode or "ExactCount", f"{path}.count")
+
+
+def _of_count(count: Any, mode: Any, path: str) -> Iterator[FieldFault]:
+    """kube-apiserver takes a count of 0 for one that is not set: it is 1 with ExactCount."""
+    if type(count) is not int or count == 0:
+        return
+    if mode == "All":
+        problem = f"Invalid value: {count}: must not be specified when allocationMode is 'All'"
+        yield FieldFault(path, problem, "delete count, or allocationMode: All")
+    elif mode == "ExactCount" and count < 0:
+        yield FieldFault(path, f"Invalid value: {count}: must be greater than zero", "write the number of devices")
 
 
 def _devices(obj: Json) -> tuple[Json, str]:

@@ -321,7 +321,7 @@ def test_an_item_of_a_list_that_is_no_object_hides_no_other_item(tmp_path: Path)
 
 def test_a_class_may_be_in_the_cluster_unless_the_files_have_its_slices(tmp_path: Path) -> None:
     class_ = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "nic"}, "spec": {}}
-    requests = [{"name": name, "exactly": {"deviceClassName": name}} for name in ("nic", "gpu.nvidia.com")]
+    requests = [{"name": name[:3], "exactly": {"deviceClassName": name}} for name in ("nic", "gpu.nvidia.com")]
     claim = {**class_, "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}
     path = tmp_path / "claims.yaml"
     path.write_text(yaml.safe_dump_all([class_, claim]))

@@ -44,6 +44,8 @@ spec:
         (("requests: [gpu]", "requests: [gpus]"), "error: .constraints[0].requests[0]: Invalid value: 'gpus'"),
         (("deviceClassName: gpu.nvidia.com", "deviceClassName: nvidia.com/gpu"), "error: Invalid value: 'nvidia.com/"),
         (("count: 2", "allocationMode: exactcount"), "error: Unsupported value: 'exactcount': supported values: All,"),
+        (("count: 2", "count: -1"), "error: .exactly.count: Invalid value: -1: must be greater than zero"),
+        (("count: 2", "allocationMode: All, count: 2"), "error: .count: Invalid value: 2: must not be specified when"),
         (("request: gpu}", "request: gpux}"), "error: claim gpu has no request gpux"),
         (("{claims:", "{limits: {nvidia.com/gpu: 2}, claims:"), "warning: .limits: nvidia.com/gpu asks for GPUs of"),
         (("Name: two-same", "Name: two-sames"), "warning: no ResourceClaimTemplate two-sames: did you mean two-same?"),
@@ -64,6 +66,29 @@ def test_mistakes_that_the_schema_allows(tmp_path: Path, change: tuple[str, str]
         assert position >= 0, (part, result.output)
     assert result.output.endswith("1 finding\n"), result.output
     assert result.exit_code == (words.startswith("error"))
+
+
+@pytest.mark.parametrize("exactly", ["count: 0", "allocationMode: All", "allocationMode: All, count: 0"])
+def test_a_count_of_zero_is_one_that_is_not_set(tmp_path: Path, exactly: str) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(MISTAKES.replace("count: 2", exactly))
+    assert RUNNER.invoke(app, ["lint", str(path)]).output == "0 findings\n"
+
+
+@pytest.mark.parametrize("name", ["GPU_0", "", "a.b", "a" * 64])
+def test_the_name_of_a_request_is_a_dns_label(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "claims.yaml"
+    exactly = {"deviceClassName": "gpu.nvidia.com"}
+    requests = [
+        {"name": name, "exactly": exactly},
+        {"name": "gpu", "firstAvailable": [{"name": name, **exactly}]},
+    ]
+    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
+    path.write_text(yaml.safe_dump({**claim, "spec": {"devices": {"requests": requests}}}))
+    output = RUNNER.invoke(app, ["lint", str(path)]).output
+    for place in ("requests[0].name", "requests[1].firstAvailable[0].name"):
+        assert f"spec.devices.{place}: Invalid value: " in output
+    assert "a lowercase RFC 1123 label is required" in output
 
 
 CLASSIC = """
@@ -91,6 +116,17 @@ def test_fix_marks_what_it_corrects_and_keeps_the_version_of_what_it_does_not(tm
     told = [line for line in result.stderr.splitlines() if "correction:" not in line]
     assert [line.partition(":")[0] for line in told[:-1]] == ["error", "error", "error", "fixed", "fixed"]
     assert told[-1] == "5 findings, 2 fixed, 3 left"
+
+
+@pytest.mark.parametrize("resources", ["resource: {claims: [{name: gpu}]}", "resources: {claim: [{name: gpu}]}"])
+def test_fix_gives_no_second_claims_to_a_container_with_misspelt_ones(tmp_path: Path, resources: str) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(MISTAKES.replace("resources: {claims: [{name: gpu, request: gpu}]}", resources))
+    result = RUNNER.invoke(app, ["lint", "--fix", str(path)])
+    (container,) = list(yaml.safe_load_all(result.stdout))[1]["spec"]["containers"]
+    assert container == {"name": "c", "image": "pause", **yaml.safe_load(resources)}
+    assert result.stderr.splitlines()[-1] == "2 findings, 0 fixed, 2 left"
+    assert "has no such field" in result.stderr
 
 
 def test_berths_own_class_matches_nothing_by_design(tmp_path: Path) -> None:

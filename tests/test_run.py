@@ -43,6 +43,7 @@ def test_every_example_lands_as_its_file_says() -> None:
     )
     assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20$", done.stdout, re.MULTILINE)
     assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in done.stdout
+    assert done.stdout.endswith("`make run` keeps it running; docs/tutorial-your-own-pod.md is next.\n")
     picture = html.unescape(re.sub(r"<[^>]+>", "", (ROOT / "docs" / "img" / "run.svg").read_text()))
     shown = "".join(picture.split())
     rows = [re.sub("[│─┼╇]+|━{8,}", " ", line) for line in done.stdout.splitlines()]

@@ -82,6 +82,18 @@ def test_status_is_validated(cluster: Cluster, change: dict, words: str) -> None
             {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "g", "allocationMode": "exactcount"}}]},
             "exactly.allocationMode: Unsupported value: 'exactcount': supported values: All, ExactCount",
         ),
+        (
+            {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "g", "count": -1}}]},
+            "exactly.count: Invalid value: -1: must be greater than zero",
+        ),
+        (
+            {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "g", "allocationMode": "All", "count": 2}}]},
+            "exactly.count: Invalid value: 2: must not be specified when allocationMode is 'All'",
+        ),
+        (
+            {"requests": [{"name": "GPU_0", "exactly": {"deviceClassName": "g"}}]},
+            "requests[0].name: Invalid value: 'GPU_0': a lowercase RFC 1123 label is required",
+        ),
     ],
 )
 def test_new_claims_and_templates_are_validated(devices: dict, words: str) -> None:

@@ -83,6 +83,7 @@ def explain_command(
         text = policy_text(policy) if policy is not None else None
         found = _ask(server, token, name, {**question, "policy": text})
     _show_all(found, output, narrated=bool(narrate))
+    _tell_classes(question["objects"], found)
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
 
@@ -198,6 +199,14 @@ def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
             _show(explanation, output)
         if narrated and "pod" in explanation and not explanation.get("narration"):
             typer.echo(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
+
+
+def _tell_classes(given: list[Json], found: list[Json]) -> None:
+    """Name the classes of the files that the answer calls missing: it is about the classes of the cluster."""
+    text = orjson.dumps(found).decode()
+    for name in ((obj.get("metadata") or {}).get("name") for obj in given if obj.get("kind") == "DeviceClass"):
+        if f"device class {name} does not exist" in text:
+            typer.echo(f"berth: DeviceClass {name} is in the file but not in the cluster: kubectl apply it", err=True)
 
 
 def _show_members(members: list[Json], outcome: str, output: Output, *, narrated: bool) -> None:

@@ -25,6 +25,7 @@ from extender.model import Device, Graph, WireError, counted
 
 Json = dict[str, Any]
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+_OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
 _SUPPLY = ("DeviceClass", "ResourceSlice")
 
 
@@ -148,7 +149,9 @@ def _selector(
         if not dialect.stored:
             check_cost(expression, dialect)
     except CompileError as error:
-        yield LintFinding("error", where, one_sentence(error))
+        problem = one_sentence(error)
+        hint = "compare amounts with compareTo: a.compareTo(b) >= 0" if _OF_AMOUNTS in problem else ""
+        yield LintFinding("error", where, problem, hint)
         return
     if dialect.stored:
         try:

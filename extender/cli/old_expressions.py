@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
 from extender.cli.lint_finding import LintFinding
-from extender.model import parse_quantity
+from extender.model import parse_quantity, shown
 from extender.wire import Json, get
 
 _NO_DOMAIN = re.compile(r"device\.(attributes|capacity)\[\s*[\"']([^\"'./]+)[\"']\s*\]")
@@ -21,13 +21,19 @@ _QUALIFIED = re.compile(
     r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"'/]+)/(?P<name>\w+)(?P=q)\s*\]"
     r"(?:\.(?:quantity|string|version|bool|int)\b(?!\())?"
 )
-_READ = re.compile(
-    r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"']+)(?P=q)\s*\]\.(?P<name>\w+)"
-    r"(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*(?:"
-    r"quantity\(\s*([\"'])(?P<quantity>[^\"']*)\6\s*\)|([\"'])(?P<text>[^\"']*)\8|"
-    r"(?P<unit>\d+\.[KMGT]iB)\b|(?P<number>\d+(?:\s*\*\s*\d+)*)"
-    r")(?!\s*[\w.*/+%(-]))?"
+_DEVICE = (
+    r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"']+)(?P=q)\s*\]"
+    r"(?:\.(?P<name>\w+)|\[\s*(?P<k>[\"'])(?P<key>\w+)(?P=k)\s*\])"
 )
+_OPERATOR = r"\s*(?P<op>>=|<=|==|!=|>|<)\s*"
+_AMOUNT = (
+    r"(?P<amount>quantity\(\s*(?P<a>[\"'])(?P<quantity>[^\"']*)(?P=a)\s*\)|(?P<t>[\"'])(?P<text>[^\"']*)(?P=t)|"
+    r"(?P<unit>\d+\.[KMGT]iB)\b|(?P<number>\d+(?:\s*\*\s*\d+)*))"
+)
+_READ = re.compile(rf"{_DEVICE}(?:{_OPERATOR}{_AMOUNT}(?!\s*[\w.*/+%(-]))?")
+_TURNED = re.compile(rf"(?P<before>(?:^|[(&|?:,])\s*){_AMOUNT}{_OPERATOR}(?P<read>{_DEVICE})(?!\s*[\w.*/+%(\[-])")
+_MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">"}
+_LITERAL = re.compile(r"\bquantity\(\s*([\"'])([^\"'\\]*)\1\s*\)")
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"))
 
 
@@ -48,20 +54,22 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
         yield LintFinding("error", where, f"no device has the domain {domain!r}", f"write {_read(qualified)}", fixed)
         if fixed:
             cel["expression"] = text = better
-    wrong = [found for found in _READ.finditer(text) if _is_wrong(found, published)]
+    straight = _TURNED.sub(lambda found: _turned(found, published), text)
+    wrong = [found for found in _READ.finditer(straight) if _is_wrong(found, published)]
     if wrong:
-        better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], text)
+        better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], straight)
         fixed = all(map(_is_clear, wrong)) and _compiles(better)
         yield LintFinding(
             "error",
             where,
-            _problem(wrong[0]),
+            _problem(wrong[0], text),
             f"write {' '.join(better.split()) if fixed else _example(wrong[0])}",
             fixed,
         )
         if fixed:
             cel["expression"] = text = better
     yield from _old_forms(text, where)
+    yield from _literals(text, where)
 
 
 def _placed(selector: Json, path: str) -> Iterator[LintFinding]:
@@ -78,10 +86,21 @@ def _read(qualified: re.Match[str]) -> str:
     return f"device.{qualified['kind']}[{q}{qualified['domain']}{q}].{qualified['name']}"
 
 
+def _turned(found: re.Match[str], published: frozenset[str]) -> str:
+    """A comparison with the amount on the left, with the amount on the right if the comparison is wrong."""
+    operator = _MIRRORED.get(found["op"], found["op"])
+    read = _READ.match(f"{found['read']} {operator} {found['amount']}")
+    return f"{found['before']}{read[0]}" if read is not None and _is_wrong(read, published) else found[0]
+
+
 def _is_wrong(found: re.Match[str], published: frozenset[str]) -> bool:
     if found["kind"] == "attributes":
-        return found["name"] == "memory" and f"{found['domain']}/memory" not in published
+        return _name(found) == "memory" and f"{found['domain']}/memory" not in published
     return found["op"] is not None and not _is_equality(found)
+
+
+def _name(found: re.Match[str]) -> str:
+    return found["name"] or found["key"]
 
 
 def _is_equality(found: re.Match[str]) -> bool:
@@ -104,7 +123,7 @@ def _is_clear(found: re.Match[str]) -> bool:
 def _amount(found: re.Match[str]) -> str:
     """The comparison of an amount as CEL allows it."""
     q = found["q"]
-    read = f"device.capacity[{q}{found['domain']}{q}].{found['name']}"
+    read = f"device.capacity[{q}{found['domain']}{q}].{_name(found)}"
     if found["op"] is None:
         return read
     amount = f"quantity({q}{_quantity(found)}{q})"
@@ -127,16 +146,26 @@ def _product(text: str) -> int:
     return count
 
 
-def _problem(wrong: re.Match[str]) -> str:
+def _problem(wrong: re.Match[str], text: str) -> str:
     if wrong["kind"] == "attributes":
         return "memory is a capacity, not an attribute"
-    return f"{wrong['op']} does not compare amounts: capacities need compareTo(quantity(…))"
+    operator = wrong["op"] if wrong["op"] in text else _MIRRORED[wrong["op"]]
+    return f"{operator} does not compare amounts: capacities need compareTo(quantity(…))"
 
 
 def _example(wrong: re.Match[str]) -> str:
     """The advice to the user if the meaning of the expression is not clear."""
-    example = f'device.capacity["{wrong["domain"]}"].{wrong["name"]}.compareTo(quantity("40Gi")) >= 0'
+    example = f'device.capacity["{wrong["domain"]}"].{_name(wrong)}.compareTo(quantity("40Gi")) >= 0'
     return f"{example}, with your amount and its unit"
+
+
+def _literals(text: str, where: str) -> Iterator[LintFinding]:
+    for found in _LITERAL.finditer(text):
+        try:
+            parse_quantity(found[2])
+        except ValueError:
+            problem = f"{found[0]} fails on every device: {shown(found[2])} is no quantity"
+            yield LintFinding("error", where, problem, "write the amount as 40Gi (binary) or 40G (decimal)")
 
 
 def _compiles(text: str) -> bool:

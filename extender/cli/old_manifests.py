@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import orjson
 
+from extender.api_schema import faults_of_value, is_label
 from extender.cli.lint_finding import LintFinding
 from extender.cli.old_expressions import corrected_expression
 from extender.manifests import pod_templates
@@ -30,7 +30,6 @@ _REMOVED = {  # kinds of older versions, with what to do
     "ResourceClassParameters": "write the selectors into a DeviceClass",
     "PodSchedulingContext": "delete it: the scheduler chooses the devices itself",
 }
-_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _CLASSIC = ("resourceClassName", "parametersRef", "allocationMode")  # fields of a claim before 1.31
 
 
@@ -228,7 +227,7 @@ def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
             )
     names = [need(claim, "name", where) for claim, where in claims]
     for name in names:
-        if not _LABEL.fullmatch(name):
+        if not is_label(name):
             problem = f"the name {name!r} must be a DNS label: lower-case letters, digits and '-', at most 63"
             yield LintFinding("error", f"{path}.resourceClaims", problem, "rename it, also in the containers")
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -283,8 +282,8 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
     for name in names:
         if name in used:
             continue
-        has_one_container = len(spec.get("containers") or ()) == 1
-        if has_one_container:
+        is_clear = len(spec.get("containers") or ()) == 1 and not _has_unknown_field(spec["containers"][0])
+        if is_clear:
             container = spec["containers"][0]
             requirements = container["resources"] = container.get("resources") or {}
             requirements["claims"] = [*(requirements.get("claims") or ()), {"name": name}]
@@ -293,5 +292,10 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
             f"{path}.containers",
             f"no container uses claim {name!r}: no container can open its devices (network devices may need none)",
             f"resources: {{claims: [{{name: {name}}}]}}",
-            has_one_container,
+            is_clear,
         )
+
+
+def _has_unknown_field(container: Json) -> bool:
+    """Whether a field has a name that the API does not have: it may be `resources`, misspelt."""
+    return any(fault.unknown is not None for fault in faults_of_value(container, "V1Container", ""))

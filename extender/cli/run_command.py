@@ -128,6 +128,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
             gangs = gang_report.rows(expectations, rows)
             _print_report(console, rows, gangs)
             if once:
+                console.print("", "`make run` keeps it running; docs/tutorial-your-own-pod.md is next.", sep="\n")
                 return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
             with TemporaryDirectory(prefix="berth-") as folder:
                 kubeconfig = write_kubeconfig(Path(folder), api_url)

@@ -156,9 +156,15 @@ def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart |
     capacity = 1 - (gradient + taken + sum(after) / _TIE) / node_capacity
     links, sentence = _links_left(choice, baseline)
     value = max(0.0, min(capacity, 1.0) if links is None else (capacity + links) / 2)
-    lost = f"the typical job loses {gradient / WHOLE:+.2f} GPUs"
     free = f"{sum(after) / WHOLE:g} of {sum(before) / WHOLE:g} stay free"
-    return ScorePart("fragmentation", value, f"{lost}, {free}{sentence}")
+    return ScorePart("fragmentation", value, f"{_typical_job(gradient / WHOLE)}, {free}{sentence}")
+
+
+def _typical_job(lost: float) -> str:
+    gpus = f"{abs(lost):.2f}"
+    if gpus == "0.00":
+        return "no change for the typical job"
+    return f"the typical job {'loses' if lost > 0 else 'gains'} {gpus} GPUs"
 
 
 def _left(node_info: NodeInfo, bit: int) -> int:

@@ -1,0 +1,80 @@
+"""`berth lint` finds comparisons of amounts that fail, and `--fix` corrects them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from extender.cli.main import commands
+
+app = commands()
+RUNNER = CliRunner()
+
+EXPRESSIONS = [
+    ('device.attributes["d.x"]["memory"].compareTo(quantity("40Gi")) >= 0', '{}.compareTo(quantity("40Gi")) >= 0'),
+    ("device.attributes['d.x'][ 'memory' ] > 40 * 1073741824", "{}.compareTo(quantity('40Gi')) > 0"),
+    ('device.capacity["d.x"]["memory"] >= quantity("40Gi")', '{}.compareTo(quantity("40Gi")) >= 0'),
+    ('quantity("40Gi") <= device.attributes["d.x"].memory', '{}.compareTo(quantity("40Gi")) >= 0'),
+    ('true && (quantity("40Gi") > device.capacity["d.x"].memory)', 'true && ({}.compareTo(quantity("40Gi")) < 0)'),
+    ('"40Gi" == device.attributes["d.x"]["memory"]', '{}.compareTo(quantity("40Gi")) == 0'),
+]
+
+
+@pytest.mark.parametrize(("expression", "fixed"), EXPRESSIONS)
+def test_fix_writes_comparisons_of_memory(tmp_path: Path, expression: str, fixed: str) -> None:
+    q = '"' if '"' in expression else "'"
+    wanted = fixed.format(f"device.capacity[{q}d.x{q}].memory")
+    result = RUNNER.invoke(app, ["lint", "--fix", claim_with(tmp_path, expression)])
+    request = yaml.safe_load(result.stdout)["spec"]["devices"]["requests"][0]
+    assert request["exactly"]["selectors"] == [{"cel": {"expression": wanted}}]
+    assert result.stderr.endswith(f"correction: write {wanted}\n1 finding, 1 fixed, 0 left\n"), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ('quantity("40Gi") <= device.capacity["d.x"].memory', "<= does not compare amounts"),
+        ('device.capacity["d.x"].a >= device.capacity["d.x"].b', "correction: compare amounts with compareTo"),
+        (
+            'device.capacity["d.x"].memory.compareTo(quantity("40GB")) >= 0',
+            "error: '40GB' is no quantity: write the am",
+        ),
+        (
+            "device.capacity['d.x'].memory.compareTo(quantity('40GB')) >= 0",
+            "error: '40GB' is no quantity: write the am",
+        ),
+    ],
+)
+def test_words_about_amounts(tmp_path: Path, expression: str, words: str) -> None:
+    result = RUNNER.invoke(app, ["lint", claim_with(tmp_path, expression)])
+    position = 0
+    for part in words.split(": "):
+        position = result.output.find(part, position)
+        assert position >= 0, (part, result.output)
+    assert (result.exit_code, result.output.splitlines()[-1]) == (1, "1 finding")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'quantity("40Gi") == device.capacity["d.x"].memory',
+        'device.capacity["d.x"]["memory"].compareTo(quantity("40Gi")) >= 0',
+        'quantity("1Gi").add(device.capacity["d.x"].memory).compareTo(quantity("40Gi")) >= 0',
+        'isQuantity("40GB")',
+    ],
+)
+def test_comparisons_that_are_right(tmp_path: Path, expression: str) -> None:
+    assert RUNNER.invoke(app, ["lint", claim_with(tmp_path, expression)]).output == "0 findings\n"
+
+
+def claim_with(tmp_path: Path, expression: str) -> str:
+    """A file with a claim that has this selector."""
+    exactly = {"deviceClassName": "gpu.nvidia.com", "selectors": [{"cel": {"expression": expression}}]}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": spec}
+    path = tmp_path / "claim.yaml"
+    path.write_text(yaml.safe_dump(claim))
+    return str(path)
