@@ -48,6 +48,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "environment_of": lambda i: (Dialect((1, i)),),
     "_digits_of": lambda i: (Graph(((0,),), (0,), float(i), 1.0, ((0,),), (0,)), (0,)),
     "_in_order": lambda i: (tuple(range(i)),),
+    "_known_pattern": lambda i: (f"x{i}",),
     "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
     "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),
     "_type_of": lambda i: (f"list[V{i}]",),
@@ -59,7 +60,6 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "natural": lambda i: (f"n{i}",),
     "parse_quantity": lambda i: (str(i),),
     "parse_semver": lambda i: (f"{i}.0.0",),
-    "regex": lambda i: (f"x{i}",),
     "split_terms": lambda i: (f"true && {i} == 1",),
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }

@@ -12,8 +12,8 @@ from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.errors import EvalError, Issue
 from extender.cel.library.formatting import clause_count
-from extender.cel.library.text import regex
 from extender.cel.overloads import Traits
+from extender.cel.patterns import compiled
 from extender.cel.values import UInt, type_name
 
 _KEYS = (str, bool, int, UInt, float)  # types of a constant between brackets
@@ -67,7 +67,7 @@ class _Folder:
         if _traits(node).pattern:
             pattern = self._value(node.parts[1])
             if isinstance(pattern, str):
-                regex(pattern)
+                compiled(pattern, lambda _: None)
         elif node.function in ("_[_]", "_[?_]"):
             key = self._value(node.args[1])
             if key is not _VARIES and not isinstance(key, _KEYS):
