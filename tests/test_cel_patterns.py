@@ -8,7 +8,7 @@ import pytest
 import re2
 
 from extender import cel
-from extender.cel import BudgetExceeded, Environment, kubernetes_library, types
+from extender.cel import BudgetExceeded, CompileError, Environment, kubernetes_library, types
 from extender.cel.dra import Dialect, Masks, check_cost, compile_selector
 from extender.model import Device
 from extender.sandbox import carried_machines
@@ -90,3 +90,17 @@ def test_constant_patterns_are_compiled_once_and_not_for_each_device(compiles: C
     first = masks.of(f'device.driver.find("{long}|gpu").matches("^g") && device.driver.findAll("[gp]u") != []', slice_)
     assert first.match == (1 << len(slice_.devices)) - 1
     assert len(compiles.patterns) <= 2 * 3, "the check and the program"
+
+
+@pytest.mark.parametrize("repeated", [4, 100], ids=["accepted", "refused"])
+def test_a_selector_with_many_costly_constant_patterns_is_refused(repeated: int, compiles: Compiles) -> None:
+    expression = " || ".join(rf'"".matches("(\\pL){{{repeated}}}{i}")' for i in range(270))
+    with pytest.raises(CompileError, match="take too much work to compile") as caught:
+        compile_selector(expression)
+    assert len(compiles.patterns) < 50
+    assert len(caught.value.issues) < 50
+
+
+def test_a_selector_with_a_hundred_ordinary_constant_patterns_has_an_answer() -> None:
+    expression = " || ".join(rf'device.driver.matches("^gpu[.](host|node)-{i}[0-9]{{1,3}}\\d+.*$")' for i in range(100))
+    assert compile_selector(expression).match(BLANK, "gpu.node-99123") is True
