@@ -15,7 +15,7 @@ import extender
 from extender.cel.dra import Dialect, compile_selector
 from extender.fabric import Graphs, ranked
 from extender.fabric.sets import Measures
-from extender.model import DEFAULT_MIX, Graph, Interconnect
+from extender.model import DEFAULT_MIX, Graph, Interconnect, parse_quantity, parse_semver
 
 
 def graph(size: int, gbps: float = 20.0) -> Graph:
@@ -49,6 +49,9 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "environment_of": lambda i: (Dialect((1, i)),),
     "_digits_of": lambda i: (Graph(((0,),), (0,), float(i), 1.0, ((0,),), (0,)), (0,)),
     "_in_order": lambda i: (tuple(range(i)),),
+    "_known_pattern": lambda i: (f"x{i}",),
+    "_known_quantity": lambda i: (str(i),),
+    "_known_semver": lambda i: (f"{i}.0.0",),
     "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
     "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),
     "_type_of": lambda i: (f"list[V{i}]",),
@@ -57,9 +60,6 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "flat_graph": lambda i: (f"product {i}", 2),
     "mesh_problem": lambda i: (((i,),),),
     "natural": lambda i: (f"n{i}",),
-    "parse_quantity": lambda i: (str(i),),
-    "parse_semver": lambda i: (f"{i}.0.0",),
-    "regex": lambda i: (f"x{i}",),
     "split_terms": lambda i: (f"true && {i} == 1",),
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }
@@ -92,6 +92,23 @@ def test_a_function_remembers_no_more_than_its_bound(name: str) -> None:
     assert function.cache_info().currsize == most
     assert function.cache_info().misses >= most + 3
     function.cache_clear()
+
+
+def test_long_texts_of_users_are_not_remembered() -> None:
+    """A selector can make texts of 180 KB, and these caches count entries."""
+    long = "a" * 300
+    parsers = (
+        (parse_semver, f"1.0.0-{long}"),
+        (parse_quantity, "1" * 300),
+        (lambda text: compile_selector(f"device.driver.matches('{text}')"), long),
+    )
+    tables = [table for name, table in remembering().items() if name.startswith("_known")]
+    assert len(tables) == len(parsers)
+    for table in tables:
+        table.cache_clear()
+    for parse, text in parsers:
+        parse(text)
+    assert [table.cache_info().currsize for table in tables] == [0] * len(tables)
 
 
 def test_measures_of_sets_are_bounded() -> None:

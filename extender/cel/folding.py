@@ -12,11 +12,12 @@ from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.errors import EvalError, Issue
 from extender.cel.library.formatting import clause_count
-from extender.cel.library.text import regex
 from extender.cel.overloads import Traits
+from extender.cel.patterns import compiled
 from extender.cel.values import UInt, type_name
 
 _KEYS = (str, bool, int, UInt, float)  # types of a constant between brackets
+_MOST_UNITS = 500_000  # to compile the constant patterns of an expression: 25 ms
 _NO_TRAITS = Traits()
 _VARIES = object()  # stands for the value of a node that is no constant
 
@@ -31,6 +32,7 @@ class _Folder:
 
     def __init__(self) -> None:
         self._values: dict[int, Any] = {}  # by id of the node
+        self._units = 0  # of the patterns
 
     def issues_of(self, root: ast.Node) -> list[Issue]:
         found: list[Issue] = []
@@ -66,14 +68,19 @@ class _Folder:
             return
         if _traits(node).pattern:
             pattern = self._value(node.parts[1])
-            if isinstance(pattern, str):
-                regex(pattern)
+            if isinstance(pattern, str) and self._units <= _MOST_UNITS:
+                compiled(pattern, self._pay)
         elif node.function in ("_[_]", "_[?_]"):
             key = self._value(node.args[1])
             if key is not _VARIES and not isinstance(key, _KEYS):
                 raise EvalError(f"invalid qualifier type: {type_name(key)}")
         elif node.function == "format" and isinstance(node.target, ast.Literal) and len(node.args) == 1:
             _check_format(str(node.target.value), node.args[0])
+
+    def _pay(self, units: int) -> None:
+        self._units += units
+        if self._units > _MOST_UNITS:
+            raise EvalError("the regular expressions up to here take too much work to compile")
 
 
 def _traits(node: ast.Call) -> Traits:

@@ -7,14 +7,17 @@ closure uses the general form.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from extender.cel import ast
 from extender.cel import types as t
+from extender.cel.budget import charged
 from extender.cel.errors import BudgetExceeded, EvalError
 from extender.cel.frame import BUDGET, Closure, Frame, spend
-from extender.cel.library.text import matches, regex
+from extender.cel.library.text import matches
 from extender.cel.overloads import Overload
+from extender.cel.patterns import compiled
 from extender.cel.pricing import pattern_units
 from extender.cel.values import UInt, equal, not_equal, require_hash
 from extender.model import Quantity, Semver
@@ -50,8 +53,8 @@ def specialized(node: ast.Call, args: list[Closure]) -> Closure | None:
     overload = node.chosen[0]
     if overload.traits.pure and all(isinstance(part, ast.Literal) for part in parts):
         return _evaluated(overload, parts)
-    if overload.apply is matches and isinstance(parts[1], ast.Literal):
-        return _pattern(args[0], str(parts[1].value))
+    if overload.traits.pattern:
+        return _search(overload, parts[1], args)
     return typed_call(overload, parts, args) if overload.traits.price.bounded else None
 
 
@@ -126,14 +129,37 @@ def _evaluated(overload: Overload, parts: list[ast.Node]) -> Closure | None:
         return None
 
 
-def _pattern(text: Closure, pattern: str) -> Closure | None:
-    search, program = regex(pattern).search, regex(pattern).programsize
+def _search(overload: Overload, pattern: ast.Node, args: list[Closure]) -> Closure:
+    """A search. A constant pattern is compiled here; for any other one each call pays."""
+    constant = compiled(str(pattern.value), _nothing) if isinstance(pattern, ast.Literal) else None
+    if constant is not None and overload.apply is matches:
+        return _remembering(args[0], constant)
+    search = charged(overload, grows=True)
+    assert search is not None
+
+    def run(frame: Frame) -> Any:
+        values = tuple(arg(frame) for arg in args)
+        if not overload.accepts(values):
+            raise EvalError("no such overload")
+        text, pattern, *rest = values
+        program = compiled(pattern, partial(spend, frame)) if constant is None else constant
+        return search(frame, text, program, *rest)
+
+    return run
+
+
+def _nothing(_: int) -> None:
+    """The check of the constants has paid for the pattern (see folding.py)."""
+
+
+def _remembering(text: Closure, constant: Any) -> Closure:
+    search, size = constant.search, constant.programsize
     known: dict[str, tuple[int, bool]] = {}  # by text: the units of a search, and whether it found the pattern
 
     def look(frame: Frame, value: object) -> bool:
         if type(value) is not str:
             raise EvalError("no such overload")
-        cost = pattern_units(len(value), program)
+        cost = pattern_units(len(value), size)
         spend(frame, cost)
         if len(known) >= _REMEMBERED_TEXTS:
             known.clear()

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 
-from extender.model.text_limits import shown
+from extender.model.text_limits import REMEMBERED_TEXT, shown
 
 NANO = 10**9  # nanos in 1; one nano is the smallest step of a quantity
 
@@ -86,9 +86,17 @@ def readable(nanos: int) -> str:
     return str(value)
 
 
-@lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Quantity:
     """Parse '80Gi', '1.5', '2e3' or '100m'. Raises ValueError, which quotes the text."""
+    return _known_quantity(text) if len(text) <= REMEMBERED_TEXT else _parsed(text)
+
+
+@lru_cache(maxsize=4096)
+def _known_quantity(text: str) -> Quantity:
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Quantity:
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"{shown(text)} is not a quantity: use forms such as 80Gi, 500m or 1e9")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from typing import Any
 
-from extender.model.text_limits import shown
+from extender.model.text_limits import REMEMBERED_TEXT, shown
 
 _NUMBER = r"(0|[1-9]\d*)"
 _IDENTIFIER = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
@@ -40,9 +40,17 @@ class Semver:
         return self.key < other.key
 
 
-@lru_cache(maxsize=4096)
 def parse_semver(text: str) -> Semver:
     """Parse '1.2.3-rc.1+build'. Raises ValueError, which quotes the text."""
+    return _known_semver(text) if len(text) <= REMEMBERED_TEXT else _parsed(text)
+
+
+@lru_cache(maxsize=4096)
+def _known_semver(text: str) -> Semver:
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Semver:
     match = _STRICT.fullmatch(text)
     if match is None:
         raise ValueError(f"{shown(text)} is not a semantic version (major.minor.patch)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 USER_BYTES = 128  # of one part that a user wrote; a label value has at most 63 bytes, a UUID 36
 REASON_BYTES = 512  # of a reason, which the reply to a filter request repeats for each node
+REMEMBERED_TEXT = 256  # characters; a cache by the text of a user keeps no longer one, since it counts its entries only
 _ELLIPSIS = "…"
 _ELLIPSIS_BYTES = len(_ELLIPSIS.encode())
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
-
-import re2
 
 from extender.cel import pricing
 from extender.cel import types as t
@@ -15,11 +12,6 @@ from extender.cel.library.formatting import format_string
 from extender.cel.overloads import function, member, plain
 from extender.cel.pricing import WALK, Price, Values, pattern_units
 
-# 256 KiB holds every pattern of a 10 KiB expression but those with absurd repetitions such as (a{1000}){1000}.
-_REGEX_MEMORY = 256 * 1024
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.max_mem = _REGEX_MEMORY
 _ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(97, 123)}
 # Go's unicode.IsSpace, plus U+180E as cel-go's trim documents.
@@ -42,26 +34,18 @@ _QUOTED = str.maketrans(
 )
 
 
-@functools.lru_cache(maxsize=512)
-def regex(pattern: str) -> Any:
-    """A compiled RE2 pattern. Raises EvalError with the message of RE2."""
-    try:
-        return re2.compile(pattern, _OPTIONS)
-    except re2.error as error:
-        raise EvalError(f"error parsing regexp: {error}") from error
+def matches(text: str, program: Any) -> bool:
+    """Whether a text has a match; the caller compiles the pattern (see patterns.py)."""
+    return program.search(text) is not None
 
 
-def matches(text: str, pattern: str) -> bool:
-    return regex(pattern).search(text) is not None
-
-
-def _find(text: str, pattern: str) -> str:
-    found = regex(pattern).search(text)
+def _find(text: str, program: Any) -> str:
+    found = program.search(text)
     return found.group(0) if found else ""
 
 
-def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [match.group(0) for match in regex(pattern).finditer(text)]
+def _find_all(text: str, program: Any, limit: int = -1) -> list[str]:
+    found = [match.group(0) for match in program.finditer(text)]
     return found if limit < 0 else found[:limit]
 
 
@@ -121,7 +105,7 @@ def _quote(text: str) -> str:
 
 
 def _pattern_work(values: Values) -> int:
-    return pattern_units(len(values[0]), regex(values[1]).programsize)
+    return pattern_units(len(values[0]), values[1].programsize)
 
 
 _S, _I = t.STRING, t.INT
