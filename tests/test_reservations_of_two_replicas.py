@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from extender.extension import claim_writes
+from extender.extension.live_reads import LANDING_SECONDS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
@@ -193,9 +191,8 @@ async def test_pods_that_wait_with_a_lost_allocation_do_not_keep_it() -> None:
         assert reserved_for(b) == ["p", "q"]
 
 
-async def test_a_slow_bind_reads_whether_its_reservation_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_bind_reads_whether_its_reservation_was_removed() -> None:
     """The other replica removed it, and looked for the Binding before it was sent."""
-    monkeypatch.setattr(claim_writes, "_FRESH_SECONDS", 0.0)
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("first", "c"))
@@ -205,7 +202,9 @@ async def test_a_slow_bind_reads_whether_its_reservation_was_removed(monkeypatch
         await b.settled()
 
         async def removed(method: str, path: str) -> None:
-            if method == "GET" and path.endswith("/resourceclaims/c") and "p" in reserved_for(b):
+            if method == "PATCH" and path.endswith("/c/status"):
+                await asyncio.sleep(LANDING_SECONDS)
+            elif method == "GET" and path.endswith("/resourceclaims/c") and "p" in reserved_for(b):
                 entry = {"$patch": "delete", "uid": b.pod("p")["metadata"]["uid"]}
                 kind, patch = RESOURCES["resource.k8s.io", "resourceclaims"], {"status": {"reservedFor": [entry]}}
                 b.cluster.api.registry.patch(kind, ("default", "c"), patch, "status", strategic=True)
