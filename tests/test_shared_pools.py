@@ -268,7 +268,7 @@ def test_a_slice_that_moves_to_another_pool_is_found_by_the_rules_of_that_pool()
 
 
 def test_an_agent_is_not_believed_any_more_if_another_driver_publishes_its_gpu() -> None:
-    """A new slice for all nodes changes no GPU. So a node keeps its fabric, but only if nobody contradicts it."""
+    """A new slice for all nodes changes no GPU. A node keeps its fabric unless a slice contradicts it."""
     cache = filled()
     fabric = cache.snapshot().node_infos["n0"].fabric
     assert fabric is not None

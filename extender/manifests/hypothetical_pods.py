@@ -83,7 +83,7 @@ class HypotheticalGroup:
             yield one
 
     def _counts(self, assumed: int) -> list[int]:
-        """Pods of each source: one for each that does not say, and for the last of these what is left."""
+        """Number of pods of each source. A source without a number gets one pod; the last such source gets the rest."""
         counts = [1 if source.pods is None else source.pods for source in self.sources]
         unknown = [position for position, source in enumerate(self.sources) if source.pods is None]
         if unknown:
