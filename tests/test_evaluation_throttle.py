@@ -99,7 +99,7 @@ def test_pods_just_below_the_budget_leave_the_time_to_others() -> None:
     assert not fleet.error(first)
     assert 0.02 < fleet.clock.now - start < fleet.policy.evaluation_seconds, "the attack stays below the budget"
     began = fleet.clock.now
-    while fleet.clock.now - began < 100:
+    while fleet.clock.now - began < 20:
         pod, start = fleet.hostile(4), fleet.clock.now
         result = fleet.filter_service.filter(pod, fleet.names)
         assert result.passed or result.error, "spent tokens are an error, never a reason"
@@ -109,8 +109,8 @@ def test_pods_just_below_the_budget_leave_the_time_to_others() -> None:
         placed += bool(fleet.filter_service.filter(honest, fleet.names).passed)
         fleet.clock.now += 0.05
     assert hostile < 0.2 * (fleet.clock.now - began)
-    assert errors > 100
-    assert placed > 1000
+    assert errors > 20
+    assert placed > 200
 
 
 def test_work_in_vain_is_charged_however_short_it_is() -> None:
