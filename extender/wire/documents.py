@@ -148,7 +148,7 @@ def _check_json(value: Any, where: str) -> bool:
         is_large = is_large or any(not _LEAST_INTEGER < number < _MOST_INTEGER for number in numbers)
         if len(numbers) == len(level):
             return is_large
-        inside = (outer.values() if type(outer) is dict else outer for outer in level if type(outer) is not float)
+        inside = (outer.values() if type(outer) is dict else outer for outer in level if not isinstance(outer, float))
         level = [inner for values in inside for inner in values if isinstance(inner, _CHECKED)]
     raise WireError(where, f"is nested deeper than {MOST_DEPTH} levels")
 
