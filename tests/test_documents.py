@@ -74,6 +74,9 @@ def test_values(text: str, expected: list) -> None:
         (b"~: 1", "a key must be a string, is null"),
         (b"a: 18446744073709551616", "a number is beyond 64 bits (line 1, column 4)"),
         (b"a: " + b"9" * 5000, "is beyond 64 bits"),
+        (b'{"b": 1e30,\n "a": 18446744073709551616}', "a number is beyond 64 bits (line 2, column 7)"),
+        (b'{"a": [-9223372036854775809]}', "a number is beyond 64 bits (line 1, column 8)"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "a number is beyond 64 bits (line 1, column 7)"),
         (b"a: 1e999", "is beyond 64 bits"),
         (b"a: .inf", ".inf is not a finite number"),
         (b"a: !!python/name:os.system x", "has a tag that is not known (line 1, column 4)"),
@@ -125,6 +128,15 @@ def test_places() -> None:
     one_value("weights:\n  link: 3\nlist: [1, {a: 2}]\n", "f", 100, positions)
     assert positions["weights", "link"] == (2, 3)
     assert positions["list", 1, "a"] == (3, 12)
+
+
+def test_json_numbers() -> None:
+    """A longer integer once became a number with other digits."""
+    text = b'{"a": [18446744073709551615, -9223372036854775808, 1e30, -9.3e18], "b": "99999999999999999999"}'
+    assert json_value(text, "body") == values(text)[0]
+    assert json_value(text, "body")["a"] == [2**64 - 1, -(2**63), 1e30, -9.3e18]
+    with pytest.raises(WireError, match=r"body: a number is beyond 64 bits \(line 1, column 8\)"):
+        json_value(b"[1e99, -100000000000000000000]", "body")
 
 
 def test_json_depth() -> None:

@@ -68,7 +68,7 @@ async def test_fleet_commands() -> None:
 
 
 def test_kubectl_finds_it_as_a_plugin() -> None:
-    assert 'kubectl-berth = "extender.cli.main:main"' in (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert 'kubectl-berth = "extender.__main__:main"' in (Path(__file__).parents[1] / "pyproject.toml").read_text()
 
 
 def test_every_command_has_help_with_an_example() -> None:

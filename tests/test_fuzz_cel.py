@@ -26,7 +26,21 @@ CALLS_PER_UNIT, CALLS = 4, 200  # Python's calls that a unit of cost stands for,
 
 names = st.sampled_from(["model", "index", "healthy", "driver", "memory", "names", "missing", "a/b", ""])
 domains = st.sampled_from([DRIVER, "other.example.com", ""])
-TEXTS = ["a", "H100", "1", "1Gi", "1.2.3", "10.0.0.1", "10.0.0.0/8", "90m", "é😀", "(a*)*b", "https://x/y?z=1"]
+TEXTS = [
+    "a",
+    "H100",
+    "1",
+    "1Gi",
+    "1.2.3",
+    "10.0.0.1",
+    "10.0.0.0/8",
+    "90m",
+    "é😀",
+    "(a*)*b",
+    "https://x/y?z=1",
+    "+25:00",
+    "Asia/Tokyo",
+]
 texts = st.one_of(st.sampled_from(["", *TEXTS]), st.text(max_size=8))
 integers = st.one_of(st.integers(-3, 12), st.sampled_from([2**31, 2**63 - 1, -(2**63), 2**64 - 1]))
 
@@ -74,7 +88,7 @@ METHODS = words(
 )
 METHODS_OF_TWO = words(
     "startsWith contains matches find findAll split join indexOf compareTo isGreaterThan add charAt substring"
-    " containsIP orValue includes format quote"
+    " containsIP orValue includes format quote getHours getFullYear"
 )
 
 
@@ -102,6 +116,7 @@ leaves = st.one_of(
     texts.map(quoted),
     integers.map(str),
     written("{}u", st.integers(0, 9).map(str)),
+    words('timestamp("9999-12-31T23:59:59Z") timestamp(0)'),
     words("1.5 0.0 1e308 true false null x b'a' device device.driver device.allowMultipleAllocations"),
     written('device.{}["{}"].{}', words("attributes capacity"), domains, short_names),
     written('device.attributes["{}"].?{}', domains, short_names),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -334,3 +335,26 @@ def test_a_person_sees_one_line(line: list, words: str, folder: Path, tmp_path: 
     assert words.format(**names).replace("argument 3 is", "argument 3: is") in message, message
     assert message.startswith("berth: "), message
     assert message.count("\n") == 1, message
+
+
+INTERRUPTED = """
+import sys
+class Interrupt:
+    def find_spec(name, path=None, target=None):
+        if name == "extender.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt)
+from extender.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_modules_load_prints_nothing() -> None:
+    found = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">&- 2>&-"])
+def test_a_closed_or_full_standard_error_keeps_the_exit_code(redirection: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m extender policy show /nowhere {redirection}"
+    assert subprocess.run(["sh", "-c", line], cwd=ROOT, check=False).returncode == 2

@@ -6,10 +6,11 @@ from itertools import permutations
 
 import pytest
 
-from extender.allocation import Features
-from extender.allocation.pools import gather
-from extender.model import Slice
-from extender.wire import SliceDecoder, decode_node
+from extender.allocation import Features, Search, from_gates, gather, left_of, problem_of, usage_of
+from extender.cache import ClusterCache
+from extender.cel.dra import Masks
+from extender.model import NANO, DeviceId, Slice
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.dra_worlds import asks, custom, place
 from tests.running_berth import berthing, pod
 
@@ -51,6 +52,47 @@ def test_a_pool_is_the_same_in_every_order_of_its_slices(name: str) -> None:
     for order in permutations(slices):
         pools = gather(NODE, order, lambda _, order=order: order, Features())  # type: ignore[misc]  # binds the order
         assert [(pool.incomplete, pool.trouble, len(pool.slices)) for pool in pools] == expected
+
+
+def test_allocated_devices_consume_counters_until_the_node_has_the_new_generation() -> None:
+    """A driver that replaces a pool began with another node. The counters of this node once looked unused."""
+    cache, decoder = ClusterCache(), SliceDecoder()
+    use = [{"counterSet": "s", "counters": {"c": {"value": "2"}}}]
+    both = [{"name": name, "consumesCounters": use} for name in ("a", "b")]
+    counters = [{"name": "s", "counters": {"c": {"value": "3"}}}]
+    for name, generation, count, spec in (
+        ("devices", 1, 2, {"nodeName": "n", "devices": both}),
+        ("counters", 1, 2, {"nodeName": "n", "sharedCounters": counters}),
+        ("next", 2, 3, {"nodeName": "m", "devices": [{"name": "c"}]}),
+    ):
+        pool = {"name": "p", "generation": generation, "resourceSliceCount": count}
+        slice_ = {"metadata": {"name": name}, "spec": {"driver": "d", "pool": pool, **spec}}
+        cache.apply_slice(name, decoder.decode(slice_))
+    cache.apply_node("n", NODE)
+    results = [{"driver": "d", "pool": "p", "device": "a", "request": "r"}]
+    taken = {"metadata": {"namespace": "x", "name": "c", "uid": "u"}, "spec": {"devices": {"requests": []}}}
+    claim = decode_claim({**taken, "status": {"allocation": {"devices": {"results": results}}}})
+    cache.apply_claim(claim.key, claim)
+    found = cache.snapshot().node_infos["n"]
+    offline = usage_of(list(cache.store.slices.values()), [DeviceId("d", "p", "a")], {})
+    (used,) = found.inventory.pools
+    assert left_of(used, found.allocated_state) == left_of(used, offline) == {("s", "c"): NANO}
+
+
+def test_a_device_with_counters_is_not_shared_without_the_gate_of_counters() -> None:
+    decoder = SliceDecoder()
+    use = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]
+    device = {"name": "a", "allowMultipleAllocations": True, "consumesCounters": use}
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "d", "nodeName": "n", "pool": pool, "devices": [{**device, "capacity": {"m": {"value": "4"}}}]}
+    slices = [decoder.decode({"metadata": {"name": "s"}, "spec": spec})]
+    asked = {"exactly": {"deviceClassName": "any", "capacity": {"requests": {"m": "1"}}}, "name": "r"}
+    claim = decode_claim({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [asked]}}})
+    state = usage_of(slices, [], {DeviceId("d", "p", "a"): {"m": NANO}})
+    classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
+    features = from_gates(["DRAConsumableCapacity"])
+    problem = problem_of(NODE, slices, classes, [("c", claim.spec)], state, features, Masks())
+    assert Search(problem).run() is None
 
 
 async def test_a_pod_is_told_which_counts_disagree() -> None:

@@ -28,7 +28,7 @@ from extender.allocation.hypothetical import (
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, Interned, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters, counter_limits, overdrawn_counters, problem_of, usage_of
-from extender.allocation.pools import Inventory, Pool, gather, inventory
+from extender.allocation.pools import Inventory, Pool, gather, inventory, slices_of
 from extender.allocation.problem import (
     UNUSED,
     AllocatedState,
@@ -92,6 +92,7 @@ __all__ = [
     "overdrawn_counters",
     "problem_of",
     "select",
+    "slices_of",
     "taken_mask",
     "tolerates",
     "troubled",

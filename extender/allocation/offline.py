@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from extender.allocation.features import Features
-from extender.allocation.pools import Pool, gather, inventory
+from extender.allocation.pools import Pool, gather, inventory, slices_of
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
 from extender.allocation.selection import find_class, select
 from extender.cel.dra import Masks
-from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice, newest_slices
+from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
 
 
 def usage_of(
@@ -28,7 +28,7 @@ def usage_of(
 
     def counters(pool: Pool) -> dict[CounterKey, int]:
         use = pools.get(pool.key)
-        current = newest_slices(s for s in slices if s.pool == pool.key)
+        current = slices_of(pool, (s for s in slices if s.pool == pool.key))
         return consumed_counters(current, use) if use is not None else {}
 
     return AllocatedState(pools, counters)

@@ -135,6 +135,12 @@ def _validated(key: PoolKey, slices: list[Slice], foreign: list[Slice], features
     return Pool(key, tuple(s for s in slices if s.devices), counters, grouped=_grouped((*slices, *foreign)))
 
 
+def slices_of(pool: Pool, known: Iterable[Slice]) -> tuple[Slice, ...]:
+    """Those of `known` with the pool's generation. A newer one may exist that has no slice for the node yet."""
+    generation = pool.slices[0].generation if pool.slices else None
+    return tuple(slice_ for slice_ in known if slice_.generation == generation)
+
+
 def _duplicate_device(slices: Iterable[Slice]) -> str:
     seen: set[str] = set()
     for slice_ in slices:

@@ -297,6 +297,8 @@ class Search:
             return False
         if features.taints and (taint := blocking_taint(device, request.tolerations)) is not None:
             return self._reject(request, bit, "tainted", taint.key)
+        if device.consumes and not features.partitionable:
+            return self._reject(request, bit, "counters", "partitionable devices are disabled")
         counts = bool(device.consumes) and not (shared and self._has_shares(bit))
         if counts and not self._take_counters(request, bit):
             return False
@@ -333,8 +335,6 @@ class Search:
         return taken
 
     def _take_counters(self, request: DeviceRequest, bit: int) -> bool:
-        if not self._problem.features.partitionable:
-            return self._reject(request, bit, "counters", "partitionable devices are disabled")
         short = self._counters.take(bit)
         return not short or self._reject(request, bit, "counters", short)
 

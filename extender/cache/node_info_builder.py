@@ -23,6 +23,7 @@ from extender.allocation import (
     gather,
     inventory,
     live_use,
+    slices_of,
     taken_mask,
     troubled,
     uses_of,
@@ -30,7 +31,7 @@ from extender.allocation import (
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.object_index import ObjectIndex
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
-from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source, newest_slices
+from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source
 
 Interns = WeakValueDictionary[Hashable, Interned]
 _PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
@@ -175,7 +176,7 @@ class NodeInfoBuilder:
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
         slices = store.pools.get(pool.key, {})
-        current = tuple(newest_slices(slices.values()))
+        current = slices_of(pool, slices.values())
         known = self._counters.get(pool.key)
         if known is None or not _same_objects(known.slices, current) or known.use != use:
             consumed = consumed_counters(current, use)

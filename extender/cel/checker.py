@@ -33,7 +33,7 @@ class Checker(ast.Visitor[t.Type]):
         self._variables = dict(variables)
         self._structs = structs
         self._bindings = t.Bindings()
-        self._mixed: set[int] = set()  # list literals whose items may differ: the arguments of format
+        self._formats = 0  # calls of format around the node: there, the items of a literal may have different types
         self.issues: list[Issue] = []
 
     def visit(self, node: ast.Node) -> t.Type:
@@ -102,7 +102,14 @@ class Checker(ast.Visitor[t.Type]):
             field.type = t.STRING
             return self._resolved(self._field(node, node.args[0], str(field.value), optional=True))
         if node.function == "format":
-            self._mixed.update(id(arg) for arg in node.args)
+            self._formats += 1
+            try:
+                return self._called(node)
+            finally:
+                self._formats -= 1
+        return self._called(node)
+
+    def _called(self, node: ast.Call) -> t.Type:
         for arg in node.args:
             self.visit(arg)
         if node.target is not None:
@@ -178,7 +185,7 @@ class Checker(ast.Visitor[t.Type]):
             type_ = self.visit(item)
             if position in node.optional:
                 type_ = self._unwrapped(item, type_)
-            items = t.DYN if id(node) in self._mixed else self._join(item, items, type_)
+            items = self._join(item, items, type_)
         return t.list_of(items if items is not None else self._bindings.fresh())
 
     def map_literal(self, node: ast.MapLiteral) -> t.Type:
@@ -230,7 +237,7 @@ class Checker(ast.Visitor[t.Type]):
             return current
         if self._bindings.assignable((previous,), (current,)):
             return t.more_general(previous, current)
-        return self._mismatch(node, previous, current)
+        return t.DYN if self._formats else self._mismatch(node, previous, current)
 
     def _mismatch(self, node: ast.Node, wanted: t.Type, found: t.Type) -> t.Type:
         return self._fail(node, f"expected type '{wanted}' but found '{found}'")

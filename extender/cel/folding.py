@@ -11,7 +11,7 @@ from typing import Any
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.errors import EvalError, Issue
-from extender.cel.library.formatting import clause_count
+from extender.cel.library.formatting import verbs_of
 from extender.cel.overloads import Traits
 from extender.cel.patterns import compiled
 from extender.cel.values import UInt, type_name
@@ -19,6 +19,12 @@ from extender.cel.values import UInt, type_name
 _KEYS = (str, bool, int, UInt, float)  # types of a constant between brackets
 _MOST_UNITS = 500_000  # to compile the constant patterns of an expression: 25 ms
 _NO_TRAITS = Traits()
+_WHOLE, _REAL = ("int", "uint"), ("double", "string")
+_FORMATTED = {  # the kinds of types that each verb of string.format takes
+    "s": (*_WHOLE, *_REAL, "bool", "bytes", "null", "type", "timestamp", "duration", "list", "map"),
+    "d": _WHOLE, "o": _WHOLE, "b": (*_WHOLE, "bool"), "x": (*_WHOLE, "string", "bytes"),
+    "X": (*_WHOLE, "string", "bytes"), "f": _REAL, "e": _REAL,
+}  # fmt: skip
 _VARIES = object()  # stands for the value of a node that is no constant
 
 
@@ -128,11 +134,26 @@ def _converted(node: ast.Call, value: Any) -> Any:
 
 
 def _check_format(template: str, values: ast.Node) -> None:
-    wanted = clause_count(template)
+    verbs = verbs_of(template)
     if not isinstance(values, ast.ListLiteral):
         return
     have = len(values.items)
-    if wanted > have:
+    if len(verbs) > have:
         raise EvalError(f"index {have} out of range")
-    if wanted < have:
-        raise EvalError(f"too many arguments supplied to string.format (expected {wanted}, got {have})")
+    if len(verbs) < have:
+        raise EvalError(f"too many arguments supplied to string.format (expected {len(verbs)}, got {have})")
+    for verb, item in zip(verbs, values.items, strict=True):
+        _check_formatted(verb, item)
+
+
+def _check_formatted(verb: str, value: ast.Node) -> None:
+    """Raise EvalError if a value can have no text for the verb. An attribute has not: its type is Any, not dyn."""
+    found = _type(value, optional=False)
+    if found.kind not in ("dyn", *_FORMATTED[verb]):
+        raise EvalError(f"error during formatting: clause %{verb} cannot be used on {found}")
+    if verb == "s" and isinstance(value, ast.ListLiteral):
+        for item in value.items:
+            _check_formatted(verb, item)
+    if verb == "s" and isinstance(value, ast.MapLiteral):
+        for _, item, _ in value.entries:
+            _check_formatted(verb, item)

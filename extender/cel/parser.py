@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from extender.cel.ast import (
     Call,
     FieldInit,
@@ -302,7 +304,7 @@ class _Parser:
         offset = self.expect("[").offset
         items: list[Node] = []
         optional: set[int] = set()
-        while not self.sees("]"):
+        while not (self.sees("]") or self._lone_comma("]", items)):
             if self.take("?"):
                 optional.add(len(items))
             items.append(self.expression())
@@ -311,10 +313,14 @@ class _Parser:
         self.expect("]")
         return ListLiteral(offset, items, frozenset(optional))
 
+    def _lone_comma(self, end: str, items: Sequence[object]) -> bool:
+        """Whether the literal is `[,]` or `{,}`, which the grammar allows. Moves to the end."""
+        return not items and self.sees(",") and self.tokens[self.at + 1].text == end and self.take(",")
+
     def map_literal(self) -> Node:
         offset = self.expect("{").offset
         entries: list[tuple[Node, Node, bool]] = []
-        while not self.sees("}"):
+        while not (self.sees("}") or self._lone_comma("}", entries)):
             optional = self.take("?")
             key = self.expression()
             self.expect(":")

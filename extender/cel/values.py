@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from extender.cel.errors import EvalError
@@ -35,9 +35,10 @@ class Duration:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Timestamp:
-    """Nanoseconds since 1970-01-01T00:00:00Z."""
+    """Nanoseconds since 1970-01-01T00:00:00Z. `east` is the offset of its zone in seconds; only its text shows it."""
 
     nanos: int
+    east: int = field(default=0, compare=False)
 
     def moment(self, zone: datetime.tzinfo = datetime.UTC) -> datetime.datetime:
         start = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

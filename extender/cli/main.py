@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -116,11 +117,15 @@ def main() -> None:
                 raise WireError(f"argument {position}", f"is not UTF-8: {shown(argument)}")
         commands(sys.argv[1:])()
     except (BerthError, OSError) as error:
-        typer.echo(f"berth: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
     except Exception as error:  # noqa: BLE001 - a bug in Berth: the user gets the line of code, not the traceback
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
         fault = f"{type(error).__name__} at {where}: {one_line(str(error))}"
-        typer.echo(f"berth: a fault in Berth itself, please report it: {fault}", err=True)
-        sys.exit(2)
+        _fail(f"a fault in Berth itself, please report it: {fault}")
+
+
+def _fail(message: str) -> NoReturn:
+    with suppress(OSError):  # standard error may be on a full disk
+        typer.echo(f"berth: {message}", err=True)
+    sys.exit(2)

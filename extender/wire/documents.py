@@ -43,8 +43,10 @@ _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
-_CONTAINERS = (dict, list)
+_LONG_INTEGER = re.compile(r"(?<![\w.+\"-])-?[0-9]{19,}(?![\w.\"])", re.ASCII)
+_CHECKED = (dict, list, float)
 _SAFE_DIGITS = 19  # a decimal integer with fewer digits fits into 64 bits
+_MOST_DIGITS = 20  # of a decimal integer of 64 bits, with its sign
 _MOST_TAG_LINES = 16
 _MOST_INTEGER_TEXT = 80  # characters: enough for 64 binary digits with sign and prefix; int() rejects thousands
 
@@ -77,7 +79,8 @@ def json_value(content: bytes, where: str) -> Any:
         found = orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise _not_json(error, where) from error
-    _check_depth(found, where)
+    if _check_json(found, where):
+        _check_integers(content.decode(), where)
     return found
 
 
@@ -107,7 +110,8 @@ def values_of(part: DocumentPart) -> list[Any]:
             if len(part.text) > MOST_YAML:
                 raise _not_json(error, part.where) from error
         else:
-            _check_depth(found, part.where)
+            if _check_json(found, part.where):
+                _check_integers(part.text, part.where)
             return [found]
     _check_size(part.text, part.where)
     return _Composer(part).run()
@@ -135,14 +139,25 @@ def _not_json(error: orjson.JSONDecodeError, where: str) -> WireError:
     return _fault(where, f"is not JSON: {one_line(error.msg)}", error.lineno, error.colno)
 
 
-def _check_depth(value: Any, where: str) -> None:
-    level = [value] if isinstance(value, _CONTAINERS) else []
-    for _ in range(MOST_DEPTH):
-        inside = (outer.values() if type(outer) is dict else outer for outer in level)
-        level = [inner for values in inside for inner in values if isinstance(inner, _CONTAINERS)]
-        if not level:
-            return
+def _check_json(value: Any, where: str) -> bool:
+    """Whether it has a number beyond 64 bits, which orjson makes of a longer integer. Raises WireError if too deep."""
+    level = [value] if isinstance(value, _CHECKED) else []
+    is_large = False
+    for _ in range(MOST_DEPTH + 1):
+        numbers = [number for number in level if type(number) is float]
+        is_large = is_large or any(not _LEAST_INTEGER < number < _MOST_INTEGER for number in numbers)
+        if len(numbers) == len(level):
+            return is_large
+        inside = (outer.values() if type(outer) is dict else outer for outer in level if not isinstance(outer, float))
+        level = [inner for values in inside for inner in values if isinstance(inner, _CHECKED)]
     raise WireError(where, f"is nested deeper than {MOST_DEPTH} levels")
+
+
+def _check_integers(text: str, where: str) -> None:
+    """Raises WireError for an integer beyond 64 bits in a JSON text; 1e30 is no integer."""
+    for match in _LONG_INTEGER.finditer(text):
+        if len(match[0]) > _MOST_DIGITS or not _LEAST_INTEGER <= int(match[0]) <= _MOST_INTEGER:
+            raise _fault(where, "a number is beyond 64 bits", *_position(text[: match.start()]))
 
 
 def _fault(where: str, problem: str, line: int, column: int) -> WireError:

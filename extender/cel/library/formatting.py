@@ -1,8 +1,7 @@
-"""string.format: the clauses of cel-go's strings library."""
+"""string.format: the clauses of cel-go's strings library, version 2, which formats numbers as en_US writes them."""
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -11,11 +10,25 @@ from extender.cel.errors import EvalError
 from extender.cel.library.conversions import format_double
 from extender.cel.library.time import format_duration, format_timestamp
 from extender.cel.values import Duration, Timestamp, TypeValue, UInt, from_key, type_name
-from extender.model import Quantity, Semver
 
 _CLAUSE = re.compile(r"%(?:(%)|(?:\.(\d+))?([a-zA-Z]))")
+_LONGEST_PRECISION = 4  # digits of a precision; int() rejects thousands
 _MAX_PRECISION = 100  # more than a double has; without a limit an expression could build megabytes
-VERBS = "sdfebxXo"
+_DIGITS = 6  # Go's default precision
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_ESCAPES = {
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+    "\\": "\\\\",
+    '"': '\\"',
+}
+_ASCII, _BASIC_PLANE = 0x7F, 0xFFFF
+_NUMBER_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def format_string(template: str, values: list[object]) -> str:
@@ -39,45 +52,61 @@ def format_string(template: str, values: list[object]) -> str:
     return "".join(pieces)
 
 
-def clause_count(template: str) -> int:
-    """How many values a template takes. Raises EvalError for a clause that does not exist."""
-    count, at = 0, 0
+def verbs_of(template: str) -> list[str]:
+    """The verb of each value that a template takes. Raises EvalError for a clause that does not exist."""
+    found: list[str] = []
+    at = 0
     while (start := template.find("%", at)) >= 0:
         match = _CLAUSE.match(template, start)
-        if match is None or (match.group(3) and match.group(3) not in VERBS):
+        if match is None or (match.group(3) and match.group(3) not in _MAKERS and match.group(3) not in "fe"):
             raise EvalError(f"could not parse formatting clause: unrecognized formatting clause at {start}")
-        count += 0 if match.group(1) else 1
+        if match.group(3):
+            found.append(match.group(3))
         at = match.end()
-    return count
+    return found
 
 
 def _clause(verb: str, precision: str | None, value: object) -> str:
-    digits = 6 if precision is None else int(precision)  # Go's default precision
+    digits = _DIGITS if precision is None else int(precision[:_LONGEST_PRECISION])
     if digits > _MAX_PRECISION:
         raise EvalError(f"precision {digits} exceeds {_MAX_PRECISION}")
-    if verb in ("f", "e"):
-        return _real(verb, digits, value)
+    if verb == "f":
+        return _fixed(digits, value)
+    if verb == "e":
+        return _scientific(digits, value)
     make = _MAKERS.get(verb)
     if make is None:
         raise EvalError(f'unrecognized formatting clause "{verb}"')
     return make(value)
 
 
-def _real(verb: str, digits: int, value: object) -> str:
-    number = _number(value)
+def _fixed(digits: int, value: object) -> str:
+    number = _number("fixed-point", value)
+    return _not_finite(number) or f"{number or 0.0:,.{digits}f}"
+
+
+def _scientific(width: int, value: object) -> str:
+    """As in the reference, the precision is the least width, and there are always six decimals."""
+    number = _number("scientific", value)
+    shown = _not_finite(number)
+    if not shown:
+        mantissa, power = f"{number or 0.0:.{_DIGITS}e}".split("e")
+        shown = f"{mantissa}\N{MULTIPLICATION SIGN}10{power.lstrip('+').translate(_SUPERSCRIPT)}"
+    return shown.rjust(width)
+
+
+def _not_finite(number: float) -> str:
     if math.isnan(number):
         return "NaN"
-    if math.isinf(number):
-        return "Infinity" if number > 0 else "-Infinity"
-    return f"{number:.{digits}{verb}}"
+    return ("∞" if number > 0 else "-∞") if math.isinf(number) else ""
 
 
-def _number(value: object) -> float:
-    if type(value) in (int, UInt, float):
-        return float(value)  # type: ignore[arg-type] # a number, checked above
-    if value in ("NaN", "Infinity", "-Infinity"):
-        return float(str(value).replace("Infinity", "inf"))
-    raise _wrong("fixed-point", value)
+def _number(clause: str, value: object) -> float:
+    if isinstance(value, float):
+        return value
+    if isinstance(value, str) and value in _NUMBER_WORDS:
+        return _NUMBER_WORDS[value]
+    raise _wrong(clause, value)
 
 
 def _wrong(clause: str, value: object) -> EvalError:
@@ -87,8 +116,6 @@ def _wrong(clause: str, value: object) -> EvalError:
 def _decimal(value: object) -> str:
     if type(value) in (int, UInt):
         return str(int(value))  # type: ignore[call-overload] # an int
-    if isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
-        return _real("f", 0, value)
     raise _wrong("decimal", value)
 
 
@@ -119,18 +146,60 @@ def _text(value: object) -> str:
     if simple is not None:
         return simple(value)
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_text, value)) + "]"
+        return f"[{', '.join(map(_inner, value))}]"
     if isinstance(value, dict):
-        entries = {_text(from_key(key)): _text(item) for key, item in value.items()}
-        return "{" + ", ".join(f"{key}: {entries[key]}" for key in sorted(entries)) + "}"
+        entries = sorted((_map_key(from_key(key)), _inner(item)) for key, item in value.items())
+        return f"{{{', '.join(f'{key}:{item}' for key, item in entries)}}}"
     raise _wrong("string", value)
 
 
-def _double_text(value: object) -> str:
-    assert isinstance(value, float)
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return format_double(value)
+def _inner(value: object) -> str:
+    """A value in a list or map, as CEL writes it."""
+    match value:
+        case str():
+            return _quoted(value)
+        case bytes():
+            return f"b{_quoted(_text(value))}"
+        case float() if math.isfinite(value):
+            return f"{value:.{_DIGITS}f}"
+        case float():
+            return f'"{format_double(value)}"'
+        case Timestamp():
+            return f'timestamp("{format_timestamp(value)}")'
+        case Duration():
+            return f'duration("{format_duration(value)}")'
+    return _text(value)
+
+
+def _map_key(key: object) -> str:
+    if isinstance(key, str):
+        return _quoted(key)
+    if type(key) in (bool, int, UInt):
+        return _text(key)
+    raise EvalError(f"no formatting function for map key of type {type_name(key)}")
+
+
+def _quoted(text: str) -> str:
+    """As Go's %q."""
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code <= _ASCII:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= _BASIC_PLANE else f"\\U{code:08x}"
+
+
+def _bytes_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise EvalError("invalid UTF-8 in bytes, cannot convert to string") from error
 
 
 _TEXTS: dict[type, Callable[..., str]] = {
@@ -138,16 +207,12 @@ _TEXTS: dict[type, Callable[..., str]] = {
     bool: lambda v: "true" if v else "false",
     int: str,
     UInt: lambda v: str(int(v)),
-    float: _double_text,
-    bytes: lambda v: v.decode("utf-8", "replace"),
+    float: format_double,
+    bytes: _bytes_text,
     type(None): lambda _: "null",
     Duration: format_duration,
     Timestamp: format_timestamp,
     TypeValue: lambda v: v.name,
-    Quantity: str,
-    Semver: lambda v: v.text,
-    ipaddress.IPv4Address: str,
-    ipaddress.IPv6Address: str,
 }
 _MAKERS: dict[str, Callable[[object], str]] = {
     "s": _text,

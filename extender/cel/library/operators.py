@@ -51,9 +51,9 @@ def duration(nanos: int) -> Duration:
     raise EvalError("duration overflow")
 
 
-def timestamp(nanos: int) -> Timestamp:
+def timestamp(nanos: int, east: int = 0) -> Timestamp:
     if FIRST_NANOS <= nanos <= LAST_NANOS:
-        return Timestamp(nanos)
+        return Timestamp(nanos, east)
     raise EvalError("timestamp overflow")
 
 
@@ -68,6 +68,8 @@ def _divide(a: int, b: int) -> int:
 def _modulo(a: int, b: int) -> int:
     if b == 0:
         raise EvalError("modulus by zero")
+    if b == -1 and a == INT_MIN:
+        raise EvalError("integer overflow")
     return abs(a) % abs(b) * (1 if a >= 0 else -1)
 
 
@@ -191,8 +193,8 @@ def _arithmetic() -> list[Overload]:
             plain((t.BYTES, t.BYTES), t.BYTES, operator.add),
             plain((_ITEMS, _ITEMS), _ITEMS, lambda a, b: [*a, *b]),
             plain((_DURATION, _DURATION), _DURATION, lambda a, b: duration(a.nanos + b.nanos)),
-            plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos)),
-            plain((_DURATION, _TIMESTAMP), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos)),
+            plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos, a.east)),
+            plain((_DURATION, _TIMESTAMP), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos, b.east)),
             price=Price(pricing.concatenation, pricing.sum_size),
         ),
         *function(
@@ -201,7 +203,7 @@ def _arithmetic() -> list[Overload]:
             plain((_U, _U), _U, lambda a, b: uint64(int(a) - int(b))),
             plain((_D, _D), _D, operator.sub),
             plain((_TIMESTAMP, _TIMESTAMP), _DURATION, lambda a, b: duration(a.nanos - b.nanos)),
-            plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos - b.nanos)),
+            plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos - b.nanos, a.east)),
             plain((_DURATION, _DURATION), _DURATION, lambda a, b: duration(a.nanos - b.nanos)),
             price=_SCALAR,
         ),

@@ -10,6 +10,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import Overload, function, member, plain
 from extender.cel.pricing import PARSE, Price
+from extender.cel.values import INT_MAX
 from extender.model import NANO, Quantity, Semver, add, from_int, parse_quantity, parse_semver
 
 _LEADING_ZEROS = re.compile(r"^0+(?=[0-9])")
@@ -78,6 +79,11 @@ _PARSE = replace(PARSE, overhead=20)
 _ARITHMETIC = Price(overhead=10)
 
 
+def _int64(number: int) -> int:
+    """As Go converts an unsigned number: from 2**63 on it becomes negative."""
+    return number - (1 << 64) if number > INT_MAX else number
+
+
 def _comparisons() -> list[Overload]:
     kinds = (_Q, _V)
     return [
@@ -110,8 +116,8 @@ OVERLOADS = [
         price=_PARSE,
         pure=True,
     ),
-    *function("major", member((_V,), t.INT, lambda v: v.major), price=_BOUNDED),
-    *function("minor", member((_V,), t.INT, lambda v: v.minor), price=_BOUNDED),
-    *function("patch", member((_V,), t.INT, lambda v: v.patch), price=_BOUNDED),
+    *function("major", member((_V,), t.INT, lambda v: _int64(v.major)), price=_BOUNDED),
+    *function("minor", member((_V,), t.INT, lambda v: _int64(v.minor)), price=_BOUNDED),
+    *function("patch", member((_V,), t.INT, lambda v: _int64(v.patch)), price=_BOUNDED),
     *_comparisons(),
 ]

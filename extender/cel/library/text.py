@@ -61,13 +61,20 @@ def _char_at(text: str, at: int) -> str:
 
 
 def _index_of(text: str, part: str, start: int = 0) -> int:
-    return text.find(part, _checked(text, start))
+    return text.find(part, start) if part and _begins_in(text, start) else -1 if part else start
 
 
 def _last_index_of(text: str, part: str, start: int | None = None) -> int:
     if start is None:
         return text.rfind(part)
-    return text.rfind(part, 0, _checked(text, start) + len(part))
+    return text.rfind(part, 0, start + len(part)) if part and _begins_in(text, start) else -1 if part else start
+
+
+def _begins_in(text: str, start: int) -> bool:
+    """Whether a search starts before the end. As in the reference, a start after the end is no error."""
+    if start < 0:
+        raise EvalError(f"index out of range: {start}")
+    return start < len(text)
 
 
 def _substring(text: str, start: int, end: int | None = None) -> str:

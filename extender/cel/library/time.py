@@ -30,7 +30,14 @@ _PART = re.compile(r"(\d*)(?:\.(\d*))?(ns|us|µs|μs|ms|s|m|h)")
 # As Go's time.Parse reads RFC 3339: an hour may have one digit, a comma may stand for the point.
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _MOST_OFFSET = (24, 60)  # hours and minutes of the largest zone offset that Go accepts
-_OFFSET = re.compile(r"([+-]?)(\d\d):(\d\d)", re.ASCII)
+_ZONE_OFFSET = re.compile(r"([+-]?\d{1,19}):([+-]?\d{1,19})", re.ASCII)  # as cel-go reads it: also 1:5 and +25:00
+_MOST_SECONDS = INT_MAX // 10**9  # Go's largest duration; there, a larger offset overflows
+_UTC = ("", "UTC", "Local")  # a kube-scheduler in a container has no other local time
+_FIRST = datetime.datetime(1, 1, 2, tzinfo=datetime.UTC)
+_LAST = datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC)
+_WALL_CLOCK = datetime.datetime(1, 1, 1)  # noqa: DTZ001 - the time of any zone
+_YEAR_ONE = -62_135_596_800  # 0001-01-01T00:00:00Z in seconds since 1970
+_CYCLE = 146_097 * 86_400  # seconds of 400 years
 
 
 def parse_duration(text: str) -> Duration:
@@ -67,20 +74,13 @@ def parse_timestamp(text: str) -> Timestamp:
         moment = datetime.datetime(*map(int, numbers), tzinfo=datetime.UTC)  # type: ignore[arg-type,misc] # six ints
     except ValueError as error:
         raise EvalError(f"parsing time {text!r}: {error}") from error
-    seconds = int((moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)).total_seconds())
+    seconds, east = int((moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)).total_seconds()), 0
     if zone != "Z":
         if int(zone[1:3]) > _MOST_OFFSET[0] or int(zone[4:6]) > _MOST_OFFSET[1]:
             raise EvalError(f"parsing time {text!r}: time zone offset out of range")
-        seconds -= int(_offset(zone).total_seconds())
-    return timestamp(seconds * 10**9 + int((fraction or "0").ljust(9, "0")))
-
-
-def _offset(text: str) -> datetime.timedelta:
-    match = _OFFSET.fullmatch(text)
-    if match is None:
-        raise EvalError(f"unknown time zone {text}")
-    delta = datetime.timedelta(hours=int(match.group(2)), minutes=int(match.group(3)))
-    return -delta if match.group(1) == "-" else delta
+        east = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+        east = -east if zone[0] == "-" else east
+    return timestamp((seconds - east) * 10**9 + int((fraction or "0").ljust(9, "0")), east)
 
 
 def format_duration(value: Duration) -> str:
@@ -91,24 +91,47 @@ def format_duration(value: Duration) -> str:
 
 
 def format_timestamp(value: Timestamp) -> str:
-    return f"{value.moment():%Y-%m-%dT%H:%M:%S}{_fraction(value.nanos % 10**9)}Z"
+    moment, cycles = _local(value, value.east)
+    hours, rest = divmod(abs(value.east), 3600)
+    zone = f"{'-' if value.east < 0 else '+'}{hours:02d}:{rest // 60:02d}" if value.east else "Z"
+    return f"{_year(moment, cycles):04d}-{moment:%m-%dT%H:%M:%S}{_fraction(value.nanos % 10**9)}{zone}"
 
 
 def _fraction(nanos: int) -> str:
     return f".{nanos:09d}".rstrip("0") if nanos else ""
 
 
-def _zone(name: str) -> datetime.tzinfo:
-    if _OFFSET.fullmatch(name):
-        return datetime.timezone(_offset(name))
+def _local(stamp: Timestamp, east: int) -> tuple[datetime.datetime, int]:
+    """The wall clock some seconds east of Greenwich, as (time in the years 1 to 400, number of 400-year cycles before).
+
+    Years 0 and 10000 occur, because a zone may move the first or the last moment out of Python's range. The calendar
+    repeats after 400 years, weekdays included.
+    """
+    seconds, nanos = divmod(stamp.nanos, 10**9)
+    cycles, rest = divmod(seconds + east - _YEAR_ONE, _CYCLE)
+    return _WALL_CLOCK + datetime.timedelta(seconds=rest, microseconds=nanos // 1000), cycles
+
+
+def _seconds_east(stamp: Timestamp, zone: str) -> int:
+    if zone in _UTC:
+        return 0
+    match = _ZONE_OFFSET.fullmatch(zone)
+    if match is not None:
+        sign = -1 if zone.startswith("-") else 1
+        seconds = 60 * (int(match.group(1)) * 60 + sign * int(match.group(2)))
+        if abs(seconds) > _MOST_SECONDS:
+            raise EvalError(f"unknown time zone {zone}")
+        return seconds
     try:
-        return zoneinfo.ZoneInfo(name)
+        # The offset of a zone is less than a day, and Python's years end at 1 and 9999.
+        moment = min(max(stamp.moment(), _FIRST), _LAST)
+        offset = moment.astimezone(zoneinfo.ZoneInfo(zone)).utcoffset()
     except (KeyError, ValueError, OSError) as error:
-        raise EvalError(f"unknown time zone {name}") from error
+        raise EvalError(f"unknown time zone {zone}") from error
+    return int((offset or datetime.timedelta()).total_seconds())
 
 
 _FIELDS: dict[str, Callable[[datetime.datetime], int]] = {
-    "getFullYear": lambda m: m.year,
     "getMonth": lambda m: m.month - 1,
     "getDayOfYear": lambda m: m.timetuple().tm_yday - 1,
     "getDayOfMonth": lambda m: m.day - 1,
@@ -127,8 +150,16 @@ _DURATION_FIELDS = {
 }
 
 
+def _year(moment: datetime.datetime, cycles: int) -> int:
+    return moment.year + 400 * cycles
+
+
+def _full_year(stamp: Timestamp, zone: str = "UTC") -> int:
+    return _year(*_local(stamp, _seconds_east(stamp, zone)))
+
+
 def _field(read: Callable[[datetime.datetime], int]) -> Callable[..., int]:
-    return lambda stamp, zone="UTC": read(stamp.moment(_zone(zone)))
+    return lambda stamp, zone="UTC": read(_local(stamp, _seconds_east(stamp, zone))[0])
 
 
 def _truncated(unit: int) -> Callable[[Duration], int]:
@@ -138,8 +169,8 @@ def _truncated(unit: int) -> Callable[[Duration], int]:
 def _getters() -> list[Overload]:
     """Reading a field of a moment looks up its time zone, hence the overhead."""
     found: list[Overload] = []
-    for name, read in _FIELDS.items():
-        signatures = [member((t.TIMESTAMP,), t.INT, _field(read)), member((t.TIMESTAMP, t.STRING), t.INT, _field(read))]
+    for name, run in [("getFullYear", _full_year), *((name, _field(read)) for name, read in _FIELDS.items())]:
+        signatures = [member((t.TIMESTAMP,), t.INT, run), member((t.TIMESTAMP, t.STRING), t.INT, run)]
         if name in _DURATION_FIELDS:
             signatures.append(member((t.DURATION,), t.INT, _truncated(_DURATION_FIELDS[name])))
         found += function(name, *signatures, price=Price(overhead=60))
