@@ -297,9 +297,9 @@ def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
     """Each write with new links costs a search for rings: ever new ones once kept serve busy."""
     cache = cache_of(n1="dgx1-v100", n2="t4-4")
     for number in range(1, 50):
-        put(cache, said(8, numaNode=number), now=1.0)
+        put(cache, said(8, pcieGeneration=3, numaNode=number), now=1.0)
         cache.snapshot()
-    put(cache, said(4, "n2", numaNode=7), now=1.0)
+    put(cache, said(4, "n2", pcieGeneration=3, numaNode=7), now=1.0)
     assert (numa_of(cache, "n1"), numa_of(cache, "n2")) == (3, 7), "the first slice and three more"
     assert "its agent changed links or GPUs more than 4 times in 60 s" in cache.agent_problems["n1"][0]
     assert "n2" not in cache.agent_problems
@@ -308,7 +308,7 @@ def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
     assert numa_of(cache, "n1") == 49, "the newest slice counts"
     assert "n1" not in cache.agent_problems
     for number in range(50, 60):
-        put(cache, said(8, numaNode=number), now=60.0)
+        put(cache, said(8, pcieGeneration=3, numaNode=number), now=60.0)
         cache.snapshot()
     assert numa_of(cache, "n1") == 52
     assert cache.agent_problems["n1"]
