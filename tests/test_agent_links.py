@@ -149,8 +149,8 @@ def test_machines_keep_their_rings(machine: str) -> None:
 # -- the fleet's baseline ------------------------------------------------------------------------------------
 
 
-def put(cache: ClusterCache, obj: dict) -> None:
-    cache.apply_slice(obj["metadata"]["name"], DECODER.decode(obj))
+def put(cache: ClusterCache, obj: dict, now: float = 0.0) -> None:
+    cache.apply_slice(obj["metadata"]["name"], DECODER.decode(obj), now)
 
 
 def cache_of(**machines: str) -> ClusterCache:
@@ -264,12 +264,12 @@ def test_another_numa_node_or_distance_causes_no_new_search_for_rings() -> None:
     put(cache, said(16, links=links, nvlinkVersion=2))
     before, searches = baseline(cache), ring.mesh_problem.cache_info().misses
     assert searches
-    for number in range(1, 6):
+    for number in range(1, 3):
         put(cache, said(16, links=links, nvlinkVersion=2, numaNode=number, distances="5" * number))
         assert baseline(cache) is before
     fabric = cache.snapshot().node_infos["n1"].fabric
     assert fabric is not None
-    assert fabric.graph.numa == (5,) * 16
+    assert fabric.graph.numa == (2,) * 16
     assert ring.mesh_problem.cache_info().misses == searches
 
 
@@ -277,7 +277,64 @@ def test_ever_new_slices_of_an_agent_keep_no_more_graphs_than_the_tables_hold() 
     """The table of interned graphs holds 1,024, and the caches of GPU sets as many."""
     cache = cache_of(n1="hgx-h100-8", n2="t4-4")
     for number in range(3000):
-        put(cache, said(2, links={(0, 1): 2}, linkMBps=20_000 + number, numaNode=number % 1024))
+        cache.expire(60.0 * number)
+        put(cache, said(2, links={(0, 1): 2}, linkMBps=20_000 + number, numaNode=number % 1024), 60.0 * number)
         baseline(cache)
     gc.collect()
     assert sum(type(kept) is Graph for kept in gc.get_objects()) <= 2 * 1024 + 512, "512 for the tables of products"
+
+
+# -- ever new links ------------------------------------------------------------------------------------------
+
+
+def numa_of(cache: ClusterCache, node: str) -> int:
+    fabric = cache.snapshot().node_infos[node].fabric
+    assert fabric is not None
+    return fabric.graph.numa[0]
+
+
+def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
+    """Each write with new links costs a search for rings: ever new ones once kept serve busy."""
+    cache = cache_of(n1="dgx1-v100", n2="t4-4")
+    for number in range(1, 50):
+        put(cache, said(8, pcieGeneration=3, numaNode=number), now=1.0)
+        cache.snapshot()
+    put(cache, said(4, "n2", pcieGeneration=3, numaNode=7), now=1.0)
+    assert (numa_of(cache, "n1"), numa_of(cache, "n2")) == (3, 7), "the first slice and three more"
+    assert "its agent changed links or GPUs more than 4 times in 60 s" in cache.agent_problems["n1"][0]
+    assert "n2" not in cache.agent_problems
+    assert cache.next_deadline == 60.0
+    cache.expire(60.0)
+    assert numa_of(cache, "n1") == 49, "the newest slice counts"
+    assert "n1" not in cache.agent_problems
+    for number in range(50, 60):
+        put(cache, said(8, pcieGeneration=3, numaNode=number), now=60.0)
+        cache.snapshot()
+    assert numa_of(cache, "n1") == 52
+    assert cache.agent_problems["n1"]
+
+
+def test_an_agent_that_changes_the_name_of_its_pool_gains_no_time() -> None:
+    cache, other = cache_of(n1="dgx1-v100"), said(8)
+    other["spec"]["pool"]["name"] = "n2"  # so the node has no agent's slice
+    for number in range(1, 50):
+        put(cache, other)
+        put(cache, said(8, numaNode=number))
+        cache.snapshot()
+    assert numa_of(cache, "n1") == 1
+
+
+def test_the_state_of_gpus_does_not_wait() -> None:
+    cache = cache_of(n1="t4-4")
+    for number in range(50):
+        put(cache, said(4, memoryFreeMiB=number, note=f"check {number}"))
+        fabric = cache.snapshot().node_infos["n1"].fabric
+        assert fabric is not None
+        assert (fabric.gpus[0].memory_free_bytes, fabric.gpus[0].note) == (number << 20, f"check {number}")
+
+
+def test_windows_of_link_changes_end() -> None:
+    cache = cache_of(**{f"n{i}": "t4-4" for i in range(20)})
+    assert cache.next_deadline == 60.0
+    cache.expire(60.0)
+    assert cache.next_deadline == 900.0, "that of the live memory"

@@ -41,6 +41,25 @@ def test_compile_errors_have_line_column_and_caret() -> None:
     assert str(caught.value).endswith("...............^")
 
 
+@pytest.mark.parametrize(
+    "expression", ["||".join(["a"] * 3400), "||".join(["(1+'a')"] * 1100), "a" * 10000, "a" * 5000 + "(b" + ")" * 5000]
+)
+def test_a_compile_error_does_not_multiply_the_expression(expression: str) -> None:
+    """The error of an expression of 10 KB once had 52 MB: each of its 3,400 issues had the whole line."""
+    with pytest.raises(CompileError) as caught:
+        compile_selector(expression)
+    assert len(str(caught.value)) < 32 * 1024
+    assert sum(len(issue.message) for issue in caught.value.issues) < 32 * 1024
+
+
+def test_a_compile_error_shows_the_place_in_a_long_line() -> None:
+    with pytest.raises(CompileError) as caught:
+        compile_selector("true || " * 500 + "nothing" + " || true" * 500)
+    _, line, mark = str(caught.value).splitlines()
+    assert line.index("nothing") == mark.index("^")
+    assert len(line) < 250
+
+
 def doubled(first: str, double: str, last: str) -> str:
     """Forty nested bindings v0 to v39; each doubles the one before, which stands for V."""
     values = [first, *(double.replace("V", f"v{i - 1}") for i in range(1, 40))]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from extender.cache import ClusterCache
 from extender.console import DecisionHistory
@@ -16,9 +20,11 @@ from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
 from extender.diagnosis import Scenario
 from extender.manifests import Hypothetical, hypothetical
+from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.records import Attempted
 from extender.scheduling import Attempt, Evaluator
+from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
 
@@ -34,7 +40,7 @@ class Ticking:
         return self.now
 
 
-def explainer(b: Berthing, clock: Ticking, work_seconds: float) -> Explainer:
+def explainer(b: Berthing, clock: Callable[[], float], work_seconds: float) -> Explainer:
     cache: ClusterCache = b.console.cache
     evaluator: Evaluator = b.console.cluster.evaluator
     policy = ActivePolicy(Policy())
@@ -93,26 +99,58 @@ async def test_a_question_has_a_limited_number_of_pods_and_names() -> None:
             assert name in reply.json()["error"]
 
 
-async def test_other_callers_have_their_turn_between_two_pods() -> None:
+class HeldInChild:
+    """A clock by which the event loop has no time for an explanation, and which holds a child until `go` exists.
+
+    The child makes the file `held`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.now, self.held, self.go, self._process = 0.0, folder / "held", folder / "go", os.getpid()
+
+    def __call__(self) -> float:
+        if os.getpid() == self._process:
+            self.now += 1.0
+        elif not self.held.exists():
+            self.held.touch()
+            while not self.go.exists():
+                time.sleep(0.01)
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/explain/default/p", None),
+        ("GET", "/v1/explain/group/default/g", None),
+        ("POST", "/v1/explain", {"pod": "default/p"}),
+        ("POST", "/v1/explain", {"objects": [claim("d"), pod("q", "d")]}),
+        ("POST", "/v1/explain", {"pod": "default/p", "policy": "evaluation_seconds: 1"}),
+    ],
+)
+async def test_probes_records_and_pages_are_served_during_a_costly_explanation(
+    method: str, path: str, body: Any, tmp_path: Path
+) -> None:
+    """An explanation once kept the event loop busy for 2 s."""
     async with berthing({"n1": "hgx-h100-8"}) as b:
-        events: list[str] = []
-
-        async def answer_others() -> None:
-            while True:
-                if events and events[-1] != "another answer":
-                    events.append("another answer")
-                await asyncio.sleep(0)
-
-        def explained() -> Iterator[Any]:
-            for found in costly(3).pods:
-                events.append(found[0].key.name)
-                yield found
-
-        task = asyncio.create_task(answer_others())
-        found = await explainer(b, Ticking(0.0), 2.0).hypothetical_all(Hypothetical(explained(), []), Scenario(), None)
-        task.cancel()
-        assert [one["outcome"] for one in found] == ["refused"] * 3
-        assert events[:5] == ["p0", "another answer", "p1", "another answer", "p2"]
+        clock = HeldInChild(tmp_path)
+        b.console.explainer = explainer(b, clock, 1e9)
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        b.cluster.apply(pod("m", "c", annotations={"berth.dev/group": "g", "berth.dev/group-min": "2"}))
+        b.cluster.apply(pod("other", "c"))
+        await b.settled()
+        asked = asyncio.ensure_future(b.client.request(method, path, json=body))
+        await eventually(clock.held.exists, lambda: asked.result().text if asked.done() else "the child")
+        await b.filter("other", ["n1"])
+        await eventually(lambda: b.console.history.newest(ObjectKey("default", "other")))
+        for other in ("/livez", "/v1/fleet", "/console/metrics"):
+            assert (await b.client.get(other)).status_code == 200
+        assert not asked.done(), "the child waits"
+        clock.go.touch()
+        found = (await asked).json()
+        (one,) = found if isinstance(found, list) else [found]
+        assert one["outcome"] in ("fits", "waiting"), one
 
 
 async def test_few_explanations_wait_and_further_requests_are_rejected() -> None:

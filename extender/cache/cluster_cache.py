@@ -17,6 +17,7 @@ from cachetools import LRUCache
 from extender.allocation import ChangeLog, Features, NodeInfo, NodeState, Snapshot
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.fleet_baseline_counter import FleetBaselineCounter
+from extender.cache.link_changes import TOO_OFTEN
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.cache.object_index import ObjectIndex
 from extender.cache.request_mix_estimator import RequestMixEstimator
@@ -98,7 +99,10 @@ class ClusterCache:
         An event of a node's fabric slice counts as a report of its agent.
         """
         old = self.store.slices.get(name)
-        self.store.put_slice(name, new)
+        before = self.store.link_changes.next_deadline
+        self.store.put_slice(name, new, now)
+        if self.store.link_changes.next_deadline < before:
+            self._listener.deadline_moved()
         if new is not None and new.pool.driver == FABRIC_DRIVER:
             self._agent_reported(new.selection.node_name, now)
         elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:
@@ -237,6 +241,9 @@ class ClusterCache:
     def expire(self, now: float) -> None:
         """End the holds whose deadline passed, and mark agents without a recent report as silent."""
         self._freed(self.reservations.expire(now))
+        for node in self.store.link_changes.expire(now):
+            self.store.dirty.add(node)
+            self._snapshot = None
         while self._agent_reports and next(iter(self._agent_reports.values())) + self._live_memory_seconds <= now:
             node, _ = self._agent_reports.popitem(last=False)
             if node in self.store.nodes:
@@ -248,7 +255,7 @@ class ClusterCache:
     def next_deadline(self) -> float:
         """The earliest time at which `expire` can have work, in seconds of the service's clock; or infinity."""
         agent = next(iter(self._agent_reports.values()), inf) + self._live_memory_seconds
-        return min(self.reservations.next_deadline, agent)
+        return min(self.reservations.next_deadline, agent, self.store.link_changes.next_deadline)
 
     def set_live_memory_seconds(self, seconds: float) -> None:
         """Use the memory data of an agent for `seconds` after its last report."""
@@ -273,8 +280,10 @@ class ClusterCache:
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
         """Contradictions in the data of node agents, by node, as of the last snapshot."""
-        rejected, wrong = self.store.rejected_slices, self._builder.agent_problems
-        return {node: (*rejected.get(node, ()), *wrong.get(node, ())) for node in rejected.keys() | wrong.keys()}
+        found = dict.fromkeys(self.store.link_changes.waiting, (TOO_OFTEN,))
+        for problems in (self.store.rejected_slices, self._builder.agent_problems):
+            found |= {node: (*found.get(node, ()), *sentences) for node, sentences in problems.items()}
+        return found
 
     def interned(self) -> dict[str, int]:
         """See NodeInfoBuilder.interned."""

@@ -192,6 +192,8 @@ class NodeInfoBuilder:
 
     def _hardware_of(self, node: Node, store: ObjectIndex, found: Inventory) -> _Hardware:
         known, live = self._hardware.get(node.name), store.fabric.get(node.name)
+        if known is not None and node.name in store.link_changes.waiting:
+            live = known.live
         if known is None or known.inventory is not found or known.live is not live:
             fabric, gpu_bits = self._fabric(node.name, live, found, store, known)
             partitions = _partitions(found, gpu_bits)

@@ -13,6 +13,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
+from extender.cache.link_changes import LinkChanges
 from extender.cache.scheduling_queue import SchedulingQueue
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import agent_slice, gpu_uuid
@@ -43,6 +44,7 @@ class ObjectIndex:
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
         self.rejected_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were rejected, by node
         self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
+        self.link_changes = LinkChanges()
         self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old for its memory data
         # (namespace, GroupKey.on_claims) to claims with their node.
         self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}
@@ -133,8 +135,10 @@ class ObjectIndex:
             for pool in (rule.pool,) if rule.pool else pools:
                 yield from pools.get(pool, ())
 
-    def put_slice(self, name: str, new: Slice | None) -> None:
+    def put_slice(self, name: str, new: Slice | None, now: float = 0.0) -> None:
         old = self._effective.pop(name, None)
+        ours = [one.selection.node_name for one in (old, new) if one is not None and one.pool.driver == FABRIC_DRIVER]
+        before = {node: self.fabric.get(node) for node in ours}
         if old is not None:
             self._unindex(old)
             self.gone_slices.add(name)
@@ -144,6 +148,8 @@ class ObjectIndex:
             self._names.setdefault(new.pool.driver, {}).setdefault(new.pool.name, set()).add(name)
             self._effective[name] = effective = _tainted(new, self.rules.values())
             self._index(name, effective)
+        for node, slice_ in before.items():
+            self.link_changes.note(node, slice_, self.fabric.get(node), now)
 
     def _index(self, name: str, new: Slice) -> None:
         node = new.selection.node_name

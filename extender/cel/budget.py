@@ -51,6 +51,8 @@ def charged(overload: Overload, *, grows: bool) -> Callable[..., Any] | None:
         if before is not None:
             spend(frame, before(args))
         value = apply(*args)
+        if price.each is not None:
+            value = _listed(frame, value, price.each(args))
         if isinstance(value, str | bytes):
             spend(frame, 1 + len(value) // 10)
         elif type(value) is list:
@@ -58,6 +60,15 @@ def charged(overload: Overload, *, grows: bool) -> Callable[..., Any] | None:
         return value
 
     return run
+
+
+def _listed(frame: Frame, items: Any, units: int) -> list[Any]:
+    """The items of an iterator, each of which costs as many units. Raises BudgetExceeded."""
+    found = []
+    for item in items:
+        spend(frame, units)
+        found.append(item)
+    return found
 
 
 def _with_overhead(units: int, apply: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,10 @@ from typing import NamedTuple
 
 from extender.model import BerthError
 
+# Of one compile error: issues, characters of a message, and characters of the line around the place. An expression of
+# 10 KiB may have thousands of issues in one line.
+_ISSUES, _MESSAGE, _LINE = 32, 512, 200
+
 
 class CelError(BerthError):
     """Root of all errors about expressions."""
@@ -25,12 +29,18 @@ class Issue(NamedTuple):
 
 
 class CompileError(CelError):
-    """The expression is rejected. `issues` is empty where no single place is at fault."""
+    """The expression is rejected.
+
+    `issues` has the first 32 issues, with messages of 512 characters at most; it is empty where no single place is at
+    fault.
+    """
 
     def __init__(self, source: str, issues: list[Issue], summary: str = "") -> None:
         self.source = source
-        self.issues = issues
-        super().__init__(summary or "compilation failed: " + "\n".join(caret(source, issue) for issue in issues))
+        self.issues = [Issue(issue.offset, issue.message[:_MESSAGE]) for issue in issues[:_ISSUES]]
+        more = [f"and {len(issues) - _ISSUES} more issues"] if len(issues) > _ISSUES else []
+        shown = [caret(source, issue) for issue in self.issues]
+        super().__init__(summary or "compilation failed: " + "\n".join(shown + more))
 
 
 def too_deep(source: str) -> CompileError:
@@ -57,7 +67,10 @@ def position(source: str, offset: int) -> tuple[int, int]:
 
 
 def caret(source: str, issue: Issue) -> str:
-    """The issue with its line and a mark under the place, as the API server prints it."""
+    """The issue with its line and a mark under the place, as the API server prints it; of a long line a part."""
     line, column = position(source, issue.offset)
-    text = source.split("\n")[line - 1]
-    return f"ERROR: <input>:{line}:{column}: {issue.message}\n | {text}\n | {'.' * (column - 1)}^"
+    text, mark = source.split("\n")[line - 1], column - 1
+    if len(text) > _LINE:
+        begin = max(mark - _LINE // 2, 0)
+        text, mark = text[begin : begin + _LINE], mark - begin
+    return f"ERROR: <input>:{line}:{column}: {issue.message}\n | {text}\n | {'.' * mark}^"

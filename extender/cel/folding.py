@@ -13,7 +13,8 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError, Issue
 from extender.cel.library.formatting import verbs_of
 from extender.cel.overloads import Traits
-from extender.cel.patterns import compiled
+from extender.cel.patterns import bytes_of, compiled
+from extender.cel.specialize import REMEMBERED_BYTES
 from extender.cel.values import UInt, type_name
 
 _KEYS = (str, bool, int, UInt, float)  # types of a constant between brackets
@@ -28,9 +29,11 @@ _FORMATTED = {  # the kinds of types that each verb of string.format takes
 _VARIES = object()  # stands for the value of a node that is no constant
 
 
-def constant_issues(root: ast.Node) -> list[Issue]:
-    """The issues of constant arguments in a checked tree: conversions, regular expressions, keys, formats."""
-    return sorted(_Folder().issues_of(root))
+def constant_issues(root: ast.Node) -> tuple[list[Issue], int]:
+    """The issues of constant arguments in a checked tree (conversions, regular expressions, keys, formats), and the
+    most bytes that its constant regular expressions take."""
+    folder = _Folder()
+    return sorted(folder.issues_of(root)), folder.pattern_bytes
 
 
 class _Folder:
@@ -39,6 +42,7 @@ class _Folder:
     def __init__(self) -> None:
         self._values: dict[int, Any] = {}  # by id of the node
         self._units = 0  # of the patterns
+        self.pattern_bytes = 0
 
     def issues_of(self, root: ast.Node) -> list[Issue]:
         found: list[Issue] = []
@@ -75,7 +79,7 @@ class _Folder:
         if _traits(node).pattern:
             pattern = self._value(node.parts[1])
             if isinstance(pattern, str) and self._units <= _MOST_UNITS:
-                compiled(pattern, self._pay)
+                self.pattern_bytes += bytes_of(compiled(pattern, self._pay)) + REMEMBERED_BYTES
         elif node.function in ("_[_]", "_[?_]"):
             key = self._value(node.args[1])
             if key is not _VARIES and not isinstance(key, _KEYS):

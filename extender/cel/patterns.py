@@ -1,4 +1,7 @@
-"""Regular expressions: RE2 compiles them, and the expression pays for the work, also where RE2 refuses a pattern."""
+"""Regular expressions: RE2 compiles them, and the expression pays for the work, also where RE2 refuses a pattern.
+
+RE2 keeps its program and the states that its searches made within `max_mem`, and beside them the parsed pattern.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,21 @@ import re2
 
 from extender.cel.errors import EvalError
 
-# 256 KiB holds every pattern of a 10 KiB expression but those with absurd repetitions such as (a{1000}){1000}.
-_REGEX_MEMORY = 256 * 1024
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.max_mem = _REGEX_MEMORY
+
+def _options(max_mem: int) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = max_mem
+    options.never_capture = True  # no function of CEL reads a group; groups make a search many times as long
+    return options
+
+
+# Most patterns fit into 32 KiB. 256 KiB holds every pattern of a 10 KiB expression but those with absurd repetitions
+# such as (a{1000}){1000}.
+_OPTIONS = _options(32 * 1024), _options(256 * 1024)
 _REMEMBERED, _REMEMBERED_LENGTH = 64, 256  # patterns, and characters of the longest one
+# Bytes of the parsed pattern for each character, measured; in a pattern with Unicode classes, and in any other.
+_CLASS_CHARACTER_BYTES, _CHARACTER_BYTES = 2000, 100
 # Units of 50 ns, measured with generated patterns.
 _FLAT, _CHARACTER, _INSTRUCTION = 500, 50, 10
 _CLASS_CHARACTER = 1250  # in a pattern with Unicode classes such as \pL, which have hundreds of ranges
@@ -35,12 +47,23 @@ def compiled(pattern: str, pay: Callable[[int], None]) -> Any:
 
     Raises EvalError with the message of RE2, and what `pay` raises.
     """
-    pay(_FLAT + len(pattern) * (_CLASS_CHARACTER if "\\p" in pattern or "\\P" in pattern else _CHARACTER))
+    pay(_FLAT + len(pattern) * (_CLASS_CHARACTER if _has_classes(pattern) else _CHARACTER))
     found = _known_pattern(pattern) if len(pattern) <= _REMEMBERED_LENGTH else _compiled_now(pattern)
     pay(found.units)
     if found.error:
         raise EvalError(found.error)
     return found.program
+
+
+def bytes_of(program: Any) -> int:
+    """The most bytes that a program takes, after any number of searches."""
+    pattern = program.pattern
+    tree = len(pattern) * (_CLASS_CHARACTER_BYTES if _has_classes(pattern) else _CHARACTER_BYTES)
+    return int(program.options.max_mem) + tree
+
+
+def _has_classes(pattern: str) -> bool:
+    return "\\p" in pattern or "\\P" in pattern
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -49,10 +72,15 @@ def _known_pattern(pattern: str) -> _Pattern:
 
 
 def _compiled_now(pattern: str) -> _Pattern:
-    try:
-        program = re2.compile(pattern, _OPTIONS)
-    except re2.error as error:
-        text = f"error parsing regexp: {error}"
-        return _Pattern(None, text, _TOO_LARGE if "too large" in text else 0)
-    re2.purge()  # its own cache would keep 128 patterns of any length
-    return _Pattern(program, "", _INSTRUCTION * program.programsize)
+    problem = ""
+    for options in _OPTIONS:
+        try:
+            program = re2.compile(pattern, options)
+        except re2.error as error:
+            problem = f"error parsing regexp: {error}"
+            if "too large" not in problem:
+                return _Pattern(None, problem, 0)
+        else:
+            re2.purge()  # its own cache would keep 128 patterns of any length
+            return _Pattern(program, "", _INSTRUCTION * program.programsize)
+    return _Pattern(None, problem, _TOO_LARGE)

@@ -54,6 +54,7 @@ class Price:
     size: Callable[[Arguments], int | None] = by_type  # largest size of the result
     overhead: int = 0  # units of a call with arguments of any size
     work: Callable[[Values], int] | None = None  # units by the values, for a function without overhead
+    each: Callable[[Values], int] | None = None  # units for each item of a result that is an iterator
     scalar: bool = False  # the result is never larger than a number, and the work is small: no charge by size
     bounded: bool = False  # an attribute's 64 characters bound the work: a call on a scalar is free
     returns_argument: bool = False  # the result is the first argument

@@ -19,11 +19,15 @@ from extender.cel.parser import parse
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An expression with its tree, in which every node has a type."""
+    """An expression with its tree, in which every node has a type.
+
+    `pattern_bytes` is the most memory that the constant regular expressions of its program take.
+    """
 
     expression: str
     tree: ast.Node
     environment: Environment
+    pattern_bytes: int
 
     @property
     def type(self) -> t.Type:
@@ -37,12 +41,13 @@ class Program:
     A binding that evaluates often may call `run` with a frame of its own: [budget, *inputs, *locals].
     """
 
-    __slots__ = ("_inputs", "budget", "expression", "locals", "run")
+    __slots__ = ("_inputs", "budget", "expression", "locals", "pattern_bytes", "run")
 
     def __init__(self, checked: Checked, run: Closure, slots: int) -> None:
         self._inputs = checked.environment.inputs
         self.expression = checked.expression
         self.budget = checked.environment.budget
+        self.pattern_bytes = checked.pattern_bytes
         self.run = run
         self.locals = (None,) * (slots - FIRST_INPUT - len(self._inputs))
 
@@ -60,22 +65,23 @@ class Program:
 def check(expression: str, environment: Environment) -> Checked:
     """The tree of an expression with its types. Raises CompileError with every issue."""
     try:
-        return Checked(expression, _typed(expression, environment), environment)
+        tree, pattern_bytes = _typed(expression, environment)
+        return Checked(expression, tree, environment, pattern_bytes)
     except RecursionError:
         raise too_deep(expression) from None
 
 
-def _typed(expression: str, environment: Environment) -> ast.Node:
+def _typed(expression: str, environment: Environment) -> tuple[ast.Node, int]:
     tree = parse(expression)
     checker = Checker(environment.functions, environment.declarations, environment.structs)
     checker.visit(tree)
     if checker.issues:
         raise CompileError(expression, checker.issues)
     checker.settle(tree)
-    issues = constant_issues(tree)
+    issues, pattern_bytes = constant_issues(tree)
     if issues:
         raise CompileError(expression, issues)
-    return tree
+    return tree, pattern_bytes
 
 
 def cost(checked: Checked) -> int:

@@ -22,7 +22,10 @@ from extender.cel.pricing import pattern_units
 from extender.cel.values import UInt, equal, not_equal, require_hash
 from extender.model import Quantity, Semver
 
-_REMEMBERED_TEXTS = 64  # values of one attribute for which a pattern remembers its answer
+# Values of one attribute for which a pattern remembers its answer, and characters of the longest one. Texts that an
+# expression makes may have any length.
+_REMEMBERED_TEXTS, _REMEMBERED_LENGTH = 64, 64
+REMEMBERED_BYTES = 32 * 1024  # of all texts that one pattern remembers, at most
 _SCALARS = (str, int, bool)
 _HASHED = frozenset({str, int, bool, float, UInt})  # constants of a list from which the reference makes a set
 _PRIMITIVES = frozenset({"int", "string", "bool"})
@@ -161,10 +164,11 @@ def _remembering(text: Closure, constant: Any) -> Closure:
             raise EvalError("no such overload")
         cost = pattern_units(len(value), size)
         spend(frame, cost)
-        if len(known) >= _REMEMBERED_TEXTS:
-            known.clear()
         found = search(value) is not None
-        known[value] = cost, found
+        if len(value) <= _REMEMBERED_LENGTH:
+            if len(known) >= _REMEMBERED_TEXTS:
+                known.clear()
+            known[value] = cost, found
         return found
 
     def run(frame: Frame) -> bool:

@@ -7,10 +7,12 @@ from extender.console.active_policy import ActivePolicy
 from extender.console.authentication import ReviewResult, TokenReviewer
 from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
-from extender.console.explainer import Explainer, TooManyQuestions, UnknownPod, to_json
+from extender.console.explainer import Explainer, UnknownPod, to_json
 from extender.console.fleet_overview import MOST_WATCHERS
+from extender.console.forked_call import ForkedCallFailed
 from extender.console.group_explainer import UnknownGroup
 from extender.console.ingest import StaleEpoch
+from extender.console.questions import TooManyQuestions
 
 __all__ = [
     "MOST_WATCHERS",
@@ -19,6 +21,7 @@ __all__ = [
     "ConsoleCluster",
     "DecisionHistory",
     "Explainer",
+    "ForkedCallFailed",
     "ReviewResult",
     "StaleEpoch",
     "TokenReviewer",

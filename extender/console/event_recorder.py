@@ -82,8 +82,8 @@ class EventRecorder:
             while (following := self._queue.take_turn()) is not None:
                 uid, pod = following
                 began = self._clock()
-                found = self._explained(pod)
-                rest = _REST * (self._clock() - began)
+                found = await self._explained(pod)
+                rest = _REST * min(self._clock() - began, _WORK_SECONDS)
                 for other, name in ((uid, pod), *self._take_members(found)):
                     if found is not None and found.outcome in _TELLING:
                         await self._record(other, name, found)
@@ -101,10 +101,10 @@ class EventRecorder:
             self._queue.pop(uid)
         return taken
 
-    def _explained(self, pod: ObjectKey) -> Brief | None:
+    async def _explained(self, pod: ObjectKey) -> Brief | None:
         """Explain a pod; None if it does not wait."""
         try:
-            return self._explainer.brief(pod, _WORK_SECONDS)
+            return await self._explainer.brief_in_turn(pod, _WORK_SECONDS)
         except Exception:  # noqa: BLE001 - a fault of one pod must not stop the Events of others
             self._log.exception("could not explain a pod", pod=str(pod))
             return None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +15,7 @@ from extender.console.active_policy import ActivePolicy
 from extender.console.bound_member_reader import BoundMemberReader, ReadBound
 from extender.console.decision_history import DecisionHistory, PodHistory
 from extender.console.group_explainer import GroupExplainer
+from extender.console.questions import Questions
 from extender.diagnosis import (
     Explanation,
     GangExplanation,
@@ -54,7 +53,7 @@ from extender.scheduling import (
 )
 from extender.wire import Json, decode_pod
 
-WORK_SECONDS = 2.0  # of one explanation
+WORK_SECONDS = 2.0  # of one question
 _RANKINGS_BYTES = 32 << 20
 _NO_MEMBERS: Mapping[GroupKey, Membership] = MappingProxyType({})
 _WAITING = 6  # questions; the last is answered within the 30 s for which `berth explain` waits
@@ -62,10 +61,6 @@ _WAITING = 6  # questions; the last is answered within the 30 s for which `berth
 
 class UnknownPod(BerthError):
     """No pod of this name waits, and the history has no decision about it."""
-
-
-class TooManyQuestions(BerthError):
-    """The queue of questions is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +74,10 @@ class Brief:
 
 
 class Explainer:
-    """Explains pods on the newest snapshot. An explanation blocks the event loop, for `work_seconds` at most.
+    """Explains pods on the newest snapshot.
 
-    `pod`, `group` and `hypothetical_all` answer one question at a time. After each, all other work of the console has
-    the event loop for as long as the explanation took. At most `waiting` questions wait.
+    The coroutines answer one question at a time: see Questions. The other methods block the event loop, for their limit
+    of work at most.
     """
 
     def __init__(
@@ -111,9 +106,7 @@ class Explainer:
         self._rankings = RankingCache(rankings_bytes)
         self._bound_members = BoundMemberReader(cache, read_pod, read_bound)
         self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
-        self._most_waiting = waiting
-        self._waiting = 0
-        self._turn = asyncio.Lock()
+        self._questions = Questions(clock, waiting)
         policy.follow(self._rankings.clear)
 
     def named(self, text: str) -> ObjectKey:
@@ -138,12 +131,15 @@ class Explainer:
 
         Raises UnknownPod or TooManyQuestions.
         """
-        async with self._in_turn():
+        async with self._questions.in_turn():
             pod = self._waiting_pod(key)
             membership = pod.membership if pod is not None else None
             groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
             async with self._bound_members.known(groups):
-                found = self.explain_remembered(key, scenario, policy, narrated)
+                found = await self._questions.answer(
+                    lambda seconds: self.explain_remembered(key, scenario, policy, narrated, work_seconds=seconds),
+                    self._work_seconds,
+                )
         return found or await self._read(key)
 
     def explain_remembered(
@@ -168,6 +164,11 @@ class Explainer:
             return None
         told = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
         return {"pod": str(key), "outcome": "bound", **told, **self._record(entry)}
+
+    async def brief_in_turn(self, key: ObjectKey, work_seconds: float) -> Brief | None:
+        """`brief`, after the questions that wait."""
+        async with self._questions.in_turn(of_user=False):
+            return await self._questions.answer(lambda seconds: self.brief(key, seconds), work_seconds)
 
     def brief(self, key: ObjectKey, work_seconds: float) -> Brief | None:
         """Why a pod waits, in brief; None if it does not wait."""
@@ -212,19 +213,26 @@ class Explainer:
 
         Raises UnknownGroup or TooManyQuestions.
         """
-        async with self._in_turn():
+        async with self._questions.in_turn():
             groups = groups_named(self._cache.snapshot(), key.namespace, key.name)
             async with self._bound_members.known(groups) as said:
-                return self.known_groups(key, scenario or Scenario(), said)
+                return await self._questions.answer(
+                    lambda seconds: self.known_groups(key, scenario or Scenario(), said, seconds), self._work_seconds
+                )
 
     def known_groups(
-        self, key: ObjectKey, scenario: Scenario, bound_members: Mapping[GroupKey, Membership] = _NO_MEMBERS
+        self,
+        key: ObjectKey,
+        scenario: Scenario,
+        bound_members: Mapping[GroupKey, Membership] = _NO_MEMBERS,
+        work_seconds: float | None = None,
     ) -> list[Json]:
         """Explain the groups of this name as if the scenario were real. They share the work limit.
 
         `bound_members` is what a bound pod of each group says, for groups of which no pod waits. Raises UnknownGroup.
         """
-        groups = self._groups.named(key, scenario, self._work_seconds, bound_members)
+        seconds = self._work_seconds if work_seconds is None else work_seconds
+        groups = self._groups.named(key, scenario, seconds, bound_members)
         return [{**to_json(group), "remembered_since": self._history.since} for group in groups]
 
     async def _read(self, key: ObjectKey) -> Json:
@@ -255,26 +263,31 @@ class Explainer:
     async def hypothetical_all(
         self, given: Hypothetical, scenario: Scenario, policy: Policy | None, narrated: str = ""
     ) -> list[Json]:
-        """The list of each_hypothetical. Other tasks run between two explanations.
+        """The list of each_hypothetical.
 
         Raises TooManyQuestions, or WireError as GroupExplainer.hypothetical does.
         """
-        found = []
-        async with self._in_turn():
-            for one in self.each_hypothetical(given, scenario, policy, narrated):
-                found.append(one)
-                await asyncio.sleep(0)
-        return found
+        async with self._questions.in_turn():
+            return await self._questions.answer(
+                lambda seconds: list(self.each_hypothetical(given, scenario, policy, narrated, work_seconds=seconds)),
+                self._work_seconds,
+            )
 
     def each_hypothetical(
-        self, given: Hypothetical, scenario: Scenario, policy: Policy | None, narrated: str = ""
+        self,
+        given: Hypothetical,
+        scenario: Scenario,
+        policy: Policy | None,
+        narrated: str = "",
+        *,
+        work_seconds: float | None = None,
     ) -> Iterator[Json]:
         """Explain the groups and then the pods of one request, which share the work limit.
 
         Each is explained as if the others did not exist. A pod that is placed with its group gets the outcome of the
         group, as in `known`. Raises WireError as GroupExplainer.hypothetical does.
         """
-        left, gangs = self._work_seconds, dict[GroupKey, GangExplanation]()
+        left, gangs = self._work_seconds if work_seconds is None else work_seconds, dict[GroupKey, GangExplanation]()
         for group in given.groups:
             began = self._clock()
             explained = self._groups.hypothetical(group, scenario, policy, max(left, 0.0))
@@ -288,21 +301,6 @@ class Explainer:
             left -= self._clock() - began
             gang = gangs.get(pod.membership.key) if pod.membership is not None else None
             yield found if gang is None else _with_group(found, gang)
-
-    @asynccontextmanager
-    async def _in_turn(self) -> AsyncIterator[None]:
-        if self._waiting >= self._most_waiting:
-            raise TooManyQuestions(f"{self._waiting} questions wait for their explanation already: try again")
-        self._waiting += 1
-        try:
-            await self._turn.acquire()
-        finally:
-            self._waiting -= 1
-        began = self._clock()
-        try:
-            yield
-        finally:  # the pause begins after the answer
-            asyncio.get_running_loop().call_later(self._clock() - began, self._turn.release)
 
     def hypothetical(
         self,

@@ -54,7 +54,7 @@ class UnknownGroup(BerthError):
 
 
 class GroupExplainer:
-    """Each method blocks the event loop for as long as its work takes, `seconds` at most.
+    """Each method blocks its caller for as long as its work takes, `seconds` at most.
 
     `rankings` follow the snapshots of the cache under the active policy. `held_at` has the time of each hold by the UID
     of its claim, as RFC 3339.

@@ -40,8 +40,9 @@ from extender.wire import Json, decode_pod
 
 _WAITING = 64  # decisions in the queue; a full queue rejects further decisions
 _REMEMBERED = 512  # comparisons
-_WORK_SECONDS = 0.5  # for each policy of a comparison; a costlier pod is not compared
-_REST = 4.0  # pause after a comparison, as a multiple of the time that it took
+_WORK_SECONDS = 0.05  # for each policy, in one attempt at a comparison; the rankings keep what it evaluated
+_ATTEMPTS = 10  # at one comparison; a costlier pod is not compared
+_REST = 4.0  # pause after an attempt, as a multiple of the time that it took
 _RANKINGS_BYTES = 32 << 20
 
 
@@ -120,17 +121,19 @@ class ShadowPolicy:
         return list(self._known.values())[::-1]
 
     async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled, once every kind is listed. A pause several times as long follows each comparison."""
+        """Run until cancelled, once every kind is listed. A pause several times as long follows each attempt."""
         await listed()
         while True:
             await self._queued.wait()
             while self._queue:
                 record = self._queue.popleft()
                 pod = await self._bound_pod(record)
-                began = self._clock()
-                if self.policy is not None:
-                    self._compare(pod, record, self.policy)
-                await asyncio.sleep(_REST * (self._clock() - began))
+                for number in range(1, _ATTEMPTS + 1):
+                    began = self._clock()
+                    has_ended = self.policy is None or self._compare(pod, record, self.policy, number)
+                    await asyncio.sleep(_REST * (self._clock() - began))
+                    if has_ended:
+                        break
             self._queued.clear()
 
     async def _bound_pod(self, record: Bound) -> Pod | None:
@@ -142,26 +145,33 @@ class ShadowPolicy:
             return None
         return pod if pod.uid == record.uid else None
 
-    def _compare(self, pod: Pod | None, record: Bound, policy: Policy) -> None:
-        comparison = self._compared(pod, record, policy) if pod is not None else None
+    def _compare(self, pod: Pod | None, record: Bound, policy: Policy, attempt: int) -> bool:
+        """Make an attempt at a comparison. Returns whether it is the last one."""
+        try:
+            comparison = self._compared(pod, record, policy) if pod is not None else None
+        except CallBudgetSpent:
+            if attempt < _ATTEMPTS:
+                return False
+            comparison = None
         if comparison is None:
             self.left_out += 1
-            return
-        self._known[record.uid] = comparison
+        else:
+            self._known[record.uid] = comparison
+        return True
 
     def _compared(self, pod: Pod, record: Bound, policy: Policy) -> Comparison | None:
-        """Compare the policies; None if the active policy does not choose the node and the devices that serve chose."""
+        """Compare the policies; None if the active policy does not choose the node and the devices that serve chose.
+
+        Raises CallBudgetSpent.
+        """
         snapshot, chosen = self._cache.snapshot(), record.decision.chosen
         given_back, open_claims = self._devices_of(pod, snapshot, chosen)
         before = replace(
             apply_scenario(snapshot, open_claims, Scenario()),
             reservations={uid: one for uid, one in snapshot.reservations.items() if one.pod_uid != pod.uid},
         )
-        try:
-            again = self._choose(pod, before, snapshot, given_back, self._active.policy)
-            other = self._choose(pod, before, snapshot, given_back, policy)
-        except CallBudgetSpent:
-            again = other = None
+        again = self._choose(pod, before, snapshot, given_back, self._active.policy)
+        other = self._choose(pod, before, snapshot, given_back, policy)
         if again is None or _place(again) != _place(chosen):
             return None
         return Comparison(str(pod.key), record.decision.at, chosen, other)

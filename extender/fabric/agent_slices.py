@@ -25,10 +25,11 @@ from dataclasses import dataclass, replace
 from extender.fabric.bounds import MAX_GPUS, MAX_PROBLEMS, AgentFacts
 from extender.fabric.products import link_gbps, pcie_gbps, pcie_generation
 from extender.fabric.ring import mesh_problem
-from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Source
+from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source
 
 DRIVER = "fabric.berth.dev"
 _MIB = 1 << 20
+_STATES = frozenset(["healthy", "stale", "note", "xid", "nvlinkErrors", "memoryFreeMiB", "memoryReservedMiB", "readAt"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,17 @@ def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
         found["migEnabled"] = True
     found |= {name: value for name, value in (("nvlinkErrors", reading.nvlink_errors), ("xid", reading.xid)) if value}
     return {name: value for name, value in found.items() if value != ""}
+
+
+def hardware_facts(slice_: Slice | None) -> list[tuple[str, dict[str, object]]]:
+    """What a slice says about GPUs and links, without their state: only a repair or a fault changes it."""
+    return [
+        (
+            device.name,
+            {name: value for name, value in device.attributes.items() if name.partition("/")[2] not in _STATES},
+        )
+        for device in (slice_.devices if slice_ is not None else ())
+    ]
 
 
 def fabric_of(devices: Sequence[Device]) -> Fabric | None:

@@ -113,11 +113,13 @@ class Masks:
         if known is not None:
             return known.selector
         budget.check()
+        size = _EXPRESSION_BYTES + _CHARACTER_BYTES * len(expression)
+        found: Selector | CompileError
         try:
-            found: Selector | CompileError = compile_selector(expression, self._dialect)
+            found = selector = compile_selector(expression, self._dialect)
+            size += selector.pattern_bytes
         except CompileError as error:
             found = error
-        size = _EXPRESSION_BYTES + _CHARACTER_BYTES * len(expression)
         if size <= self._compiled.maxsize:
             self._compiled[expression] = _Compiled(found, size)
             budget.mark_progress()

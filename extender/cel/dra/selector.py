@@ -15,12 +15,16 @@ from extender.model import LIST_KINDS, Device
 
 
 class Selector:
-    """A compiled selector. `reads` are the names of the parts of a device that it reads (see DeviceBinding)."""
+    """A compiled selector. `reads` are the names of the parts of a device that it reads (see DeviceBinding).
 
-    __slots__ = ("_list_types", "_locals", "_run", "expression", "reads")
+    `pattern_bytes` is the most memory that its constant regular expressions take.
+    """
+
+    __slots__ = ("_list_types", "_locals", "_run", "expression", "pattern_bytes", "reads")
 
     def __init__(self, program: Program, reads: frozenset[str], *, list_types: bool) -> None:
         self.expression = program.expression
+        self.pattern_bytes = program.pattern_bytes
         self.reads = reads
         self._run = program.run
         self._locals = program.locals

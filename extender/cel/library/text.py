@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from extender.cel import pricing
@@ -44,9 +45,9 @@ def _find(text: str, program: Any) -> str:
     return found.group(0) if found else ""
 
 
-def _find_all(text: str, program: Any, limit: int = -1) -> list[str]:
-    found = [match.group(0) for match in program.finditer(text)]
-    return found if limit < 0 else found[:limit]
+def _find_all(text: str, program: Any, limit: int = -1) -> Iterator[str]:
+    """The matches; the caller pays for each one before the search for the next one, which may read the whole text."""
+    return islice((match.group(0) for match in program.finditer(text)), limit if limit >= 0 else None)
 
 
 def _checked(text: str, at: int) -> int:
@@ -136,7 +137,7 @@ OVERLOADS = [
         "findAll",
         member((_S, _S), _WORDS, _find_all),
         member((_S, _S, _I), _WORDS, _find_all),
-        price=replace(_PATTERN, size=pricing.first_size),
+        price=Price(pricing.pattern_search, pricing.first_size, work=_pattern_work, each=_pattern_work),
         pattern=True,
     ),
     *function("charAt", member((_S, _I), _S, _char_at)),

@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from extender.console import Console, TooManyQuestions, UnknownGroup, UnknownPod
+from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod
 from extender.diagnosis import Scenario, devices_of
 from extender.manifests import Hypothetical, hypothetical
 from extender.model import BerthError, ObjectKey, WireError, shown
@@ -79,6 +79,8 @@ async def _answer(
         return problem(404, str(error))
     except TooManyQuestions as error:
         return problem(429, str(error))
+    except ForkedCallFailed as error:
+        return problem(503, str(error))
     except BerthError as error:
         return problem(400, str(error))
 
@@ -107,7 +109,7 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
         return problem(400, faults_of(error, {}))
     except TooLarge as error:
         return problem(413, str(error))
-    except TooManyBodies as error:
+    except (TooManyBodies, ForkedCallFailed) as error:
         return problem(503, str(error))
     except BerthError as error:
         return problem(400, str(error))

@@ -1,0 +1,66 @@
+"""The queue of questions: one is answered at a time, in the event loop if it takes little work, else by a child."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+from extender.console.forked_call import forked
+from extender.model import BerthError
+
+T = TypeVar("T")
+_LOOP_SECONDS = 0.05  # of one question in the event loop
+_MORE_SECONDS = 1.0  # that a child may take beyond its work
+
+
+class TooManyQuestions(BerthError):
+    """The queue of questions is full."""
+
+
+class Questions:
+    """At most `waiting` questions of users wait. `clock` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float], waiting: int) -> None:
+        self._clock = clock
+        self._most_waiting = waiting
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+        self._in_loop = 0.0  # seconds for which the running question blocked the event loop
+
+    @asynccontextmanager
+    async def in_turn(self, *, of_user: bool = True) -> AsyncIterator[None]:
+        """Wait until no other question is answered.
+
+        Afterwards all other work has the event loop for as long as this question had it. Raises TooManyQuestions if it
+        is a question of a user.
+        """
+        if of_user and self._waiting >= self._most_waiting:
+            raise TooManyQuestions(f"{self._waiting} questions wait for their explanation already: try again")
+        self._waiting += of_user
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= of_user
+        try:
+            yield
+        finally:  # the pause begins after the answer
+            asyncio.get_running_loop().call_later(self._in_loop, self._turn.release)
+            self._in_loop = 0.0
+
+    async def answer(self, explain: Callable[[float], T], work_seconds: float) -> T:
+        """The result of `explain`, which only computes, within a limit of seconds that it gets. Call it in turn.
+
+        First `explain` runs in the event loop, where its results stay for later questions, with a small limit. If it
+        reaches this limit, it runs again in a child process, on a copy of the cache. Raises as `forked`.
+        """
+        began, seconds = self._clock(), min(_LOOP_SECONDS, work_seconds)
+        try:
+            found = explain(seconds)
+        finally:
+            self._in_loop = self._clock() - began
+        if self._in_loop < seconds or seconds == work_seconds:
+            return found
+        return await forked(partial(explain, work_seconds), work_seconds + _MORE_SECONDS)
