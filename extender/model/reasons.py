@@ -94,7 +94,7 @@ DESCRIPTIONS = {
     Code.EXTENDED_STALE: "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",
     Code.GANG_INCOMPLETE: "Fewer exist. They are requeued when the last appears. `berth explain` says how many exist.",
     Code.GANG_UNKNOWN: "The pod names it in a label or in `spec.schedulingGroup`. The pod is requeued when it appears.",
-    Code.GANG_UNREAD: "Bound pods of the group may terminate. Berth lists the pods of a namespace at most every 30 s.",
+    Code.GANG_UNREAD: "Bound pods of the group may terminate. Berth lists the pods of the namespace, at most every 16 s if it goes on.",
     Code.GANG_NO_ROOM: "All pods of the group are placed together, or none. See `berth explain group`.",
     Code.GANG_NO_DOMAIN: "The group must be in one domain of a label that only nodes without devices have, or none.",
     Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",
