@@ -176,7 +176,7 @@ def test_gangs_collect_by_age_and_those_that_have_collected_come_last() -> None:
     now = [0.0]
     waiting = WaitingGangs(lambda: now[0], 8)
     keys = {name: GroupKey("default", GroupSource.BERTH, name) for name in ("old", "new", "refused")}
-    waiting.pause(keys["refused"], Reason(Code.GANG_REFUSED, ("refused",)))
+    waiting.pause(keys["refused"], Reason(Code.GANG_REFUSED, ("refused", "default/refused-0")))
     for name in ("old", "new"):
         now[0] += 1
         waiting.pause(keys[name], Reason(Code.GANG_NO_ROOM, (name,)))

@@ -16,7 +16,7 @@ from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 from tests.test_gangs import NODES, bind_all, bind_until_bound, member, planned
 
-REFUSED = Reason(Code.GANG_REFUSED, ("job",))
+REFUSED = Reason(Code.GANG_REFUSED, ("job", "default/p0"))
 
 
 def key(name: str = "job", namespace: str = "default") -> GroupKey:
