@@ -88,7 +88,7 @@ async def test_members_that_terminate_never_count_again() -> None:
         cache = b.app.service.cache
         bound = BoundMembers(cache, read, lambda: now[0])
         bound.want(KEY)
-        await bound.read_wanted(lambda _: None)
+        await bound.read_wanted(lambda *_: None)
         gone = {b.pod(f"old{i}")["metadata"]["uid"]: "" for i in range(4)}
         for reads in (1, 2):
             assert cache.snapshot().bound_members[KEY] == gone
@@ -96,7 +96,7 @@ async def test_members_that_terminate_never_count_again() -> None:
             now[0] = bound.next_deadline
             bound.expire()
             assert cache.snapshot().bound_members[KEY] == gone, "until the next read"
-            await bound.read_wanted(lambda _: None)
+            await bound.read_wanted(lambda *_: None)
         for i in range(4):
             delete(b, "pods", f"old{i}")
             delete(b, "resourceclaims", f"old{i}-gpus")

@@ -192,28 +192,32 @@ async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgo
             member(b, f"{group}-0", group)
         await b.settled()
         bound = BoundMembers(cache, reads, lambda: now[0], seconds=30.0)
-        done: list[GroupKey] = []
+        done: list[tuple[GroupKey, bool]] = []
+
+        def read(one: GroupKey, changed: bool) -> None:
+            done.append((one, changed))
+
         for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 16.0):
             assert bound.want(key())
             assert not bound.want(key()), "it is wanted already"
-            await bound.read_wanted(done.append)
+            await bound.read_wanted(read)
             assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
             assert bound.next_deadline == now[0] + 30.0
             assert bound.want(key("other")), "its namespace was read a moment ago"
             count = len(reads.namespaces)
-            await bound.read_wanted(done.append)
+            await bound.read_wanted(read)
             assert len(reads.namespaces) == count
             assert bound.next_deadline == now[0] + pause
             now[0] += pause
         done.clear()
-        await bound.read_wanted(done.append)
-        assert set(done) == {key(), key("other")}, "a group of the read before waits still"
+        await bound.read_wanted(read)
+        assert set(done) == {(key(), False), (key("other"), False)}, "a group of the read before waits still"
         now[0] = bound.next_deadline
         bound.expire()
         assert key() not in cache.snapshot().bound_members
         reads.fails = True
         assert bound.want(key())
-        await bound.read_wanted(done.append)
+        await bound.read_wanted(read)
         assert not cache.snapshot().bound_members.get(key())
         assert reads.namespaces == ["default"] * 8
 
@@ -225,14 +229,13 @@ async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() ->
         for namespace in ("a", "b"):
             for i in range(5):
                 assert bound.want(key(f"job-{i}", namespace)) == (i < 2)
-        done: list[GroupKey] = []
-        await bound.read_wanted(done.append)
-        assert Counter(one.namespace for one in done) == {"a": 2, "b": 2}
+        await bound.read_wanted(lambda *_: None)
+        assert Counter(one.namespace for one in cache.snapshot().bound_members) == {"a": 2, "b": 2}
         now[0] = 1.0
         next_ones = {key(f"next-{i}", "a") for i in range(2)}
         for one in next_ones:
             assert bound.want(one)
-        await bound.read_wanted(done.append)
+        await bound.read_wanted(lambda *_: None)
         assert {one for one in cache.snapshot().bound_members if one.namespace == "a"} == next_ones
 
 

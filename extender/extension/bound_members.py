@@ -105,8 +105,11 @@ class BoundMembers:
         last = self._known.get(namespace)
         return -inf if last is None else last.again_at
 
-    async def read_wanted(self, done: Callable[[GroupKey], None]) -> None:
-        """Read the wanted groups of namespaces that do not pause, and call `done` for each group."""
+    async def read_wanted(self, done: Callable[[GroupKey, bool], None]) -> None:
+        """Read the wanted groups of namespaces that do not pause.
+
+        `done` is called for each group, and gets whether other members run than the last read said.
+        """
         now = self._clock()
         for namespace in [name for name in self._wanted if self._may_read_at(name) <= now]:
             keys, snapshot = self._with_last(namespace, self._wanted.pop(namespace)), self._cache.snapshot()
@@ -122,8 +125,9 @@ class BoundMembers:
             for key in keys - self._reading:
                 self.want(key)
             for key in self._reading:
-                self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})))
-                done(key)
+                known, members = self._cache.store.bound_members.get(key, {}), before[key] | dict(found.get(key, {}))
+                self._cache.use_bound_members(key, members)
+                done(key, members != known)
 
     def _with_last(self, namespace: str, keys: set[GroupKey]) -> set[GroupKey]:
         """Besides `keys`, the groups of the last read that wait still, up to the limit. The others are forgotten."""

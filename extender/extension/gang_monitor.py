@@ -82,11 +82,11 @@ class GangMonitor:
     def _next_deadline(self) -> float:
         return min(self._gangs.plans.next_deadline, self._waiting.next_deadline, self._bound_members.next_deadline)
 
-    def _members_read(self, key: GroupKey) -> None:
+    def _members_read(self, key: GroupKey, is_changed: bool) -> None:
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.reason.code is Code.GANG_UNREAD:
             self._sink.fits()
-        elif waiting is not None:
+        elif waiting is not None and (is_changed or waiting.reason.code in MISSING):
             self._check_complete(key, waiting)
 
     def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
