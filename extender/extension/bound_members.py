@@ -23,7 +23,10 @@ _SECONDS = 30.0  # until the bound members of a namespace are forgotten
 # Until they may be read again, doubled with each read while those of the last one are known: a large namespace has
 # thousands of pods, and any tenant can want reads all the time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 16.0
-Read = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
+Members = Mapping[str, str]
+"""UID to node of the members of a group; '' for a member that terminates or is gone."""
+
+Read = Callable[[str], Awaitable[Mapping[GroupKey, Members]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class _LastRead:
 
 
 class BoundMembers:
-    """Puts the bound members into the cache: UID to node, '' for a member that terminates or is gone.
+    """Puts the bound members into the cache.
 
     `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds.
     """
@@ -105,10 +108,10 @@ class BoundMembers:
         last = self._known.get(namespace)
         return -inf if last is None else last.again_at
 
-    async def read_wanted(self, done: Callable[[GroupKey, bool], None]) -> None:
+    async def read_wanted(self, done: Callable[[GroupKey, Members], None]) -> None:
         """Read the wanted groups of namespaces that do not pause.
 
-        `done` is called for each group, and gets whether other members run than the last read said.
+        `done` is called for each group, and gets its members of the last read.
         """
         now = self._clock()
         for namespace in [name for name in self._wanted if self._may_read_at(name) <= now]:
@@ -125,9 +128,9 @@ class BoundMembers:
             for key in keys - self._reading:
                 self.want(key)
             for key in self._reading:
-                known, members = self._cache.store.bound_members.get(key, {}), before[key] | dict(found.get(key, {}))
-                self._cache.use_bound_members(key, members)
-                done(key, members != known)
+                known = self._cache.store.bound_members.get(key, {})
+                self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})))
+                done(key, known)
 
     def _with_last(self, namespace: str, keys: set[GroupKey]) -> set[GroupKey]:
         """Besides `keys`, the groups of the last read that wait still, up to the limit. The others are forgotten."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import inf
 
 from extender.cache import ClusterCache
-from extender.extension.bound_members import BoundMembers
+from extender.extension.bound_members import BoundMembers, Members
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
@@ -82,8 +82,8 @@ class GangMonitor:
     def _next_deadline(self) -> float:
         return min(self._gangs.plans.next_deadline, self._waiting.next_deadline, self._bound_members.next_deadline)
 
-    def _members_read(self, key: GroupKey, is_changed: bool) -> None:
-        waiting = self._waiting.get(key)
+    def _members_read(self, key: GroupKey, before: Members) -> None:
+        waiting, is_changed = self._waiting.get(key), before != self._cache.store.bound_members.get(key, {})
         if waiting is not None and waiting.reason.code is Code.GANG_UNREAD:
             self._sink.fits()
         elif waiting is not None and (is_changed or waiting.reason.code in MISSING):
