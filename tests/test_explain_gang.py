@@ -38,7 +38,7 @@ def test_a_gang_that_fits_shows_its_last_answer() -> None:
     world = GangWorld()
     racks(world, "a1", "a2")
     members(world, 2)
-    why = str(Reason(Code.GANG_REFUSED, ("job",)))
+    why = str(Reason(Code.GANG_REFUSED, ("job", "default/p0")))
     answers = {
         "p0": [Attempt("2026-11-23T10:00:00Z", 1, 2), Attempt("2026-11-23T10:05:00Z", 0, 2, ((why, 2),))],
         "p1": [Attempt("2026-11-23T10:01:00Z", 1, 2)],

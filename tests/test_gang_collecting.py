@@ -13,7 +13,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, patient, pod
-from tests.test_gangs import NO_ROOM, bind_all, delete, member, planned, reasons
+from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 
 RACK = "topology.kubernetes.io/rack"
 KEPT = "devices are kept for group job, which waits for room"
@@ -176,7 +176,7 @@ def test_gangs_collect_by_age_and_those_that_have_collected_come_last() -> None:
     now = [0.0]
     waiting = WaitingGangs(lambda: now[0], 8)
     keys = {name: GroupKey("default", GroupSource.BERTH, name) for name in ("old", "new", "refused")}
-    waiting.pause(keys["refused"], Reason(Code.GANG_REFUSED, ("refused",)))
+    waiting.pause(keys["refused"], Reason(Code.GANG_REFUSED, ("refused", "default/refused-0")))
     for name in ("old", "new"):
         now[0] += 1
         waiting.pause(keys[name], Reason(Code.GANG_NO_ROOM, (name,)))
@@ -288,6 +288,7 @@ async def test_a_replaced_pod_returns_to_its_running_gang() -> None:
         await end(b, "running-1")
         member(b, "running-2", "running", 2)
         await b.settled()
+        await eventually(lambda: gets_a_node(b, "running-2"), "the bound pods are read")
         assert await planned(b, "running-2") == {"running-2": node}
 
 

@@ -11,7 +11,7 @@ from extender.model import GroupKey, GroupSource
 from extender.scheduling import members_with_claims
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing
-from tests.test_gangs import NO_ROOM, bind_all, delete, member, planned, reasons
+from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 
 NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(6)}
 UNREAD = "waits until Berth has read which pods of group job run"
@@ -22,10 +22,6 @@ def change(b: Berthing, name: str, part: str, **values: Any) -> None:
     obj = b.cluster.store.get("pods", ("default", name))
     assert obj is not None
     b.cluster.store.put("pods", ("default", name), {**obj, part: {**obj.get(part, {}), **values}})
-
-
-async def _gets_a_node(b: Berthing, name: str) -> bool:
-    return bool((await b.filter(name))["NodeNames"])
 
 
 async def running(b: Berthing, *names: str) -> None:
@@ -56,8 +52,28 @@ async def test_a_gang_that_is_created_again_waits_for_room_for_all_while_the_old
             delete(b, "pods", f"old{i}")
             delete(b, "resourceclaims", f"old{i}-gpus")
         await b.settled()
-        await eventually(lambda: _gets_a_node(b, "new0"), "the group is planned")
+        await eventually(lambda: gets_a_node(b, "new0"), "the group is planned")
         assert await bind_all(b, await planned(b, *(f"new{i}" for i in range(4)))) == [""] * 4
+
+
+async def test_the_first_pod_of_a_gang_that_is_created_again_is_no_replacement_of_one_that_is_gone() -> None:
+    """With the pods that terminate, there are as many as the minimum."""
+    async with berthing(NODES) as b:
+        await running(b, *(f"old{i}" for i in range(4)))
+        delete(b, "pods", "old3")
+        delete(b, "resourceclaims", "old3-gpus")
+        for i in range(3):
+            change(b, f"old{i}", "metadata", deletionTimestamp="2026-11-23T23:00:00Z")
+        member(b, "new0", minimum=4)
+        await b.settled()
+        assert await reasons(b, "new0") == {UNREAD}
+        assert "has no plan for pod" in await b.bind("new0", "n3")
+        incomplete = {"waits until at least 4 pods of group job and their claims exist"}
+
+        async def waits_for_the_other_new_pods() -> bool:
+            return await reasons(b, "new0") == incomplete
+
+        await eventually(waits_for_the_other_new_pods, "the pods that terminate are read")
 
 
 async def test_members_that_terminate_never_count_again() -> None:
@@ -72,7 +88,7 @@ async def test_members_that_terminate_never_count_again() -> None:
         cache = b.app.service.cache
         bound = BoundMembers(cache, read, lambda: now[0])
         bound.want(KEY)
-        await bound.read_wanted(lambda _: None)
+        await bound.read_wanted(lambda *_: None)
         gone = {b.pod(f"old{i}")["metadata"]["uid"]: "" for i in range(4)}
         for reads in (1, 2):
             assert cache.snapshot().bound_members[KEY] == gone
@@ -80,7 +96,7 @@ async def test_members_that_terminate_never_count_again() -> None:
             now[0] = bound.next_deadline
             bound.expire()
             assert cache.snapshot().bound_members[KEY] == gone, "until the next read"
-            await bound.read_wanted(lambda _: None)
+            await bound.read_wanted(lambda *_: None)
         for i in range(4):
             delete(b, "pods", f"old{i}")
             delete(b, "resourceclaims", f"old{i}-gpus")

@@ -16,7 +16,7 @@ from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 from tests.test_gangs import NODES, bind_all, bind_until_bound, member, planned
 
-REFUSED = Reason(Code.GANG_REFUSED, ("job",))
+REFUSED = Reason(Code.GANG_REFUSED, ("job", "default/p0"))
 
 
 def key(name: str = "job", namespace: str = "default") -> GroupKey:
@@ -184,43 +184,60 @@ class _Reads:
         return {key(): {"uid-job": "n0"}}
 
 
-async def test_bound_members_are_read_once_in_a_while_for_each_namespace_and_forgotten() -> None:
+async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgotten() -> None:
     now = [0.0]
     async with berthing(NODES) as b:
         cache, reads = b.app.service.cache, _Reads()
+        for group in ("job", "other"):
+            member(b, f"{group}-0", group)
+        await b.settled()
         bound = BoundMembers(cache, reads, lambda: now[0], seconds=30.0)
         done: list[GroupKey] = []
-        assert bound.want(key())
-        await bound.read_wanted(done.append)
-        assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
-        assert not bound.want(key()), "it was read a moment ago"
-        assert not bound.want(key("other")), "so was its namespace"
-        await bound.read_wanted(done.append)
-        assert done == [key()]
+
+        def read(one: GroupKey, before: Mapping[str, str]) -> None:
+            if before == cache.snapshot().bound_members[one]:
+                done.append(one)
+
+        for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 16.0):
+            assert bound.want(key())
+            assert not bound.want(key()), "it is wanted already"
+            await bound.read_wanted(read)
+            assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
+            assert bound.next_deadline == now[0] + 30.0
+            assert bound.want(key("other")), "its namespace was read a moment ago"
+            count = len(reads.namespaces)
+            await bound.read_wanted(read)
+            assert len(reads.namespaces) == count
+            assert bound.next_deadline == now[0] + pause
+            now[0] += pause
+        done.clear()
+        await bound.read_wanted(read)
+        assert set(done) == {key(), key("other")}, "a group of the read before waits still"
         now[0] = bound.next_deadline
         bound.expire()
         assert key() not in cache.snapshot().bound_members
-        await bound.read_wanted(done.append)
-        assert (done[0], set(done[1:])) == (key(), {key(), key("other")}), "what was wanted meanwhile is read, too"
-        now[0] = bound.next_deadline
-        bound.expire()
         reads.fails = True
         assert bound.want(key())
-        await bound.read_wanted(done.append)
+        await bound.read_wanted(read)
         assert not cache.snapshot().bound_members.get(key())
-        assert reads.namespaces == ["default"] * 3
+        assert reads.namespaces == ["default"] * 8
 
 
 async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() -> None:
     async with berthing(NODES) as b:
-        cache, reads = b.app.service.cache, _Reads()
-        bound = BoundMembers(cache, reads, lambda: 0.0, groups=2)
+        cache, reads, now = b.app.service.cache, _Reads(), [0.0]
+        bound = BoundMembers(cache, reads, lambda: now[0], groups=2)
         for namespace in ("a", "b"):
             for i in range(5):
-                assert bound.want(key(f"job-{i}", namespace))
-        done: list[GroupKey] = []
-        await bound.read_wanted(done.append)
-        assert Counter(one.namespace for one in done) == {"a": 2, "b": 2}
+                assert bound.want(key(f"job-{i}", namespace)) == (i < 2)
+        await bound.read_wanted(lambda *_: None)
+        assert Counter(one.namespace for one in cache.snapshot().bound_members) == {"a": 2, "b": 2}
+        now[0] = 1.0
+        next_ones = {key(f"next-{i}", "a") for i in range(2)}
+        for one in next_ones:
+            assert bound.want(one)
+        await bound.read_wanted(lambda *_: None)
+        assert {one for one in cache.snapshot().bound_members if one.namespace == "a"} == next_ones
 
 
 def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:

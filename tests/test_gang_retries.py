@@ -10,7 +10,7 @@ from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.tenant_worlds import leftover, stored
-from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
+from tests.test_gangs import NODES, bind_all, delete, gets_a_node, member, planned, reasons
 
 FORBIDDEN = ApiError(403, "Forbidden", "not now")
 
@@ -64,7 +64,8 @@ async def test_a_refused_member_whose_node_is_not_offered_is_placed_alone() -> N
         found = await b.filter("p2", [name for name in NODES if name != node])
         assert not found["NodeNames"], "p0 and p1 have the other nodes"
         assert not b.app.service.gangs.forming
-        assert (await b.filter("p2"))["NodeNames"] == [node]
+        await eventually(lambda: gets_a_node(b, "p2"), "the bound pods are read")
+        assert await planned(b, "p2") == {"p2": node}
         assert await b.bind("p2", node) == ""
 
 

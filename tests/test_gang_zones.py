@@ -62,5 +62,5 @@ async def test_the_reason_after_all_offered_nodes_were_used_names_kube_scheduler
         (first,) = (await b.filter("w0"))["NodeNames"]
         answer = await b.filter("w1", [first])
         assert set(answer["FailedAndUnresolvableNodes"].values()) == {
-            "kube-scheduler found no node for a pod of group job: the group is planned again after a pause"
+            "kube-scheduler accepts no planned node for pod default/w1 of group job: it is planned again after a pause"
         }

@@ -51,6 +51,11 @@ async def planned(b: Berthing, *names: str) -> dict[str, str]:
     return found
 
 
+async def gets_a_node(b: Berthing, name: str) -> bool:
+    """A pod of a gang that runs in part first waits until Berth has read the bound pods."""
+    return bool((await b.filter(name))["NodeNames"])
+
+
 async def bind_all(b: Berthing, nodes: dict[str, str]) -> list[str]:
     return list(await asyncio.gather(*(b.bind(name, node) for name, node in nodes.items())))
 

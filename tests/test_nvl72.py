@@ -18,6 +18,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, pod
+from tests.test_gangs import gets_a_node
 
 RACKS, TRAYS, GPUS = 2, 18, 4
 CLIQUE = Policy().group_levels[0]
@@ -135,6 +136,7 @@ async def test_a_gang_leaves_a_spare_tray_and_its_replacement_returns_to_the_rac
         registry.delete(RESOURCES["", "nodes"], ("", died))
         member(b, "train", 17, 17)
         await b.settled()
+        await eventually(lambda: gets_a_node(b, "train-17"), "the bound pods are read")
         (node,) = (await b.filter("train-17"))["NodeNames"]
         assert node.partition("-")[0] == rack
         assert node not in nodes.values()

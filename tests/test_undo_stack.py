@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from extender.cluster import Unavailable
 from extender.extension.binding_cycle import BindError
 from extender.extension.undo_stack import UndoStack
 from extender.model import BerthError, ObjectKey
+from tests.eventually import eventually
 
 
 async def test_compensations_run_last_first_with_the_error_that_ended_the_bind() -> None:
@@ -17,7 +19,7 @@ async def test_compensations_run_last_first_with_the_error_that_ended_the_bind()
         seen.append((name, str(error)))
 
     for name in ("first", "second", "third"):
-        stack.push(partial(compensate, name))
+        stack.push("claim", partial(compensate, name))
     await stack.unwind(BindError("lost"))
     assert seen == [("third", "lost"), ("second", "lost"), ("first", "lost")]
     await stack.unwind(BindError("again"))
@@ -34,6 +36,19 @@ async def test_a_compensation_that_fails_does_not_keep_the_others_from_running()
         raise Unavailable("no answer")
 
     for compensation in (fine, failing, fine):
-        stack.push(compensation)
+        stack.push("claim", compensation)
     await stack.unwind(BindError("lost"))
     assert seen == ["fine", "fine"]
+
+
+async def test_the_compensations_of_different_claims_do_not_wait_for_each_other() -> None:
+    """Each may take seconds: a pod with many claims would undo its bind for longer than kube-scheduler waits."""
+    stack, all_began = UndoStack(ObjectKey("ns", "p")), asyncio.Barrier(3)
+
+    async def compensate(_: BerthError) -> None:
+        await all_began.wait()
+
+    for uid in ("a", "b", "c"):
+        stack.push(uid, compensate)
+    unwinding = asyncio.create_task(stack.unwind(BindError("lost")))
+    await eventually(unwinding.done, "all compensations have run")

@@ -2,12 +2,13 @@
 
 A pod without devices has no claim, so a gang of which some members are bound may seem incomplete. And a pod that
 terminates keeps its claims until it ends, so a gang that was created again may seem to run. The watch shows no bound
-pods. So Berth lists the namespace's pods, at most every 30 s for each namespace.
+pods. So Berth lists the namespace's pods: again after 1 s at the earliest, and after 16 s if reads go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from math import inf
 
 import structlog
@@ -18,12 +19,28 @@ from extender.model import GroupKey
 from extender.scheduling import members_with_claims
 
 _MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
-_SECONDS = 30.0  # until the bound members of a namespace are forgotten, and may be read again
-Read = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
+_SECONDS = 30.0  # until the bound members of a namespace are forgotten
+# Until they may be read again, doubled with each read while those of the last one are known: a large namespace has
+# thousands of pods, and any tenant can want reads all the time.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 16.0
+Members = Mapping[str, str]
+"""UID to node of the members of a group; '' for a member that terminates or is gone."""
+
+Read = Callable[[str], Awaitable[Mapping[GroupKey, Members]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _LastRead:
+    """Of a namespace. Times are in seconds of the clock."""
+
+    groups: set[GroupKey]
+    until: float  # when they are forgotten
+    pause: float
+    again_at: float  # when the pause ends
 
 
 class BoundMembers:
-    """Puts the bound members into the cache: UID to node, '' for a member that terminates or is gone.
+    """Puts the bound members into the cache.
 
     `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds.
     """
@@ -42,16 +59,17 @@ class BoundMembers:
         self._clock = clock
         self._seconds = seconds
         self._wanted: dict[str, set[GroupKey]] = {}  # by namespace
-        self._known: dict[str, tuple[float, set[GroupKey]]] = {}  # when what was read expires, and its groups
+        self._known: dict[str, _LastRead] = {}  # by namespace
         self._reading: set[GroupKey] = set()  # without those whose waiting pods changed meanwhile
         self._log = structlog.get_logger("berth.gangs")
 
     def want(self, key: GroupKey) -> bool:
-        """Read the bound members of a group soon. False if nothing is read soon, because of a read within 30 s."""
+        """Read the bound members of a group after the pause of its namespace. Returns whether that is new."""
         wanted = self._wanted.setdefault(key.namespace, set())
-        if len(wanted) < self._most_groups:
-            wanted.add(key)
-        return key.namespace not in self._known
+        if key in wanted or len(wanted) >= self._most_groups:
+            return False
+        wanted.add(key)
+        return True
 
     def forget(self, key: GroupKey) -> None:
         """Other pods of the group wait now, so the pods that were read may be those of an earlier gang of its name."""
@@ -65,8 +83,8 @@ class BoundMembers:
         A group with such members is read again while some of its pods wait.
         """
         now = self._clock()
-        for namespace in [name for name, (until, _) in self._known.items() if until <= now]:
-            for key in self._known.pop(namespace)[1]:
+        for namespace in [name for name, read in self._known.items() if read.until <= now]:
+            for key in self._known.pop(namespace).groups:
                 gone = self._gone(key)
                 self._cache.use_bound_members(key, gone or None)
                 if gone:
@@ -82,13 +100,22 @@ class BoundMembers:
 
     @property
     def next_deadline(self) -> float:
-        """The earliest time at which `expire` has work; infinite if there is none."""
-        return min((until for until, _ in self._known.values()), default=inf)
+        """The earliest time at which `expire` or `read_wanted` has work; infinite if there is none."""
+        ends = min((read.until for read in self._known.values()), default=inf)
+        return min([ends, *map(self._may_read_at, self._wanted)])
 
-    async def read_wanted(self, done: Callable[[GroupKey], None]) -> None:
-        """Read the wanted groups of namespaces that were not read a moment ago, and call `done` for each group."""
-        for namespace in self._wanted.keys() - self._known.keys():
-            keys, snapshot = self._wanted.pop(namespace), self._cache.snapshot()
+    def _may_read_at(self, namespace: str) -> float:
+        last = self._known.get(namespace)
+        return -inf if last is None else last.again_at
+
+    async def read_wanted(self, done: Callable[[GroupKey, Members], None]) -> None:
+        """Read the wanted groups of namespaces that do not pause.
+
+        `done` is called for each group, and gets its members of the last read.
+        """
+        now = self._clock()
+        for namespace in [name for name in self._wanted if self._may_read_at(name) <= now]:
+            keys, snapshot = self._with_last(namespace, self._wanted.pop(namespace)), self._cache.snapshot()
             # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
             before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in keys}
             self._reading = set(keys)
@@ -97,9 +124,25 @@ class BoundMembers:
             except ClusterError as error:
                 self._log.warning("could not read the bound pods", namespace=namespace, problem=str(error))
                 found, before = {}, {key: self._gone(key) for key in keys}
-            self._known[namespace] = self._clock() + self._seconds, keys
+            self._known[namespace] = self._read_now(namespace, keys)
             for key in keys - self._reading:
                 self.want(key)
             for key in self._reading:
+                known = self._cache.store.bound_members.get(key, {})
                 self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})))
-                done(key)
+                done(key, known)
+
+    def _with_last(self, namespace: str, keys: set[GroupKey]) -> set[GroupKey]:
+        """Besides `keys`, the groups of the last read that wait still, up to the limit. The others are forgotten."""
+        last = self._known.get(namespace)
+        for key in last.groups - keys if last is not None else ():
+            if len(keys) < self._most_groups and key in self._cache.store.members:
+                keys.add(key)
+            else:
+                self._cache.use_bound_members(key, self._gone(key) or None)
+        return keys
+
+    def _read_now(self, namespace: str, groups: set[GroupKey]) -> _LastRead:
+        now, last = self._clock(), self._known.get(namespace)
+        pause = _FIRST_PAUSE if last is None else min(2 * last.pause, _LONGEST_PAUSE)
+        return _LastRead(groups, now + self._seconds, pause, now + pause)

@@ -74,7 +74,7 @@ class ClaimWrites:
     async def _create_special(self, cycle: BindingCycle, placeholder: Claim) -> Claim:
         """Create the special claim of the pod's extended resources."""
         made = await self._writer.create_special_claim(cycle.pod, placeholder.spec)
-        cycle.undo.push(partial(self._compensations.of_special_claim, cycle, made))
+        cycle.undo.push(made.uid, partial(self._compensations.of_special_claim, cycle, made))
         return made
 
     async def _allocate(self, cycle: BindingCycle, claim: Claim, allocation: Allocation, group: str) -> Claim:
@@ -83,14 +83,14 @@ class ClaimWrites:
 
         async def put(claim: Claim) -> Claim:
             if claim.writer == self._writer.identity and is_same_write(claim, allocation, consumer):
-                cycle.undo.push(partial(self._compensations.of_allocation, cycle, claim))
+                cycle.undo.push(claim.uid, partial(self._compensations.of_allocation, cycle, claim))
                 return claim  # an earlier attempt succeeded, and its reply was lost
             if claim.allocation is not None:
                 raise BindError(f"claim {claim.key} was allocated elsewhere in the meantime")
             if claim.deleting:
                 raise BindError(f"claim {claim.key} got deleted in the meantime")
             stored = await self._writer.allocate(await self._writer.add_finalizer(claim, group), allocation, consumer)
-            cycle.undo.push(partial(self._compensations.of_allocation, cycle, stored))
+            cycle.undo.push(stored.uid, partial(self._compensations.of_allocation, cycle, stored))
             check_stored(allocation, stored)
             return stored
 
@@ -103,11 +103,11 @@ class ClaimWrites:
         bind writes its mark, so that the write of one of the two processes conflicts. Or this process took the claim
         back, and the watch has not shown that yet (docs/decisions/0015).
         """
-        cycle.undo.push(partial(self._compensations.of_found_allocation, cycle, claim))
+        cycle.undo.push(claim.uid, partial(self._compensations.of_found_allocation, cycle, claim))
         consumer = cycle.consumer(claim)
         if not claim.is_reserved_for(consumer.uid):
             # Before the write: the bind of another pod may add this pod's consumer after this bind was cancelled.
-            cycle.undo.push(partial(self._compensations.of_consumer, cycle, claim))
+            cycle.undo.push(claim.uid, partial(self._compensations.of_consumer, cycle, claim))
             await self._shared.add_consumer(claim, consumer)
         elif claim.ours:
             return await self._retried(claim, self._writer.take_over, partial(unchanged, consumer=consumer))

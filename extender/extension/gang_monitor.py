@@ -8,12 +8,12 @@ from contextlib import suppress
 from math import inf
 
 from extender.cache import ClusterCache
-from extender.extension.bound_members import BoundMembers
+from extender.extension.bound_members import BoundMembers, Members
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import MISSING
-from extender.model import Code, GroupKey, GroupSource
+from extender.model import Code, GroupKey
 from extender.scheduling import gang_minimum, is_incomplete, lacks_pod_group
 
 
@@ -82,11 +82,11 @@ class GangMonitor:
     def _next_deadline(self) -> float:
         return min(self._gangs.plans.next_deadline, self._waiting.next_deadline, self._bound_members.next_deadline)
 
-    def _members_read(self, key: GroupKey) -> None:
-        waiting = self._waiting.get(key)
+    def _members_read(self, key: GroupKey, before: Members) -> None:
+        waiting, is_changed = self._waiting.get(key), before != self._cache.store.bound_members.get(key, {})
         if waiting is not None and waiting.reason.code is Code.GANG_UNREAD:
             self._sink.fits()
-        elif waiting is not None:
+        elif waiting is not None and (is_changed or waiting.reason.code in MISSING):
             self._check_complete(key, waiting)
 
     def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
@@ -101,15 +101,11 @@ class GangMonitor:
             if pod.membership is None or pod.membership.key != forming.key:
                 self._gangs.plans.changed(forming, f"pod {name} left group {forming.key.name}")
                 return
-            # An attempt from before the plan may be reported only now. Its text has the reason that Berth gave. The
-            # in-tree gang scheduling reports each round with a text that says nothing of the pod.
-            if forming.key.source is GroupSource.CORE:
-                continue
-            text, own = pod.unschedulable, (f"group {forming.key.name}", forming.rejected_with)
-            if text not in ("", forming.planned.last_messages[uid]) and not any(
-                known and known in text for known in own
-            ):
-                self._gangs.plans.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {text}")
+            # An attempt from before the plan may be reported only now.
+            text = pod.unschedulable
+            if text != forming.planned.last_messages[uid] and forming.is_refused_with(text):
+                why = f"kube-scheduler found no node for pod {pod.key}: {text}"
+                self._gangs.plans.fail(forming, why, self._gangs.plans.refusal(forming, [uid]))
                 return
 
     def _check_rest(self, forming: FormingGang, uids: Iterable[str]) -> None:

@@ -115,7 +115,7 @@ class GangPlanning:
         if found.gave_up:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
         if is_replan:
-            return Reason(Code.GANG_REFUSED, (gang.key.name,))
+            return Reason(Code.GANG_REFUSED, (gang.key.name, str(attempt.pod.key)))
         return no_room(gang, self._cache.snapshot(), self._filter_service.policy)
 
     def _largest(

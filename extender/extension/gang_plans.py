@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 import structlog
@@ -113,14 +113,36 @@ class GangPlans:
         self._sink.attempted(pod, 0, 1, [(str(reason), 1)])
 
     def fail(self, forming: FormingGang, why: str, reason: Reason | None = None) -> None:
-        """End a plan that kube-scheduler prevented, and plan the gang again only after a pause. If something else did,
-        `reason` says so."""
+        """End a plan, and plan the gang again only after a pause. Meanwhile its members get `reason`; by default, it
+        says which bind did not come in time."""
         if forming.committed or forming.ended:
             return
         self.counts.failed += 1
         self._log.info("a gang was not bound", group=str(forming.key), because=why)
         self.end(forming, why)
-        self._waiting.pause(forming.key, reason or Reason(Code.GANG_REFUSED, (forming.key.name,)))
+        self._waiting.pause(forming.key, reason or self._late(forming))
+
+    def refusal(self, forming: FormingGang, uids: Sequence[str], code: Code = Code.GANG_REFUSED) -> Reason:
+        """The reason that names a pod which kube-scheduler did not bind: one of `uids`, or one of the same kind.
+
+        kube-scheduler may refuse another of some equal pods in each attempt, and it retries pods whose reason changes.
+        So the pod of the last reason is named again if it can be.
+        """
+        kinds, named = forming.planned.kinds, self._waiting.named_pod(forming.key)
+        if named not in forming.planned.names or kinds.get(named) not in [kinds.get(uid) for uid in uids]:
+            named = uids[0]
+            self._waiting.name_pod(forming.key, named)
+        return Reason(code, (forming.key.name, str(forming.planned.names[named])))
+
+    def _late(self, forming: FormingGang) -> Reason:
+        """The reason after a plan whose binds did not all come in time."""
+        pods, absent = self._cache.store.pods, forming.absent
+        if not absent:
+            uid = next(uid for uid in forming.planned.names if uid not in forming.written)
+            problem = "its claims were not written in time"
+            return Reason(Code.GANG_BIND_FAILED, (forming.key.name, str(forming.planned.names[uid]), problem))
+        refused = [uid for uid in absent if uid in pods and forming.is_refused_with(pods[uid].unschedulable)]
+        return self.refusal(forming, refused) if refused else self.refusal(forming, absent, Code.GANG_LATE)
 
     def changed(self, forming: FormingGang, why: str) -> None:
         """End the plan of a gang that has other members or another minimum now."""
@@ -173,7 +195,7 @@ class GangPlans:
         now = self._clock()
         for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
             members, name = forming.planned.members, forming.key.name
-            absent = len(members - forming.arrived.keys())
+            absent = len(forming.absent)
             self.fail(forming, f"{absent} of {len(members)} pods of group {name} did not reach bind in time")
             if forming.committed:
                 self.end(forming, "")

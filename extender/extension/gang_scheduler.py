@@ -182,7 +182,7 @@ class GangScheduler:
         if forming.replans < _REPLANS + len(set(forming.planned.kinds.values())):
             return self._plan(pod, membership, names, forming)
         self.plans.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
-        return self._no_plan(forming.key, pod, names, Reason(Code.GANG_REFUSED, (forming.key.name,)))
+        return self._no_plan(forming.key, pod, names, self.plans.refusal(forming, [pod.uid]))
 
     def _exclude(self, forming: FormingGang, uid: str, node: str, *, alone: bool) -> None:
         """Exclude a node that kube-scheduler rejected for a member, for all members of its kind.
@@ -237,6 +237,8 @@ class GangScheduler:
             return self._form(gang, pod, names, found, before, since)
         self._cache.freed()
         self.counts.no_plan[found.code.name] += 1
+        if before is not None and found.code is Code.GANG_REFUSED:
+            found = self.plans.refusal(before, [pod.uid])
         if before is not None:
             self.plans.end(before, str(found))
         if found.code is Code.GANG_WAITS:
@@ -370,7 +372,8 @@ class GangScheduler:
         except CallBudgetSpent:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
         if isinstance(found, Reason):
-            self.plans.fail(forming, f"kube-scheduler chose other nodes than Berth: {found}")
+            why = f"kube-scheduler chose other nodes than Berth: {found}"
+            self.plans.fail(forming, why, self.plans.refusal(forming, forming.bound_elsewhere))
             return
         forming.planned = found
         hold_all(self._cache, forming)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from extender.model import Claim, GroupKey, ObjectKey, Reason
+from extender.model import Claim, GroupKey, GroupSource, ObjectKey, Reason
 from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 
 _MEMBER_SECONDS = 0.05  # for each member
@@ -86,10 +86,24 @@ class FormingGang:
         return self.arrived.get(uid) or (planned[0] if planned is not None else None)
 
     @property
-    def bound_elsewhere(self) -> bool:
-        """Whether the bind request of a member with devices came for another node than the planned one."""
+    def bound_elsewhere(self) -> list[str]:
+        """UIDs of the members with devices whose bind request came for another node than the planned one."""
         placements = self.planned.plan.placements
-        return any(placements[uid][0] != node for uid, node in self.arrived.items() if uid in placements)
+        return [uid for uid, node in self.arrived.items() if uid in placements and placements[uid][0] != node]
+
+    @property
+    def absent(self) -> list[str]:
+        """UIDs of the members whose bind request has not come, in rank order."""
+        return [uid for uid in self.planned.names if uid not in self.arrived]
+
+    def is_refused_with(self, message: str) -> bool:
+        """Whether kube-scheduler's message about a member says that it found no node, and not for Berth's reason.
+
+        The in-tree gang scheduling reports each round with a message that says nothing of the pod.
+        """
+        own = (f"group {self.key.name}", self.rejected_with)
+        is_own = any(known and known in message for known in own)
+        return bool(message) and not is_own and self.key.source is not GroupSource.CORE
 
     def settled_on(self, kind: Hashable) -> Counter[str]:
         """Node to number of settled members of this kind."""

@@ -1,7 +1,9 @@
-"""The undo stack of a bind: each write pushes its compensation, and a failed bind runs them, last first."""
+"""The undo stack of a bind: each write pushes its compensation. A failed bind runs those of one claim last first, and
+different claims beside each other."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -17,17 +19,25 @@ class UndoStack:
 
     def __init__(self, pod: ObjectKey) -> None:
         self._pod = pod
-        self._compensations: list[Compensation] = []
+        self._compensations: dict[str, list[Compensation]] = {}  # by UID of the claim
         self._log = structlog.get_logger("berth.bind")
 
-    def push(self, compensation: Compensation) -> None:
-        """Add the compensation of a write, right after that write."""
-        self._compensations.append(compensation)
+    def push(self, claim_uid: str, compensation: Compensation) -> None:
+        """Add the compensation of a write to a claim, right after that write."""
+        self._compensations.setdefault(claim_uid, []).append(compensation)
 
     async def unwind(self, error: BerthError) -> None:
-        """Run the compensations, last first. A failure is logged; the orphan collector takes back the write later."""
-        while self._compensations:
-            compensation = self._compensations.pop()
+        """Run all compensations. A compensation can take seconds, and kube-scheduler waits for the answer meanwhile.
+
+        A failure is logged; the orphan collector takes back the write later.
+        """
+        stacks, self._compensations = self._compensations, {}
+        async with asyncio.TaskGroup() as tasks:
+            for stack in stacks.values():
+                tasks.create_task(self._unwind_claim(stack, error))
+
+    async def _unwind_claim(self, stack: list[Compensation], error: BerthError) -> None:
+        for compensation in reversed(stack):
             try:
                 await compensation(error)
             except BerthError as problem:

@@ -22,6 +22,7 @@ class WaitingGangs:
         self._gangs: FairCache[GroupKey, WaitingGang] = FairCache(limit)
         self._not_before: FairCache[GroupKey, float] = FairCache(limit)  # see collects_not_before
         self._failures: FairCache[GroupKey, int] = FairCache(limit)  # plans that failed since a member was bound
+        self._named: FairCache[GroupKey, str] = FairCache(limit)  # UID of the pod that the reasons name since then
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -42,6 +43,15 @@ class WaitingGangs:
         """A member is bound: the gang does not wait any more, and its failures are forgotten."""
         self._gangs.pop(key)
         self._failures.pop(key)
+        self._named.pop(key)
+
+    def named_pod(self, key: GroupKey) -> str:
+        """UID of the pod that the reason of the last failed plan named; '' if it named none."""
+        return self._named.get(key) or ""
+
+    def name_pod(self, key: GroupKey, uid: str) -> None:
+        """The reason of a failed plan names this pod."""
+        self._named.put(key.namespace, key, uid)
 
     def without_room(self, version: int) -> list[GroupKey]:
         """The gangs for which an older snapshot than this version had no room, the namespaces in turn."""

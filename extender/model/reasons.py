@@ -52,7 +52,8 @@ class Code(Enum):
     GANG_UNFINISHED = "planning group {0} takes longer than one call: Berth continues it when the pod is retried"
     GANG_TOO_LARGE = "group {0} has a minimum above {1}: Berth binds no more pods together"
     GANG_FORMING = "waits until the minimum of group {0} is bound"
-    GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
+    GANG_REFUSED = "kube-scheduler accepts no planned node for pod {1} of group {0}: it is planned again after a pause"
+    GANG_LATE = "kube-scheduler did not bind pod {1} of group {0} in time: it is planned again after a pause"
     GANG_BIND_FAILED = "group {0} is planned again after a pause: the bind of pod {1} failed: {2}"
     GANG_CHANGED = "group {0} changed while it was being bound: it is planned again after a pause"
     GANG_WAITS = "waits until group {0} is bound: both need the same node"
@@ -94,14 +95,15 @@ DESCRIPTIONS = {
     Code.EXTENDED_STALE: "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",
     Code.GANG_INCOMPLETE: "Fewer exist. They are requeued when the last appears. `berth explain` says how many exist.",
     Code.GANG_UNKNOWN: "The pod names it in a label or in `spec.schedulingGroup`. The pod is requeued when it appears.",
-    Code.GANG_UNREAD: "Bound pods of the group may terminate. Berth lists the pods of a namespace at most every 30 s.",
+    Code.GANG_UNREAD: "Bound pods of the group may terminate. Berth lists the namespace, at most 16 s later.",
     Code.GANG_NO_ROOM: "All pods of the group are placed together, or none. See `berth explain group`.",
     Code.GANG_NO_DOMAIN: "The group must be in one domain of a label that only nodes without devices have, or none.",
     Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",
     Code.GANG_UNFINISHED: "The call used up `evaluation_seconds`. After a few seconds Berth requeues the pods.",
     Code.GANG_TOO_LARGE: "Each bind of the minimum waits for the others, and keeps a connection meanwhile.",
     Code.GANG_FORMING: "The minimum of the group is being bound. The pods beyond the minimum follow.",
-    Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
+    Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the events of that pod.",
+    Code.GANG_LATE: "The other pods of the group waited for its bind request. See the events of that pod.",
     Code.GANG_BIND_FAILED: "No pod of the group was bound. `berth explain group` shows this text, too.",
     Code.GANG_CHANGED: "A pod of the group was deleted, or its minimum changed. Berth retries after a second.",
     Code.GANG_WAITS: "Two groups are never bound at the same time on one node. This one is retried automatically.",

@@ -92,13 +92,11 @@ def members_with_claims(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
 
 
 def may_terminate(key: GroupKey, minimum: int, snapshot: Snapshot) -> bool:
-    """Whether members of which only the claims are known count as bound, and more pods exist than the minimum.
+    """Whether members of which only the claims are known count as bound.
 
-    Then the bound ones may be those of an earlier gang of this name, and terminate.
+    They may be those of an earlier gang of this name, and terminate.
     """
     placed, read = placed_members(key, snapshot), snapshot.bound_members.get(key, {})
-    if len(snapshot.members.get(key, ())) + len(placed) <= minimum:
-        return False
     return len(placed.keys() & read.keys()) < min(len(placed), minimum)
 
 

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -28,6 +29,7 @@ pytestmark = [
 Json = dict
 NODES, SIZE = 5, 3  # each gang needs 3 of 5 nodes: two gangs fit one after the other only
 ROUNDS = int(os.environ.get("BERTH_E2E_ROUNDS", "3"))
+WATCHED_SECONDS = 20  # a hot loop would cause hundreds of requests meanwhile
 PORT = free_port()
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -54,8 +56,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield started
 
 
-def pod(group: str, index: int, template: str, cpu: str) -> Json:
-    notes = {"berth.dev/group": group, "berth.dev/group-min": str(SIZE)}
+def pod(group: str, index: int, template: str, cpu: str, minimum: int = SIZE) -> Json:
+    notes = {"berth.dev/group": group, "berth.dev/group-min": str(minimum)}
     container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu}, "claims": [{"name": "gpu"}]}}
     return {
         "apiVersion": "v1",
@@ -80,8 +82,14 @@ def bound(plane: ControlPlane) -> Counter[str]:
     )
 
 
-def delete(plane: ControlPlane, group: str) -> None:
-    for i in range(SIZE):
+def one_runs(plane: ControlPlane) -> bool:
+    counts = bound(plane)
+    assert len(counts) <= 1, f"pods of both gangs are bound: {counts}"
+    return SIZE in counts.values()
+
+
+def delete(plane: ControlPlane, group: str, size: int = SIZE) -> None:
+    for i in range(size):
         plane.request("DELETE", f"{PODS}/{group}-{i}?gracePeriodSeconds=0", {}, "application/json")
 
 
@@ -92,14 +100,54 @@ def run_both(plane: ControlPlane, template: str, cpu: str, disturb: Callable[[],
         for one in made:
             one.result()
     disturb()
-    plane.wait(lambda: SIZE in bound(plane).values(), 120)
+    plane.wait(lambda: one_runs(plane), 120)
     (first,) = (group for group, count in bound(plane).items() if count == SIZE)
     second = "b" if first == "a" else "a"
     assert not bound(plane)[second], "the other gang has nothing while there is no room for all of it"
     delete(plane, first)
     plane.wait(lambda: bound(plane)[second] == SIZE, 120)
     delete(plane, second)
-    plane.wait(lambda: not plane.get(PODS)["items"] and not plane.get(CLAIMS)["items"], 60)
+    plane.wait(lambda: nothing_left(plane), 60)
+
+
+def nothing_left(plane: ControlPlane) -> bool:
+    return not plane.get(PODS)["items"] and not plane.get(CLAIMS)["items"]
+
+
+def metric(name: str, label: str = "") -> float:
+    """The sum of a metric over all its samples with this label; 0 if Berth has none."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and label in line)
+
+
+def waiting_costs() -> tuple[float, float, float]:
+    """Filter requests, attempts to plan that failed, and wakes, since Berth started."""
+    requests = metric("berth_call_seconds_count", 'verb="filter"')
+    return requests, metric("berth_gangs_not_planned_total"), metric("berth_wakes_total")
+
+
+def test_gangs_that_wait_cost_few_filter_requests(plane: ControlPlane) -> None:
+    """An incomplete gang and one without room: kube-scheduler must not retry their pods again and again."""
+    large = NODES + 1
+    for i in range(large):
+        plane.create(pod("large", i, "all", "100m", large))
+    for i in range(SIZE - 1):
+        plane.create(pod("few", i, "one", "100m"))
+    for code in ("GANG_NO_ROOM", "GANG_INCOMPLETE"):
+        plane.wait(lambda code=code: metric("berth_gangs_waiting", code) == 1, 60)
+    time.sleep(3)  # kube-scheduler retries waiting pods at every new claim
+    before, pods = waiting_costs(), large + SIZE - 1
+    time.sleep(WATCHED_SECONDS)
+    requests, plans, wakes = (after - cost for after, cost in zip(waiting_costs(), before, strict=True))
+    print(f"{requests:g} filter requests, {plans:g} plans and {wakes:g} wakes in {WATCHED_SECONDS} s for {pods} pods")
+    assert requests <= pods
+    assert (plans <= 1, wakes <= 1) == (True, True)
+    plane.create(pod("few", SIZE - 1, "one", "100m"))
+    plane.wait(lambda: bound(plane)["few"] == SIZE, 60)
+    delete(plane, "few")
+    delete(plane, "large", large)
+    plane.wait(lambda: nothing_left(plane), 60)
 
 
 @pytest.mark.parametrize(("template", "cpu"), [("all", "100m"), ("one", "3")], ids=["gpu-scarce", "cpu-scarce"])
