@@ -238,6 +238,8 @@ STATUSES = {
     503: Unavailable,
     504: Unavailable,
     599: Unavailable,
+    600: Unexpected,
+    999: Unexpected,
 }
 
 

@@ -12,6 +12,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from tests.dra_worlds import CLAIMS, asks, custom, mig, place
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
+from tests.tenant_worlds import allocated
 
 
 async def test_shares_pack_and_never_exceed() -> None:
@@ -133,9 +134,27 @@ async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
         reasons = (await b.filter("p", ["n2", "n3"]))["FailedAndUnresolvableNodes"]
         assert set(reasons.values()) == {"claim is allocated for other nodes"}
         await eventually(lambda: b.claims()[0]["status"].get("allocation") is None)
-        assert b.app.service.orphans.unsuitable == 1
+        await eventually(lambda: b.app.service.orphans.unsuitable == 1)
         await b.settled()
         assert (await b.filter("p", ["n2", "n3"]))["NodeNames"]
+
+
+@pytest.mark.parametrize("writer", ["berth", ""], ids=["of Berth", "of another scheduler"])
+async def test_an_allocation_of_berth_is_given_back_if_no_node_has_room_for_the_pods_other_claim(writer: str) -> None:
+    """A process that ended between two claims of a pod left it. The pod fits on another node."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        b.cluster.occupy("n1", [0, 1, 2])
+        for name in ("c", "d"):
+            b.cluster.apply(claim(name))
+        b.cluster.apply(pod("p", "c", "d"))
+        allocated(b, "c", "gpu-3", "p", writer=writer)
+        await b.settled()
+        assert not (await b.filter("p"))["NodeNames"]
+        orphans = b.app.service.orphans
+        await eventually(lambda: not orphans.busy)
+        assert orphans.unsuitable == bool(writer)
+        await b.settled()
+        assert (await b.filter("p"))["NodeNames"] == (["n2"] if writer else [])
 
 
 async def test_an_allocation_of_berth_without_reservation_is_collected() -> None:

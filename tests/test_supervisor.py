@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
+import warnings
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -106,6 +108,35 @@ async def test_work_that_ends_is_counted_only_where_it_fails_unexpectedly() -> N
     assert supervisor.names == []
     assert supervisor.failing == {}
     assert [(line["task"], line["problem"]) for line in lines] == [("bind", "KeyError: 'a bug'")]
+
+
+async def test_work_that_is_cancelled_from_inside_has_failed_whatever_errors_it_may_raise() -> None:
+    supervisor = Supervisor()
+
+    async def work() -> None:
+        raise asyncio.CancelledError
+
+    with capture_logs() as lines:
+        with pytest.raises(BerthError, match="cancelled from inside"):
+            await supervisor.spawn("bind", work(), expected=BerthError)
+        await eventually(lambda: bool(lines))
+    assert supervisor.failures == {"bind": 1}
+    assert lines[0]["problem"] == "EndedEarly: it was cancelled from inside"
+
+
+async def test_work_that_stop_ends_before_it_begins_is_closed() -> None:
+    supervisor = Supervisor()
+
+    async def work() -> None:
+        raise AssertionError("it has begun")
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        supervisor.spawn("once", work())
+        await supervisor.stop()
+        gc.collect()
+    assert [str(one.message) for one in found if "never awaited" in str(one.message)] == []
+    assert supervisor.failures == {"once": 0}
 
 
 async def test_stop_ends_all_of_them_and_counts_nothing() -> None:

@@ -327,3 +327,19 @@ def test_a_listed_version_does_not_tell_when_the_claim_was_allocated() -> None:
     first = allocated_claim("first", 30, use("plain"))
     assert checked([a_slice("a", PLAIN)], first, mine, listed=True) == LOST.format("plain")
     assert checked([a_slice("a", PLAIN)], mine, first, listed=True) == LOST.format("plain"), "and mine is not earlier"
+
+
+def test_a_list_ends_what_is_known_of_an_earlier_allocation_of_the_claim() -> None:
+    """Version 10 allocated another device to mine. A list shows that mine now has the device of `first`, but not since
+    when. A claim that did not change keeps its time."""
+    cache, first = ClusterCache(), allocated_claim("first", 12, use("plain"))
+    cache.apply_slice("a", a_slice("a", PLAIN, SMALL))
+    mine, own = (allocated_claim("mine", version, use(name)) for version, name in ((30, "plain"), (10, "small")))
+    for one in (own, first, allocated_claim("later", 14, use("plain"))):
+        cache.apply_claim(one.key, one)
+    barrier = WriteBarrier(cache, WatchProgress(), lambda: "")
+    cache.apply_claim(first.key, first, listed=True)
+    barrier.check(first)
+    cache.apply_claim(mine.key, mine, listed=True)
+    with pytest.raises(BindError, match="was allocated to another claim first"):
+        barrier.check(mine)

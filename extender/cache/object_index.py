@@ -200,7 +200,11 @@ class ObjectIndex:
         _replace(self.classes, name, new)
 
     def put_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool) -> Claim | None:
-        """Put a claim; returns the old one. A list (`listed`) does not show when an allocation was written."""
+        """Put a claim; returns the old one.
+
+        A list (`listed`) does not show when an allocation was written. If it shows another version than the cache has,
+        the allocation may be a new one.
+        """
         old = self.claims.get(key)
         if old is not None and (new is None or new.uid != old.uid):
             self.touch_pools(self._allocated_devices.drop((CLAIM, old.uid)))
@@ -216,12 +220,11 @@ class ObjectIndex:
         if new is not None:
             self._key_of[new.uid] = key
             results = new.allocation.results if new.allocation is not None else ()
-            if new.allocation is None:
+            if new.allocation is None or (listed and (old is None or old.resource_version != new.resource_version)):
                 self.allocated_at.pop(new.uid, None)
             elif not listed and (old is None or old.uid != new.uid or old.allocation is None):
-                self.allocated_at.setdefault(
-                    new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0
-                )
+                version = int(new.resource_version) if new.resource_version.isdigit() else 0
+                self.allocated_at.setdefault(new.uid, version)
             self.touch_pools(self._allocated_devices.put((CLAIM, new.uid), results))
         return old
 

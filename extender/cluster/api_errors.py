@@ -79,6 +79,6 @@ def error_for(status: int, message: str, retry_after: float) -> ClusterError:
         return Forbidden(message)
     if status in _BY_STATUS:
         return _BY_STATUS[status](message)
-    if status >= 500:  # noqa: PLR2004 - server errors
+    if 500 <= status < 600:  # noqa: PLR2004 - server errors
         return Unavailable(message)
     return Unexpected(f"unexpected HTTP status {status}: {message}")

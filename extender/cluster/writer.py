@@ -16,6 +16,7 @@ from extender.model import (
     GROUP_ANNOTATION,
     OURS_ANNOTATION,
     SCHEDULING_GROUP,
+    TAKE_BACK,
     Allocation,
     Claim,
     ClaimSpec,
@@ -52,7 +53,7 @@ class Writer:
     def __init__(self, client: ApiClient, identity: str = "berth") -> None:
         self._client = client
         self.identity = identity  # unique for this start of the process
-        self.take_back_mark = f"{identity}/take-back"
+        self.take_back_mark = f"{identity}{TAKE_BACK}"
 
     async def read_claim(self, key: ObjectKey) -> Claim:
         return decode_claim(await self._client.get(claim_path(key)))

@@ -286,7 +286,7 @@ class Binder:
         # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
         await self._claims.check_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         await self._wait_for_gang(cycle)
-        await self._claims.confirm_consumers(cycle, requirements.allocated_claims)
+        await self._claims.confirm(cycle, claims)
         return claims
 
     def _plan_and_assume(

@@ -25,7 +25,7 @@ from extender.scheduling import PodRequirements
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1
-_FRESH_SECONDS = LANDING_SECONDS / 2  # for this time after its write, a consumer needs no other read
+_FRESH_SECONDS = LANDING_SECONDS / 2  # for this time after its start, a bind needs no other read of its claims
 
 Planned = list[tuple[Claim, Allocation]]
 
@@ -43,7 +43,7 @@ class ClaimWrites:
     async def write(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
         """Allocate the planned claims, and add the consumer to the pod's claims that are already allocated.
 
-        Returns all claims of the pod: as this bind wrote them, or as it knew them if it only added a consumer.
+        Returns all claims of the pod: as this bind wrote or read them, or as it knew them if it only added a consumer.
         """
         group = requirements.group.on_claims if requirements.group is not None else ""
         claims = []
@@ -57,14 +57,14 @@ class ClaimWrites:
                 claims.append(await self._allocate(cycle, claim, stamped, group))
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
-    async def confirm_consumers(self, cycle: BindingCycle, allocated: Iterable[Claim]) -> None:
-        """Read the claims to which a slow bind only added a consumer. Raises BindError if a consumer was removed.
+    async def confirm(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
+        """Read the claims if the bind is slow. Raises BindError if its allocation, consumer or mark has changed.
 
-        Another process that had the same pod to bind may have removed it, after it looked for a Binding that was not
-        sent yet (`Compensations.of_consumer`).
+        Another process that had the same pod to bind may take an allocation or a consumer back, after it looked for a
+        Binding that was not sent yet (`Compensations`, `deallocate_unused`). The watch may not have shown that.
         """
         if asyncio.get_running_loop().time() - cycle.started > _FRESH_SECONDS:
-            await self.check_unchanged(cycle, [claim for claim in allocated if not cycle.is_of_group(claim)])
+            await self.check_unchanged(cycle, claims)
 
     async def check_unchanged(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
         """Read the claims. Raises BindError if the allocation, the consumer or the mark of one has changed."""
@@ -108,12 +108,10 @@ class ClaimWrites:
         if not claim.is_reserved_for(consumer.uid):
             # Before the write: the bind of another pod may add this pod's consumer after this bind was cancelled.
             cycle.undo.push(claim.uid, partial(self._compensations.of_consumer, cycle, claim))
-            await self._shared.add_consumer(claim, consumer)
-        elif claim.ours:
+            return await self._shared.add_consumer(claim, consumer)
+        if claim.ours:
             return await self._retried(claim, self._writer.take_over, partial(unchanged, consumer=consumer))
-        else:
-            await self._check(claim, consumer)
-        return claim
+        return await self._check(claim, consumer)
 
     async def _retried(
         self, claim: Claim, write: Callable[[Claim], Awaitable[Claim]], refreshed: Callable[[Claim, Claim], Claim]
@@ -132,9 +130,9 @@ class ClaimWrites:
             claim = refreshed(claim, await self._read_again(claim))
         return await write(claim)
 
-    async def _check(self, claim: Claim, consumer: Consumer) -> None:
+    async def _check(self, claim: Claim, consumer: Consumer) -> Claim:
         fresh = unchanged(claim, await self._read_again(claim), consumer)
-        same_writer(claim, fresh, self._writer.identity)
+        return same_writer(claim, fresh, self._writer.identity)
 
     async def _read_again(self, claim: Claim) -> Claim:
         fresh = await self._writer.read_claim(claim.key)

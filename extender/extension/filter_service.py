@@ -247,19 +247,22 @@ class FilterService:
     def _report_unsuitable(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
     ) -> None:
-        """Report claims allocated for none of the named nodes, and reserved only for this pod or its PodGroup.
+        """Report the allocations that a pod which fits on no node keeps from other pods, and from itself elsewhere.
 
-        The orphan collector deallocates them, as PostFilter of the in-tree plugin does. A request that names a single
-        node may be about the pod's nominated node. Such a request proves nothing about other nodes.
+        These are reserved only for this pod: by Berth (a bind may have ended between two claims), or for none of the
+        named nodes; there also for its PodGroup. The orphan collector deallocates them, as PostFilter of the in-tree
+        plugin does. A request for a single node may be about the nominated node, and proves nothing about others.
         """
         if not requirements.allocated_claims or (len(names) == 1 and len(snapshot.node_infos) > 1):
             return
         node_infos = [node_info for name in names if (node_info := snapshot.node_infos.get(name)) is not None]
         for claim in requirements.allocated_claims:
             pin = claim.allocation.node_selector if claim.allocation is not None else None
+            elsewhere = pin is not None and not any(pin.matches(v.node.name, v.node.labels) for v in node_infos)
+            others = [consumer for consumer in claim.reserved_for if consumer.uid != pod.uid]
             # The orphan collector reads whether a member of the PodGroup is bound.
-            own = all(c.uid == pod.uid or (c.resource, c.name) == ("podgroups", pod.group) for c in claim.reserved_for)
-            if pin is not None and own and not any(pin.matches(v.node.name, v.node.labels) for v in node_infos):
+            of_group = all((consumer.resource, consumer.name) == ("podgroups", pod.group) for consumer in others)
+            if (elsewhere and of_group) or (claim.ours and not others):
                 self._sink.unsuitable(claim)
 
     def _hold(

@@ -61,14 +61,14 @@ async def in_use(writer: Writer, claim: Claim) -> bool:
 async def deallocate_unused(writer: Writer, claim: Claim) -> bool:
     """Deallocate a claim, given as just read, unless a bound pod uses it. False if one does.
 
-    Members of a PodGroup use its claim without a write of their own to status.reservedFor. So this function marks the
-    claim, waits, and reads the pods again. A bind that relies on the claim then has one of three outcomes: the second
-    read shows its Binding; the bind sees the mark and fails; or the bind writes its own mark, and this deallocation
-    fails. Raises BerthError; Conflict if a bind changed the claim in the meantime.
+    A bind of another process may rely on the allocation, and its Binding may be on its way. So this function marks a
+    claim of Berth, waits, and reads the pods again. A bind that relies on the claim then has one of three outcomes: the
+    second read shows its Binding; the bind sees the mark and fails (`ClaimWrites.confirm`); or the bind writes its own
+    mark, and this deallocation fails. Raises BerthError; Conflict if a bind changed the claim in the meantime.
     """
     if await in_use(writer, claim):
         return False
-    if any(consumer.resource != "pods" for consumer in claim.reserved_for):
+    if claim.ours or any(consumer.resource != "pods" for consumer in claim.reserved_for):
         claim = await writer.announce_take_back(claim)
         await asyncio.sleep(LANDING_SECONDS)
         if await in_use(writer, claim):

@@ -15,6 +15,7 @@ from extender.extension.special_claims import SpecialClaims
 from extender.model import BerthError, Claim
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
+_TRIES_BESIDE_OTHERS = 8  # for writes that another process or a tenant may outdate three times
 _RETRY_SECONDS = 0.1
 
 
@@ -93,19 +94,25 @@ class Compensations:
                 await asyncio.sleep(_RETRY_SECONDS)  # drivers also write the status
 
     async def _deallocate(self, cycle: BindingCycle, known: Claim, *, lost: bool) -> None:
-        pod, claim, landed = cycle.pod, known, False
-        for _ in range(_TRIES):
+        """End an allocation that has the mark of this process, or that has `lost` a device, unless the pod is bound.
+
+        The mark of another process means that it may bind the pod. So this undo announces the take-back, and waits for
+        a Binding that is on its way. After that, the mark of a bind means that it has begun since; and that of a
+        take-back, that the other process takes the allocation back, too.
+        """
+        pod, claim, announced = cycle.pod, known, False
+        for _ in range(_TRIES_BESIDE_OTHERS):
             try:
                 if claim.allocation != known.allocation or await is_bound(self._writer, pod.key, pod.uid):
                     return
-                if landed or claim.writer == self._writer.identity:
+                if claim.is_being_taken_back if announced else claim.writer == self._writer.identity:
                     await self._end(cycle, claim)
                     return
                 if not lost:
                     return  # another process uses the claim
-                await self._writer.take_over(claim)
+                await self._writer.announce_take_back(claim)
+                announced = True
                 await asyncio.sleep(LANDING_SECONDS)
-                landed = True  # from here on the mark of another replica means that it also takes the claim back
             except (Conflict, Unavailable, TooMany):
                 await asyncio.sleep(_RETRY_SECONDS)
             claim = await self._writer.read_claim(known.key)
@@ -117,7 +124,7 @@ class Compensations:
 
         Another process may bind the pod as the same consumer, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
-        Binding later has read the claim before (`ClaimWrites.confirm_consumers`).
+        Binding later has read the claim before (`ClaimWrites.confirm`).
         """
         # A gang undoes its binds at once, and each removal outdates the resourceVersion that the others have read.
         async with self._removals.setdefault(known.uid, asyncio.Lock()):

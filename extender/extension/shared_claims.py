@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from extender.cluster import Writer
-from extender.extension.binding_cycle import unchanged
+from extender.extension.binding_cycle import newer, unchanged
 from extender.model import MAX_CONSUMERS, Claim, Consumer
 
 # Writes a claim with retries: (the known claim, one write, the claim of a retry after a fresh read). Raises BerthError.
@@ -18,10 +18,12 @@ Retried = Callable[[Claim, Callable[[Claim], Awaitable[Claim]], Callable[[Claim,
 class _Shared:
     """The state that binds of one claim share: `known` is the claim as last stored.
 
-    `waiting` has the binds by the UID of their pod: the claim as the bind knows it, and the consumer.
+    `read` is the claim as last read, because another client had changed it; None if no bind had to read it. `waiting`
+    has the binds by the UID of their pod: the claim as the bind knows it, and the consumer.
     """
 
     known: Claim
+    read: Claim | None = None
     waiting: dict[str, tuple[Claim, Consumer]] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -38,14 +40,21 @@ class SharedClaims:
         self._retried = retried
         self._shared: dict[str, _Shared] = {}  # by UID of the claim, while a bind waits
 
-    async def add_consumer(self, claim: Claim, consumer: Consumer) -> None:
-        """Add a consumer to a claim. Raises BerthError, for instance if its allocation has changed."""
+    async def add_consumer(self, claim: Claim, consumer: Consumer) -> Claim:
+        """Add a consumer to a claim. Raises BerthError, for instance if its allocation has changed.
+
+        Returns the version of the claim to which the watch must come before the bind may compare the claim with
+        others: `claim`, or a later version that a bind read. Between the two, the claim may have been deallocated and
+        allocated again: to the same devices, within the same second.
+        """
         shared = self._shared.setdefault(claim.uid, _Shared(claim))
         shared.waiting[consumer.uid] = claim, consumer
         try:
             async with shared.lock:
                 if consumer.uid in shared.waiting:  # no other bind has written it
                     await self._write(shared, claim, consumer)
+            read = shared.read
+            return read if read is not None and newer(read.resource_version, claim.resource_version) else claim
         finally:
             shared.waiting.pop(consumer.uid, None)
             if not shared.waiting and self._shared.get(claim.uid) is shared:
@@ -55,12 +64,17 @@ class SharedClaims:
         known = shared.known
         if known.allocation != claim.allocation or known.is_reserved_for(first.uid):
             # An undo may have ended the allocation that the other binds know, or removed an earlier reservation.
-            known = await self._writer.read_claim(claim.key)
+            known = shared.read = await self._writer.read_claim(claim.key)
         known = unchanged(claim, known)
         room = max(MAX_CONSUMERS - len(known.reserved_for), 1)
         # A bind that knows another allocation chose its node for that: it fails in its own turn.
         others = [one for claim, one in shared.waiting.values() if claim.allocation == known.allocation]
         batch = [first, *(one for one in others if one.uid != first.uid and not known.is_reserved_for(one.uid))][:room]
-        shared.known = await self._retried(known, lambda claim: self._writer.add_consumers(claim, batch), unchanged)
+
+        def refreshed(known: Claim, fresh: Claim) -> Claim:
+            shared.read = unchanged(known, fresh)
+            return shared.read
+
+        shared.known = await self._retried(known, lambda claim: self._writer.add_consumers(claim, batch), refreshed)
         for one in batch:
             shared.waiting.pop(one.uid, None)

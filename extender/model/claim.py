@@ -15,6 +15,7 @@ MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_CONSUMERS = 256  # of one claim: ResourceClaimReservedForMaxSize of resource.k8s.io
 SCHEDULING_GROUP = "scheduling.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
+TAKE_BACK = "/take-back"  # end of the mark of a process that is about to take the allocation back
 OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer
 SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
@@ -177,6 +178,11 @@ class Claim:
     def ours(self) -> bool:
         """Whether a Berth process allocated it."""
         return bool(self.writer)
+
+    @property
+    def is_being_taken_back(self) -> bool:
+        """Whether a Berth process has announced that it takes the allocation back."""
+        return self.writer.endswith(TAKE_BACK)
 
     def is_reserved_for(self, pod_uid: str) -> bool:
         return any(consumer.uid == pod_uid for consumer in self.reserved_for)

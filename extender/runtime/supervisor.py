@@ -57,10 +57,12 @@ class Supervisor:
     ) -> asyncio.Task[T]:
         """Run work that ends by itself. An error that is not `expected` is logged and counted.
 
-        The work is not restarted. Several pieces of work may run under one name.
+        The work is not restarted. Several pieces of work may run under one name. Work that is cancelled from inside
+        has failed, and the task raises EndedEarly.
         """
-        task = self._add(name, work)
+        task = self._add(name, _to_its_end(work))
         task.add_done_callback(lambda done: self._ended(name, expected, done))
+        task.add_done_callback(lambda _: work.close())  # a task that is cancelled before its start never begins it
         return task
 
     async def stop(self) -> None:
@@ -93,9 +95,7 @@ class Supervisor:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            problem = EndedEarly("it was cancelled from inside")
-            problem.__cause__ = error
-            return problem
+            return _cancelled_from_inside(error)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - GeneratorExit ends a task as errors do
@@ -106,7 +106,7 @@ class Supervisor:
         self, name: str, expected: type[Exception] | tuple[type[Exception], ...], task: asyncio.Task[Any]
     ) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, expected):
+        if error is not None and (isinstance(error, EndedEarly) or not isinstance(error, expected)):
             self._count(name, error)
 
     def _count(self, name: str, problem: BaseException, **more: float) -> None:
@@ -114,6 +114,21 @@ class Supervisor:
         self._log.error(
             "task failed", task=name, problem=f"{type(problem).__name__}: {problem}", exc_info=problem, **more
         )
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        raise _cancelled_from_inside(error) from error
+
+
+def _cancelled_from_inside(error: asyncio.CancelledError) -> EndedEarly:
+    problem = EndedEarly("it was cancelled from inside")
+    problem.__cause__ = error
+    return problem
 
 
 def _is_cancelled() -> bool:

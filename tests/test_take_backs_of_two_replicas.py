@@ -1,0 +1,164 @@
+"""One replica takes an allocation back, and the other is about to bind the pod: no pod is bound without its devices."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from extender.extension.live_reads import LANDING_SECONDS
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
+from tests.replicas import replicas
+from tests.running_berth import Serving, berthing, claim, pod
+
+Json = dict[str, Any]
+CLAIMS, MARK = RESOURCES["resource.k8s.io", "resourceclaims"], "berth.dev/allocator"
+OTHER: Json = {"metadata": {"annotations": {MARK: "berth-other"}}}
+TAKEN_BACK: Json = {"status": {"allocation": None, "reservedFor": None}}
+
+
+def patch(b: Serving, name: str, change: Json, subresource: str = "") -> None:
+    b.cluster.api.registry.patch(CLAIMS, ("default", name), change, subresource, strategic=False)
+
+
+def stored(b: Serving, name: str) -> Any:
+    return b.cluster.store["resourceclaims", ("default", name)]
+
+
+def has_devices(b: Serving, name: str) -> bool:
+    return bool(stored(b, name)["status"].get("allocation"))
+
+
+def allocate(b: Serving, name: str, *pods: str) -> None:
+    """Allocate the first GPU to a claim as another Berth process does, and reserve it for pods."""
+    device = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
+    reserved = [{"resource": "pods", "name": one, "uid": b.pod(one)["metadata"]["uid"]} for one in pods]
+    patch(b, name, OTHER)
+    patch(b, name, {"status": {"allocation": {"devices": {"results": [device]}}, "reservedFor": reserved}}, "status")
+
+
+async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replica_is_on_its_way() -> None:
+    """The scheduler of one replica cannot use the claim's node; the other replica is about to bind the pod there."""
+    async with replicas({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as ((a, b), _):
+        a.cluster.apply(claim("c"))
+        a.cluster.apply(pod("p", "c"))
+        await asyncio.gather(a.settled(), b.settled())
+        assert "n1" in (await a.filter("p"))["NodeNames"]
+        sent, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hold_back(_: str, path: str) -> None:
+            if path.endswith("/binding"):
+                sent.set()
+                await go_on.wait()
+
+        async def bind_now(method: str, path: str) -> None:
+            if method == "GET" and path.endswith("/pods/p") and not go_on.is_set():
+                go_on.set()
+                assert await slow == ""
+
+        a.cluster.api.intercept, a.cluster.api.intercept_reply = hold_back, bind_now
+        slow = asyncio.create_task(a.bind("p", "n1"))
+        await sent.wait()
+        await b.settled()
+        assert not (await b.filter("p", ["n2", "n3"]))["NodeNames"]
+        await eventually(lambda: b.app.service.orphans.skipped + b.app.service.orphans.unsuitable)
+        assert a.node_of("p") == "n1"
+        assert has_devices(a, "c")
+
+
+async def test_a_slow_bind_reads_whether_its_own_allocation_was_taken_back() -> None:
+    """Another replica did so after the write barrier: the watch has not shown it yet."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+
+        async def take_back(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/c/status"):
+                await asyncio.sleep(LANDING_SECONDS)
+            elif method == "GET" and path.endswith("/resourceclaims/c") and has_devices(b, "c"):
+                patch(b, "c", TAKEN_BACK, "status")
+
+        b.cluster.api.intercept = take_back
+        assert await b.bind("p", "n1") == "claim default/c was taken back in the meantime"
+        assert b.node_of("p") == ""
+
+
+async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_marked_it_again() -> None:
+    """That process may be about to take the allocation back."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        for name in ("first", "p"):
+            b.cluster.apply(pod(name, "c"))
+        await b.settled()
+        allocate(b, "c", "first", "p")
+        await b.settled()
+
+        async def mark_again(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/resourceclaims/c"):
+                await asyncio.sleep(LANDING_SECONDS)
+            elif method == "GET" and path.endswith("/resourceclaims/c"):
+                patch(b, "c", OTHER)
+
+        b.cluster.api.intercept = mark_again
+        assert await b.bind("p", "n1") == "claim default/c was taken over by another process"
+        assert b.node_of("p") == ""
+
+
+async def test_a_lost_device_is_not_taken_back_from_a_pod_that_another_replica_has_just_marked_and_bound() -> None:
+    """The other replica saw no earlier claim with the device: it knows the order of the two writes."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in ("first", "c"):
+            b.cluster.apply(claim(name))
+            b.cluster.apply(pod(f"p-{name}", name))
+            await b.settled()
+            allocate(b, name, f"p-{name}")
+            await b.settled()
+        marks = iter(("berth-other-bind", "berth-other-retry"))
+        marked = 0
+
+        async def mark(method: str, path: str) -> None:
+            nonlocal marked
+            if method == "GET" and path.endswith("/resourceclaims/c"):
+                for one in marks:
+                    patch(b, "c", {"metadata": {"annotations": {MARK: one}}})
+                    marked += 1
+                    break
+
+        async def bind_it(method: str, path: str) -> ApiError | None:
+            if method == "GET" and path.endswith("/pods/p-c") and marked == 2 and not b.node_of("p-c"):
+                b.cluster.api.registry.bind(("default", "p-c"), {"target": {"name": "n1"}})
+            return None
+
+        b.cluster.api.intercept, b.cluster.api.intercept_reply = mark, bind_it
+        assert "was allocated to another claim first" in await b.bind("p-c", "n1")
+        assert b.node_of("p-c") == "n1"
+        assert has_devices(b, "c")
+
+
+async def test_a_claim_that_was_allocated_again_while_a_bind_reserved_it_is_checked_as_of_that_time() -> None:
+    """The allocation looks as before: the same device, within the same second. Another claim was in between."""
+    async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
+        for name in ("c", "between"):
+            a.cluster.apply(claim(name))
+        for name, of in (("first", "c"), ("p", "c"), ("owner", "between")):
+            a.cluster.apply(pod(name, of))
+        await a.settled()
+        allocate(a, "c", "first")
+        await a.settled()
+        assert (await a.filter("p"))["NodeNames"] == ["n1"]
+        gate.close()
+
+        async def allocated_again(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/c/status") and not has_devices(a, "between"):
+                patch(a, "c", TAKEN_BACK, "status")
+                allocate(a, "between", "owner")
+                allocate(a, "c", "first")
+
+        a.cluster.api.intercept = allocated_again
+        bind = asyncio.create_task(a.bind("p", "n1"))
+        await eventually(lambda: bind.done() or len(stored(a, "c")["status"]["reservedFor"]) > 1)
+        gate.open()
+        assert "was allocated to another claim first" in await bind
+        assert a.node_of("p") == ""
