@@ -12,6 +12,7 @@ from tests.shared_folder import SHARED, needs
 
 FOLDER = SHARED / "conformance" / "allocator"
 WORLDS = 1000
+MIXED = 240
 BATCH = 100
 
 
@@ -50,6 +51,13 @@ def test_all_worlds_are_there() -> None:
 @pytest.mark.parametrize("start", range(0, WORLDS, BATCH))
 def test_random_worlds_as_in_the_reference(start: int) -> None:
     assert differing([decode_case(world) for world in worlds()[start : start + BATCH]]) == []
+
+
+def test_worlds_with_all_features_mixed_as_in_the_reference() -> None:
+    """Worlds in which the known differences (docs/decisions/0010-differences.md) do not matter."""
+    mixed = worlds("mixed")
+    assert len(mixed) == MIXED
+    assert differing([decode_case(world) for world in mixed]) == []
 
 
 @needs("conformance", "allocator")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from extender.cli.select_command import answer
-from tests.recorded import probes
+from tests.recorded import selectors
 from tests.shared_folder import SHARED, needs
 
 KINDS = ("match", "compile_error", "runtime_error")
@@ -28,9 +28,10 @@ def differing(cases: list[dict]) -> list[str]:
     return [f"{case['name']} {case['expression']}: {found}" for case in cases if (found := difference(case))]
 
 
-def test_probes_as_in_the_reference() -> None:
-    cases = probes()
-    assert len(cases) == 526
+@pytest.mark.parametrize(("name", "count"), [("probes", 526), ("odd_selectors", 998)])
+def test_recorded_selectors_as_in_the_reference(name: str, count: int) -> None:
+    cases = selectors(name)
+    assert len(cases) == count
     assert differing(cases) == []
 
 

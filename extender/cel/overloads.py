@@ -59,13 +59,17 @@ class Overload:
 
 
 def fits(value: object, type_: Type) -> bool:
-    """Whether a run-time value has this type. The first item of a list decides for all its items."""
+    """Whether a run-time value has this type. The first item of a list decides for all its items.
+
+    The items of a list of lists may be anything: only `flatten` takes one, and passes other items on.
+    """
     kind = type_.kind
     if kind in ("dyn", "any", "var"):
         return True
     name = type_name(value)
     if kind == "list" and name == "list":
-        return not value or fits(value[0], type_.params[0])  # type: ignore[index] # type_name says it is a list
+        item = type_.params[0]
+        return not value or item.kind == "list" or fits(value[0], item)  # type: ignore[index] # type_name says list
     if isinstance(value, Optional) and value.present and type_.params:
         return name == type_.name and fits(value.value, type_.params[0])
     if kind in ("struct", "opaque"):

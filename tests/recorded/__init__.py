@@ -12,12 +12,16 @@ Json = dict[str, Any]
 _FOLDER = Path(__file__).parent
 
 
-def worlds() -> list[Json]:
+def worlds(name: str = "worlds") -> list[Json]:
     """The allocator's cases."""
-    return [orjson.loads(line) for line in lzma.decompress((_FOLDER / "worlds.jsonl.xz").read_bytes()).splitlines()]
+    return [orjson.loads(line) for line in _content(f"{name}.jsonl.xz").splitlines()]
 
 
-def probes() -> list[Json]:
+def selectors(name: str) -> list[Json]:
     """The cases of CEL."""
-    found: list[Json] = orjson.loads(lzma.decompress((_FOLDER / "probes.json.xz").read_bytes()))
+    found: list[Json] = orjson.loads(_content(f"{name}.json.xz"))
     return found
+
+
+def _content(file: str) -> bytes:
+    return lzma.decompress((_FOLDER / file).read_bytes())
