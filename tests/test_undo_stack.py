@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
 from extender.cluster import Unavailable
 from extender.extension.binding_cycle import BindError
 from extender.extension.undo_stack import UndoStack
@@ -36,4 +38,21 @@ async def test_a_compensation_that_fails_does_not_keep_the_others_from_running()
     for compensation in (fine, failing, fine):
         stack.push(compensation)
     await stack.unwind(BindError("lost"))
+    assert seen == ["fine", "fine"]
+
+
+async def test_a_bug_in_a_compensation_is_raised_after_the_others_have_run() -> None:
+    """The bind then counts as failed with this bug."""
+    stack, seen = UndoStack(ObjectKey("ns", "p")), []
+
+    async def fine(_: BerthError) -> None:
+        seen.append("fine")
+
+    async def buggy(_: BerthError) -> None:
+        raise KeyError("a bug")
+
+    for compensation in (fine, buggy, fine):
+        stack.push(compensation)
+    with pytest.raises(KeyError, match="a bug"):
+        await stack.unwind(BindError("lost"))
     assert seen == ["fine", "fine"]

@@ -25,10 +25,18 @@ class UndoStack:
         self._compensations.append(compensation)
 
     async def unwind(self, error: BerthError) -> None:
-        """Run the compensations, last first. A failure is logged; the orphan collector takes back the write later."""
+        """Run the compensations, last first. A failure is logged; the orphan collector takes back the write later.
+
+        Raises the first error of another kind, which is a bug, after all of them have run.
+        """
+        bug: Exception | None = None
         while self._compensations:
             compensation = self._compensations.pop()
             try:
                 await compensation(error)
             except BerthError as problem:
                 self._log.warning("could not take back", pod=str(self._pod), because=str(error), problem=str(problem))
+            except Exception as problem:  # noqa: BLE001 - the other compensations must run
+                bug = bug or problem
+        if bug is not None:
+            raise bug
