@@ -53,6 +53,8 @@ async def test_a_failed_bind_leaves_the_reservation_of_an_allocated_claim_to_the
                 if sent == 2:
                     return NO
                 await go_on.wait()
+            elif sent == 1 and method == "GET" and path.endswith("/c"):
+                gate.open()  # the second bind read the claim after a conflict, and waits until the watch shows it
             elif sent == 2 and method == "PATCH" and path.endswith("/c/status") and not go_on.is_set():
                 go_on.set()
                 assert await slow == ""
@@ -76,13 +78,15 @@ async def test_an_undo_whose_reply_was_lost_looks_for_the_binding_too() -> None:
         sent, go_on, lost = 0, asyncio.Event(), False
         slow = asyncio.create_task(a.bind("p", "n1"))
 
-        async def meanwhile(_: str, path: str) -> ApiError | None:
+        async def meanwhile(method: str, path: str) -> ApiError | None:
             nonlocal sent
             if path.endswith("/binding"):
                 sent += 1
                 if sent == 2:
                     return NO
                 await go_on.wait()
+            elif sent == 1 and method == "GET" and path.endswith("/c"):
+                gate.open()
             return None
 
         async def lose(method: str, path: str) -> ApiError | None:

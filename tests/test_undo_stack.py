@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import pytest
+
 from extender.cluster import Unavailable
 from extender.extension.binding_cycle import BindError
 from extender.extension.undo_stack import UndoStack
@@ -52,3 +54,20 @@ async def test_the_compensations_of_different_claims_do_not_wait_for_each_other(
         stack.push(uid, compensate)
     unwinding = asyncio.create_task(stack.unwind(BindError("lost")))
     await eventually(unwinding.done, "all compensations have run")
+
+
+async def test_a_bug_in_a_compensation_is_raised_after_the_others_have_run() -> None:
+    """The bind then counts as failed with this bug."""
+    stack, seen = UndoStack(ObjectKey("ns", "p")), []
+
+    async def fine(_: BerthError) -> None:
+        seen.append("fine")
+
+    async def buggy(_: BerthError) -> None:
+        raise KeyError("a bug")
+
+    for uid, compensation in (("a", fine), ("a", buggy), ("a", fine), ("b", buggy), ("c", fine)):
+        stack.push(uid, compensation)
+    with pytest.raises(KeyError, match="a bug"):
+        await stack.unwind(BindError("lost"))
+    assert seen == ["fine"] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -65,13 +66,15 @@ async def test_pages_events_and_deletions() -> None:
         await eventually(lambda: "late" in seen and seen["n3"] is None)
 
 
-async def test_a_list_that_does_not_end_is_a_failure() -> None:
-    """Its pages all have the same continue token."""
+@pytest.mark.parametrize("tokens", [("again",), ("a", "b")])
+async def test_a_list_that_does_not_end_is_a_failure(tokens: tuple[str, ...]) -> None:
+    """Its pages have the same continue tokens again and again."""
+    turns = itertools.cycle(tokens)
 
     async def endless(scope: Any, receive: Any, send: Any) -> None:
         del receive
         if scope["type"] == "http":
-            page = {"kind": "NodeList", "items": [], "metadata": {"resourceVersion": "1", "continue": "again"}}
+            page = {"kind": "NodeList", "items": [], "metadata": {"resourceVersion": "1", "continue": next(turns)}}
             await Answer(200, orjson.dumps(page)).to(send)
 
     port = free_port()

@@ -13,7 +13,7 @@ async def pages(
     client: ApiClient, path: str, page_size: int, params: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Json, None]:
     """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response."""
-    token = ""
+    token, seen = "", set[str]()
     while True:
         more = {"continue": token} if token else {}
         page = await client.get(path, {**(params or {}), "limit": str(page_size), **more})
@@ -21,8 +21,9 @@ async def pages(
         if items is not None and not isinstance(items, list):
             raise Unavailable(f"list {path}: items are of type {type(items).__name__}")
         yield page
-        before, token = token, str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
+        token = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
         if not token:
             return
-        if token == before:
-            raise Unavailable(f"list {path}: the list does not end; each page has the same continue token")
+        if token in seen:
+            raise Unavailable(f"list {path}: the list does not end; two pages have the same continue token")
+        seen.add(token)

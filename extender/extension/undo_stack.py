@@ -29,16 +29,22 @@ class UndoStack:
     async def unwind(self, error: BerthError) -> None:
         """Run all compensations. A compensation can take seconds, and kube-scheduler waits for the answer meanwhile.
 
-        A failure is logged; the orphan collector takes back the write later.
+        A failure is logged; the orphan collector takes back the write later. Raises the first error of another kind,
+        which is a bug, after all compensations have run.
         """
         stacks, self._compensations = self._compensations, {}
-        async with asyncio.TaskGroup() as tasks:
-            for stack in stacks.values():
-                tasks.create_task(self._unwind_claim(stack, error))
+        bugs = await asyncio.gather(*(self._unwind_claim(stack, error) for stack in stacks.values()))
+        for bug in filter(None, bugs):
+            raise bug
 
-    async def _unwind_claim(self, stack: list[Compensation], error: BerthError) -> None:
+    async def _unwind_claim(self, stack: list[Compensation], error: BerthError) -> Exception | None:
+        """Run the compensations of one claim, last first. Returns the first bug."""
+        bug: Exception | None = None
         for compensation in reversed(stack):
             try:
                 await compensation(error)
             except BerthError as problem:
                 self._log.warning("could not take back", pod=str(self._pod), because=str(error), problem=str(problem))
+            except Exception as problem:  # noqa: BLE001 - a bug must not keep the other compensations from running
+                bug = bug or problem
+        return bug
