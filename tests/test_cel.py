@@ -110,6 +110,42 @@ def test_hostile_expressions_are_stopped(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("timestamp('2020-01-01T00:00:00Z').getHours('+99:99') == 4", True),
+        ("timestamp('2020-01-01T00:00:00Z').getHours('-23:30') == 0", True),
+        ("timestamp('9999-12-31T23:59:59Z').getHours('+01:00') == 0", EvalError),
+        ("timestamp('0001-01-01T00:00:00Z').getHours('America/New_York') == 0", EvalError),
+        ("quantity('1e400').asApproximateFloat() > 1e308", True),
+        ("quantity('-1e400').asApproximateFloat() < -1e308", True),
+    ],
+)
+def test_times_and_numbers_beyond_pythons_own_have_an_answer_or_an_error(expression: str, expected: object) -> None:
+    """Such a selector once ended the background work for all pods with a ValueError or an OverflowError."""
+    selector = compile_selector(expression)
+    if expected is True:
+        assert selector.match(BLANK, "d") is True
+    else:
+        with pytest.raises(EvalError, match="out of range in time zone"):
+            selector.match(BLANK, "d")
+
+
+class Broken(dict[str, object]):
+    """Attributes that cannot be read."""
+
+    schema = BLANK.attributes.schema
+
+    def __getattribute__(self, name: str) -> object:
+        return super().__getattribute__(name) if name == "schema" else 1 // 0
+
+
+def test_a_fault_in_an_evaluation_is_an_error_of_the_expression() -> None:
+    selector = compile_selector("device.attributes['a.b'].c == 1")
+    with pytest.raises(EvalError, match="internal error of the evaluation: ZeroDivisionError"):
+        selector.match(Device("d", Broken()), "d")  # type: ignore[arg-type] # stands for a fault
+
+
+@pytest.mark.parametrize(
     "call", ["int", "uint", "double", "bool", "timestamp", "duration", "url", "ip", "cidr", "quantity", "semver"]
 )
 def test_an_error_about_a_long_text_is_short(call: str) -> None:

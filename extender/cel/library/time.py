@@ -98,13 +98,16 @@ def _fraction(nanos: int) -> str:
     return f".{nanos:09d}".rstrip("0") if nanos else ""
 
 
-def _zone(name: str) -> datetime.tzinfo:
-    if _OFFSET.fullmatch(name):
-        return datetime.timezone(_offset(name))
+def _moment(stamp: Timestamp, zone: str = "UTC") -> datetime.datetime:
+    """The moment on the clocks of a time zone; an offset may be larger than a day."""
     try:
-        return zoneinfo.ZoneInfo(name)
+        if _OFFSET.fullmatch(zone):
+            return stamp.moment() + _offset(zone)
+        return stamp.moment(zoneinfo.ZoneInfo(zone))
+    except OverflowError as error:
+        raise EvalError(f"the timestamp is out of range in time zone {zone}") from error
     except (KeyError, ValueError, OSError) as error:
-        raise EvalError(f"unknown time zone {name}") from error
+        raise EvalError(f"unknown time zone {shown(zone)}") from error
 
 
 _FIELDS: dict[str, Callable[[datetime.datetime], int]] = {
@@ -128,7 +131,7 @@ _DURATION_FIELDS = {
 
 
 def _field(read: Callable[[datetime.datetime], int]) -> Callable[..., int]:
-    return lambda stamp, zone="UTC": read(stamp.moment(_zone(zone)))
+    return lambda stamp, *zone: read(_moment(stamp, *zone))
 
 
 def _truncated(unit: int) -> Callable[[Duration], int]:
