@@ -257,9 +257,12 @@ def main() -> None:
         print(f"{name}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
         phases = measure(name, args.nodes, args.seconds, args.pairs)
         pairs = list(zip(phases[::2], phases[1::2], strict=True))
+        # The CPU of hostile pods does not depend on the load of the machine, as rates do.
+        more = [beside.serve_cpu - beside.rate * alone.serve_cpu / alone.rate for alone, beside in pairs]
         each = 1e3 * sum(p.hostile_seconds for p in phases) / max(1, sum(p.hostile_filters for p in phases))
         print(
             f"{name}: normal pods keep {_spread([beside.rate / alone.rate for alone, beside in pairs])} of their rate; "
+            f"hostile pods take {_spread(more)} of a core from serve; "
             f"a hostile filter request takes {each:.1f} ms on average",
             flush=True,
         )

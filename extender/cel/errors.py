@@ -59,6 +59,11 @@ class BudgetExceeded(CelError):
         super().__init__("operation cancelled: actual cost limit exceeded")
 
 
+def shown(text: str) -> str:
+    """A text in a message about it. A text that an expression makes may have any length."""
+    return repr(text if len(text) <= _MESSAGE else text[:_MESSAGE] + "…")
+
+
 def position(source: str, offset: int) -> tuple[int, int]:
     """Line and column of a character, both counted from 1."""
     line = source.count("\n", 0, offset)

@@ -251,6 +251,11 @@ def range_size(args: Arguments) -> int:
 # -- charges --------------------------------------------------------------------------------------------------------
 
 
+def read_slowly(values: Values) -> int:
+    """Half a unit for each character of a text."""
+    return len(values[0]) // 2 if isinstance(values[0], str) else 0
+
+
 def walk_longest(values: Values) -> int:
     return 2 * max(map(weight, values))
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import pickle
+import resource
 import signal
 import traceback
 import warnings
@@ -17,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from extender.model import BerthError
 
 T = TypeVar("T")
+_MORE_BYTES = 96 << 20  # that the child may allocate beyond the memory of its parent
 
 
 class ForkedCallFailed(BerthError):
@@ -27,8 +29,8 @@ async def forked(work: Callable[[], T], seconds: float) -> T:
     """The result of `work`, computed by a child process on a copy of this process's memory as it is now.
 
     `work` only computes: the child has one thread, no event loop, no open file and no socket. The kernel ends the child
-    after `seconds`. A cancelled call ends its child. Raises ForkedCallFailed, BerthError with the text of a BerthError
-    in the child, or RuntimeError with the traceback of another error there.
+    after `seconds`, and limits its memory. A cancelled call ends its child. Raises ForkedCallFailed, BerthError with
+    the text of a BerthError in the child, or RuntimeError with the traceback of another error there.
     """
     read_fd, write_fd = os.pipe()
     with os.fdopen(read_fd, "rb", buffering=0) as replies:
@@ -43,6 +45,8 @@ async def forked(work: Callable[[], T], seconds: float) -> T:
             await asyncio.shield(asyncio.to_thread(os.waitpid, child, 0))
     if outcome == "fault":
         raise RuntimeError(value)
+    if outcome == "spent":
+        raise ForkedCallFailed(value)
     if outcome == "error":
         raise BerthError(value)
     result: T = value
@@ -70,12 +74,21 @@ def _run(work: Callable[[], Any], write_fd: int, seconds: float) -> NoReturn:
         for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
+        _limit_memory()
         gc.freeze()  # a collection would write to the pages of all objects, and so copy them
         _close_files(write_fd)
         _write(write_fd, pickle.dumps(_outcome(work)))
         os._exit(0)
     finally:
         os._exit(1)
+
+
+def _limit_memory() -> None:
+    """Without a limit, the kernel would end the parent, too, as soon as both exceed the memory of their container."""
+    with suppress(OSError):  # only Linux has the file
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + _MORE_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _close_files(kept: int) -> None:
@@ -91,6 +104,8 @@ def _outcome(work: Callable[[], Any]) -> tuple[str, Any]:
         return "result", work()
     except BerthError as error:
         return "error", str(error)
+    except MemoryError:
+        return "spent", f"gave up: the work takes more than {_MORE_BYTES >> 20} MiB"
     except BaseException:  # noqa: BLE001 - the parent raises it
         return "fault", traceback.format_exc()
 
@@ -116,5 +131,5 @@ def _decoded(data: bytes, seconds: float) -> tuple[str, Any]:
     try:
         outcome: tuple[str, Any] = pickle.loads(data)  # noqa: S301 - a child of this process wrote it
     except (EOFError, pickle.UnpicklingError) as error:
-        raise ForkedCallFailed(f"gave up: the work took more than {seconds:.2g} s, or too much memory") from error
+        raise ForkedCallFailed(f"gave up: the work took more than {seconds:.2g} s") from error
     return outcome

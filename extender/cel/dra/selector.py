@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from extender.cel.dra.binding import DeviceBinding
 from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect, environment_of
-from extender.cel.errors import BudgetExceeded, CompileError, EvalError
+from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError
 from extender.cel.pricing import UNBOUNDED
 from extender.cel.program import Checked, Program, build, check, cost
 from extender.cel.values import type_name
 from extender.model import LIST_KINDS, Device
+
+_INTERNAL = "internal error of the evaluation:"  # a fault of Berth
 
 
 class Selector:
@@ -39,8 +41,10 @@ class Selector:
             frame += self._locals
         try:
             value = self._run(frame)
-        except RecursionError:
-            raise BudgetExceeded from None
+        except CelError:
+            raise
+        except Exception as error:  # a fault in one selector must not end the work for other pods
+            raise _fault(error) from error
         if value is True or value is False:
             return value
         raise EvalError(f"CEL result of type {type_name(value)} could not be converted to bool")
@@ -49,8 +53,10 @@ class Selector:
         """The value of the expression, of any type. Raises EvalError or BudgetExceeded."""
         try:
             return self._run([COST_LIMIT, device, driver, *self._locals])
-        except RecursionError:
-            raise BudgetExceeded from None
+        except CelError:
+            raise
+        except Exception as error:
+            raise _fault(error) from error
 
     def _check_device(self, device: Device) -> None:
         schema = device.attributes.schema
@@ -58,6 +64,11 @@ class Selector:
             raise EvalError(schema.problem)
         if schema.has_lists and not self._list_types:
             raise EvalError(_unsupported(device))
+
+
+def _fault(error: Exception) -> CelError:
+    """The error of an expression whose evaluation failed with an error that the language does not have."""
+    return BudgetExceeded() if isinstance(error, RecursionError) else EvalError(f"{_INTERNAL} {type(error).__name__}")
 
 
 def _unsupported(device: Device) -> str:

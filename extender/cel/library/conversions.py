@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from extender.cel import pricing
 from extender.cel import types as t
-from extender.cel.errors import EvalError
+from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.library.time import format_duration, format_timestamp, parse_duration, parse_timestamp
 from extender.cel.overloads import Overload, function, member, plain
@@ -39,7 +39,7 @@ def int_of_double(value: float) -> int:
 
 def int_of_string(text: str) -> int:
     if len(text) > _MAX_DIGITS or _INTEGER.fullmatch(text) is None or not INT_MIN <= int(text) <= INT_MAX:
-        raise EvalError(f"type conversion error from 'string' to 'int': {text!r}")
+        raise EvalError(f"type conversion error from 'string' to 'int': {shown(text)}")
     return int(text)
 
 
@@ -59,7 +59,7 @@ def _uint_of(value: float) -> UInt:
 
 def _uint_of_string(text: str) -> UInt:
     if len(text) > _MAX_DIGITS or _UNSIGNED.fullmatch(text) is None or int(text) > UINT_MAX:
-        raise EvalError(f"type conversion error from 'string' to 'uint': {text!r}")
+        raise EvalError(f"type conversion error from 'string' to 'uint': {shown(text)}")
     return UInt(text)
 
 
@@ -73,7 +73,7 @@ def double_of_string(text: str) -> float:
         with suppress(OverflowError):
             found = float.fromhex(text.replace("_", ""))
     if math.isinf(found):
-        raise EvalError(f"type conversion error from 'string' to 'double': {text!r}")
+        raise EvalError(f"type conversion error from 'string' to 'double': {shown(text)}")
     return found
 
 
@@ -82,7 +82,7 @@ def bool_of_string(text: str) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise EvalError(f"type conversion error from 'string' to 'bool': {text!r}")
+    raise EvalError(f"type conversion error from 'string' to 'bool': {shown(text)}")
 
 
 def format_double(value: float) -> str:
@@ -154,7 +154,7 @@ def _conversions() -> list[Overload]:
             plain((_I,), _D, float),
             plain((_U,), _D, float),
             plain((_S,), _D, double_of_string),
-            price=Price(overhead=5, scalar=True),
+            price=Price(overhead=5),
             conversion=True,
         ),
         *function(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from extender.cel import pricing
 from extender.cel import types as t
-from extender.cel.errors import EvalError
+from extender.cel.errors import EvalError, shown
 from extender.cel.library.conversions import TO_STRING
 from extender.cel.library.time import parse_timestamp
 from extender.cel.overloads import Overload, function, member, plain
@@ -22,6 +22,7 @@ from extender.cel.values import NONE, Cidr, Format, Optional, Url
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(.*)", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _PORT = re.compile(r"(.*?)(?::(\d*))?", re.DOTALL)
 _LONGEST_ADDRESS = 64  # characters; the longest valid form has 45
@@ -30,14 +31,14 @@ _PREFIX = re.compile(r"(0|[1-9]\d{0,2})", re.ASCII)
 
 def url(text: str) -> Url:
     """An absolute URL or absolute path, as Go's url.ParseRequestURI accepts it."""
-    if not text or any(ord(char) < 0x20 or ord(char) == 0x7F for char in text):  # noqa: PLR2004 - control characters
-        raise EvalError(f"URL parse error during conversion from string: {text!r}")
+    if not text or _CONTROL.search(text):
+        raise EvalError(f"URL parse error during conversion from string: {shown(text)}")
     match = _URL.fullmatch(text)
     scheme, rest = match.groups() if match else ("", text)
     if not match and not text.startswith("/"):
-        raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid URI for request")
+        raise EvalError(f"URL parse error during conversion from string: parse {shown(text)}: invalid URI for request")
     if match and not rest.startswith("/"):
-        raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid URI for request")
+        raise EvalError(f"URL parse error during conversion from string: parse {shown(text)}: invalid URI for request")
     rest, _, _ = rest.partition("#")
     rest, _, query = rest.partition("?")
     authority, path = "", rest
@@ -47,7 +48,7 @@ def url(text: str) -> Url:
     host = authority.rpartition("@")[2]
     hostname, port = _split_host(text, host)
     if _BAD_ESCAPE.search(path) or " " in host:
-        raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid URL escape")
+        raise EvalError(f"URL parse error during conversion from string: parse {shown(text)}: invalid URL escape")
     quoted = urllib.parse.quote(path, safe="/%:@!$&'()*+,;=~-._")
     return Url(text, scheme.lower(), host, hostname, port, quoted, _query(query))
 
@@ -58,7 +59,7 @@ def _split_host(text: str, host: str) -> tuple[str, str]:
         return inner, tail.removeprefix(":")
     match = _PORT.fullmatch(host)
     if match is None or ":" in match.group(1):
-        raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid port")
+        raise EvalError(f"URL parse error during conversion from string: parse {shown(text)}: invalid port")
     return match.group(1), match.group(2) or ""
 
 
@@ -71,16 +72,17 @@ def _query(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def ip(text: str) -> Address:
     if len(text) > _LONGEST_ADDRESS:
-        shown = text[:_LONGEST_ADDRESS]
-        raise EvalError(f"IP Address {shown!r}... parse error during conversion from string: too long")
+        raise EvalError(
+            f"IP Address {text[:_LONGEST_ADDRESS]!r}... parse error during conversion from string: too long"
+        )
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
-        raise EvalError(f"IP Address {text!r} parse error during conversion from string: {error}") from error
+        raise EvalError(f"IP Address {shown(text)} parse error during conversion from string: {error}") from error
     if "%" in text:
-        raise EvalError(f"IP address {text!r} with zone value is not allowed")
+        raise EvalError(f"IP address {shown(text)} with zone value is not allowed")
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        raise EvalError(f"IPv4-mapped IPv6 address {text!r} is not allowed")
+        raise EvalError(f"IPv4-mapped IPv6 address {shown(text)} is not allowed")
     return address
 
 
@@ -88,7 +90,7 @@ def cidr(text: str) -> Cidr:
     address, slash, prefix = text.partition("/")
     parsed = ip(address)
     if not slash or _PREFIX.fullmatch(prefix) is None or int(prefix) > parsed.max_prefixlen:
-        raise EvalError(f"network address parse error during conversion from string: {text!r}")
+        raise EvalError(f"network address parse error during conversion from string: {shown(text)}")
     return Cidr(parsed, int(prefix))
 
 
@@ -151,7 +153,7 @@ _LABEL_LENGTH, _SUBDOMAIN_LENGTH = 63, 253  # RFC 1123
 def _bounded(pattern: re.Pattern[str], limit: int, *, prefix: bool = False) -> Callable[[str], list[str]]:
     def problems(text: str) -> list[str]:
         body = text[:-1] if prefix and text.endswith("-") else text
-        found = [] if pattern.fullmatch(body) else [f"{text!r} must match {pattern.pattern}"]
+        found = [] if pattern.fullmatch(body) else [f"{shown(text)} must match {pattern.pattern}"]
         return found if len(text) <= limit else [*found, f"must be no more than {limit} characters"]
 
     return problems
@@ -241,10 +243,10 @@ def _addresses() -> list[Overload]:
             "ip",
             plain((_S,), _IP, ip),
             member((_CIDR,), _IP, lambda block: block.address),
-            price=Price(pricing.address, overhead=50),
+            price=Price(pricing.address, overhead=150),
             pure=True,
         ),
-        *function("isIP", plain((_S,), t.BOOL, _holds(ip)), price=replace(PARSE, overhead=50)),
+        *function("isIP", plain((_S,), t.BOOL, _holds(ip)), price=replace(PARSE, overhead=150)),
         *function(
             "ip.isCanonical",
             plain((_S,), t.BOOL, lambda text: str(ip(text)) == text),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +33,13 @@ def _is(parse: Callable[..., object]) -> Callable[..., bool]:
         return True
 
     return test
+
+
+def _approximate(quantity: Quantity) -> float:
+    try:
+        return quantity.nanos / NANO
+    except OverflowError:
+        return math.inf if quantity.nanos > 0 else -math.inf
 
 
 def _as_integer(value: Quantity) -> int:
@@ -99,7 +107,7 @@ OVERLOADS = [
     *function("sign", plain((_Q,), t.INT, _sign)),
     *function("isInteger", member((_Q,), t.BOOL, lambda q: q.int64() is not None), price=_BOUNDED),
     *function("asInteger", member((_Q,), t.INT, _as_integer)),
-    *function("asApproximateFloat", member((_Q,), t.DOUBLE, lambda q: q.nanos / NANO)),
+    *function("asApproximateFloat", member((_Q,), t.DOUBLE, _approximate)),
     *function("add", member((_Q, _Q), _Q, _add), member((_Q, t.INT), _Q, _add), price=_ARITHMETIC),
     *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, _sub), price=_ARITHMETIC),
     *function(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,6 +14,7 @@ from extender.cel.library.formatting import format_string
 from extender.cel.overloads import function, member, plain
 from extender.cel.pricing import WALK, Price, Values, pattern_units
 
+_MATCH = 50  # units for one match of findAll beside its search
 _ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(97, 123)}
 # Go's unicode.IsSpace, plus U+180E as cel-go's trim documents.
@@ -116,9 +118,14 @@ def _pattern_work(values: Values) -> int:
     return pattern_units(len(values[0]), values[1].programsize)
 
 
+def _match_work(values: Values) -> int:
+    return _MATCH + _pattern_work(values)
+
+
 _S, _I = t.STRING, t.INT
 _WORDS = t.list_of(_S)
 _SAME_SIZE = Price(pricing.scan, pricing.first_size)
+_OTHER_CASE = replace(_SAME_SIZE, work=pricing.read_slowly)
 _PATTERN = Price(pricing.pattern_search, work=_pattern_work)
 _AFFIX = Price(pricing.scan_second, pricing.one, bounded=True)
 OVERLOADS = [
@@ -137,7 +144,7 @@ OVERLOADS = [
         "findAll",
         member((_S, _S), _WORDS, _find_all),
         member((_S, _S, _I), _WORDS, _find_all),
-        price=Price(pricing.pattern_search, pricing.first_size, work=_pattern_work, each=_pattern_work),
+        price=Price(pricing.pattern_search, pricing.first_size, work=_pattern_work, each=_match_work),
         pattern=True,
     ),
     *function("charAt", member((_S, _I), _S, _char_at)),
@@ -145,8 +152,8 @@ OVERLOADS = [
     *function(
         "lastIndexOf", member((_S, _S), _I, _last_index_of), member((_S, _S, _I), _I, _last_index_of), price=WALK
     ),
-    *function("lowerAscii", member((_S,), _S, lambda text: text.translate(_ASCII_LOWER)), price=_SAME_SIZE),
-    *function("upperAscii", member((_S,), _S, lambda text: text.translate(_ASCII_UPPER)), price=_SAME_SIZE),
+    *function("lowerAscii", member((_S,), _S, lambda text: text.translate(_ASCII_LOWER)), price=_OTHER_CASE),
+    *function("upperAscii", member((_S,), _S, lambda text: text.translate(_ASCII_UPPER)), price=_OTHER_CASE),
     *function(
         "replace",
         member((_S, _S, _S), _S, _replace),

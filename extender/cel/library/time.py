@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from extender.cel import types as t
-from extender.cel.errors import EvalError
+from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.overloads import Overload, function, member
 from extender.cel.pricing import Price
@@ -57,10 +57,10 @@ def parse_duration(text: str) -> Duration:
         total += int(whole or 0) * scale + int(fraction or 0) * scale // 10 ** len(fraction or "")
         at = match.end()
     if not body or at < len(body):
-        raise EvalError(f"time: invalid duration {text!r}")
+        raise EvalError(f"time: invalid duration {shown(text)}")
     total = -total if text.startswith("-") else total
     if not INT_MIN <= total <= INT_MAX:
-        raise EvalError(f"time: invalid duration {text!r}")
+        raise EvalError(f"time: invalid duration {shown(text)}")
     return Duration(total)
 
 
@@ -68,16 +68,16 @@ def parse_timestamp(text: str) -> Timestamp:
     """RFC 3339."""
     match = _STAMP.fullmatch(text)
     if match is None:
-        raise EvalError(f"parsing time {text!r}: not RFC 3339")
+        raise EvalError(f"parsing time {shown(text)}: not RFC 3339")
     *numbers, fraction, zone = match.groups()
     try:
         moment = datetime.datetime(*map(int, numbers), tzinfo=datetime.UTC)  # type: ignore[arg-type,misc] # six ints
     except ValueError as error:
-        raise EvalError(f"parsing time {text!r}: {error}") from error
+        raise EvalError(f"parsing time {shown(text)}: {error}") from error
     seconds, east = int((moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)).total_seconds()), 0
     if zone != "Z":
         if int(zone[1:3]) > _MOST_OFFSET[0] or int(zone[4:6]) > _MOST_OFFSET[1]:
-            raise EvalError(f"parsing time {text!r}: time zone offset out of range")
+            raise EvalError(f"parsing time {shown(text)}: time zone offset out of range")
         east = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
         east = -east if zone[0] == "-" else east
     return timestamp((seconds - east) * 10**9 + int((fraction or "0").ljust(9, "0")), east)
@@ -120,14 +120,14 @@ def _seconds_east(stamp: Timestamp, zone: str) -> int:
         sign = -1 if zone.startswith("-") else 1
         seconds = 60 * (int(match.group(1)) * 60 + sign * int(match.group(2)))
         if abs(seconds) > _MOST_SECONDS:
-            raise EvalError(f"unknown time zone {zone}")
+            raise EvalError(f"unknown time zone {shown(zone)}")
         return seconds
     try:
         # The offset of a zone is less than a day, and Python's years end at 1 and 9999.
         moment = min(max(stamp.moment(), _FIRST), _LAST)
         offset = moment.astimezone(zoneinfo.ZoneInfo(zone)).utcoffset()
     except (KeyError, ValueError, OSError) as error:
-        raise EvalError(f"unknown time zone {zone}") from error
+        raise EvalError(f"unknown time zone {shown(zone)}") from error
     return int((offset or datetime.timedelta()).total_seconds())
 
 
