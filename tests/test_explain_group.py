@@ -177,6 +177,41 @@ async def test_bound_members_without_devices_are_read(tmp_path: Path) -> None:
         assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
 
 
+async def test_bound_members_that_terminate_are_read(tmp_path: Path) -> None:
+    """The claims of an earlier gang are all that the console's cache has of its pods. One pod of the new one exists."""
+    token = tmp_path / "token"
+    token.write_text("good")
+    cluster, notes = sandbox(), {"berth.dev/group": "job", "berth.dev/group-min": "2"}
+
+    def create(name: str) -> None:
+        cluster.apply(claim(name, 4))
+        cluster.apply(pod(name, name, annotations=notes))
+
+    for name in ("p0", "p1"):
+        create(name)
+    records = free_port()
+    async with (
+        cluster.serving() as api,
+        console(api, free_port(), records) as people,
+        serve(cluster, api, f"http://127.0.0.1:{records}", token) as s,
+    ):
+        nodes = {name: (await s.filter(name))[0] for name in ("p0", "p1")}
+        assert set(await asyncio.gather(*(s.bind(name, node) for name, node in nodes.items()))) == {""}
+        for resource in (("", "pods"), ("resource.k8s.io", "resourceclaims")):
+            cluster.api.registry.delete(RESOURCES[resource], ("default", "p1"))
+        old = cluster.store.get("pods", ("default", "p0"))
+        assert old is not None
+        ends = {**old["metadata"], "deletionTimestamp": "2026-11-23T23:00:00Z"}
+        cluster.store.put("pods", ("default", "p0"), {**old, "metadata": ends})
+        create("p2")
+
+        async def incomplete() -> bool:
+            (found,) = (await people.get(PATH)).json()
+            return found["sentence"] == "group default/job waits for 1 pod: 1 of at least 2 exist"
+
+        await eventually(incomplete, "the pod that terminates does not count")
+
+
 async def test_the_command(tmp_path: Path) -> None:
     async with berthing(NODES) as b:
         for i in range(4):

@@ -1,7 +1,7 @@
 """Reads what the cache does not have about the bound members of groups: it only has their claims.
 
-A member without devices has no claim, so a gang of which some members are bound may seem incomplete. And if no pod of a
-group waits, only a bound pod has the minimum.
+A member without devices has no claim, so a gang of which some members are bound may seem incomplete. A claim does not
+show that its pod terminates. And if no pod of a group waits, only a bound pod has the minimum.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.model import GroupKey, Membership, ObjectKey, Pod, WireError
-from extender.scheduling import gang_minimum, is_incomplete
+from extender.scheduling import gang_minimum, is_incomplete, may_terminate, members_with_claims
 from extender.wire import decode_pod
 
 Json = dict[str, Any]
@@ -31,27 +31,32 @@ class BoundMemberReader:
 
     @asynccontextmanager
     async def known(self, groups: Mapping[GroupKey, Sequence[Pod]]) -> AsyncIterator[dict[GroupKey, Membership]]:
-        """Meanwhile the cache has all bound members of the groups that seem incomplete.
+        """Meanwhile the cache has all bound members of the groups that seem incomplete, or to run in part.
 
         `groups` have their pods without a node. Yields the facts of a bound pod about each group without such pods.
         """
-        lacking = [key for key, pods in groups.items() if not pods or self._seems_incomplete(pods[0])]
+        lacking = [key for key, pods in groups.items() if not pods or self._must_read(pods[0])]
         placed: Mapping[GroupKey, Mapping[str, str]] = {}
         if lacking and self._read_bound is not None:
             with suppress(ClusterError, WireError):
+                snapshot = self._cache.snapshot()
+                # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
+                before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in lacking if groups[key]}
                 placed = await self._read_bound(lacking[0].namespace)
                 for key in lacking:
-                    self._cache.use_bound_members(key, placed.get(key, {}))
+                    self._cache.use_bound_members(key, {**before.get(key, {}), **placed.get(key, {})})
         try:
             yield {key: said for key, pods in groups.items() if not pods and (said := await self._said(key))}
         finally:
             for key in lacking if self._read_bound is not None else ():
                 self._cache.use_bound_members(key, None)
 
-    def _seems_incomplete(self, pod: Pod) -> bool:
+    def _must_read(self, pod: Pod) -> bool:
         snapshot, membership = self._cache.snapshot(), pod.membership
         minimum = gang_minimum(membership, snapshot) if membership is not None else 0
-        return membership is not None and minimum > 0 and is_incomplete(membership, minimum, snapshot)
+        if membership is None or not minimum:
+            return False
+        return is_incomplete(membership, minimum, snapshot) or may_terminate(membership.key, minimum, snapshot)
 
     async def _said(self, key: GroupKey) -> Membership | None:
         """The statement of a bound pod about its group; None if no bound pod can be read."""

@@ -176,3 +176,31 @@ def test_gangs_run_whole_after_kills(plane: ControlPlane, programs: tuple[str, .
 
     for _ in range(ROUNDS):
         run_both(plane, "all", "100m", kill)
+
+
+def test_a_gang_that_is_created_again_while_its_pods_terminate(plane: ControlPlane) -> None:
+    """One old pod is gone and two terminate. The first new pod is no replacement of the one that is gone."""
+
+    def end(*names: int, grace: int = 0) -> None:
+        for i in names:
+            plane.request("DELETE", f"{PODS}/a-{i}", {"gracePeriodSeconds": grace}, "application/json")
+
+    for i in range(SIZE):
+        plane.create(pod("a", i, "all", "100m"))
+    plane.wait(lambda: bound(plane)["a"] == SIZE, 120)
+    end(0)
+    plane.wait(lambda: len(plane.get(CLAIMS)["items"]) == SIZE - 1, 60)
+    plane.create(pod("b", 0, "all", "100m", 1))  # takes the place, so that two nodes are free
+    plane.wait(lambda: bound(plane)["b"] == 1, 60)
+    end(1, 2, grace=600)  # no kubelet ends them
+    plane.create(pod("a", 3, "all", "100m"))
+    plane.wait(lambda: metric("berth_gangs_waiting", "GANG_INCOMPLETE") == 1, 60)
+    for i in (4, 5):
+        plane.create(pod("a", i, "all", "100m"))
+    plane.wait(lambda: metric("berth_gangs_waiting", "GANG_NO_ROOM") == 1, 60)
+    assert not bound(plane)["a"]
+    end(1, 2)
+    plane.wait(lambda: bound(plane)["a"] == SIZE, 120)
+    end(3, 4, 5)
+    plane.request("DELETE", f"{PODS}/b-0", {"gracePeriodSeconds": 0}, "application/json")
+    plane.wait(lambda: nothing_left(plane), 60)
