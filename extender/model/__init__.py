@@ -38,6 +38,7 @@ from extender.model.claim import (
     Request,
     Result,
     Toleration,
+    extended_resources,
     special_claim_prefix,
 )
 from extender.model.device import (
@@ -184,6 +185,7 @@ __all__ = [
     "amount_of_memory",
     "counted",
     "cut",
+    "extended_resources",
     "from_int",
     "is_complete",
     "is_identity",
