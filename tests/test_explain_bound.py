@@ -44,6 +44,8 @@ def test_a_bound_pod_keeps_its_decision() -> None:
             assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
             _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
             assert second in " ".join(out.split())
+            ring, best = (round(decision["chosen"][name]) for name in ("ring_gbps", "best_gbps"))
+            assert f"; predicted {ring} of {best} GB/s (" in " ".join(out.split())
             assert re.search(r"^  attempt \S+: fits on 2 of 2 nodes$", out, re.MULTILINE)
             assert decision["chosen"]["node"] == node
             assert decision["margin"] > 0

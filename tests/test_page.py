@@ -72,7 +72,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         await b.settled()
         await b.filter("late")
         await page.until("document.getElementById('waiting').innerText.includes('fits on n2 if')")
-        await page.until("document.getElementById('decisions').innerText.includes('default/train')")
+        await page.until("document.getElementById('decisions').innerText.includes('8 devices · 371 GB/s predicted')")
         await page.until("fleet.nodes.get('n2').gpus === 'uuuuuuuu'")
         groups = await page.run("[...document.querySelectorAll('#cards h3')].map(head => head.innerText)")
         assert any("H100" in head and "0 of 8 free" in head for head in groups)
@@ -85,7 +85,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert tiles[2].startswith("Waiting pods\n1\nfor ")
         await page.until("document.querySelectorAll('.tile').length === 4")
         tile = await page.run("document.querySelector('.tile:last-child').innerText")
-        assert tile == "Pods with several GPUs, joined\n1 of 1\nfirst fit: 1"
+        assert tile == "Multi-GPU pods joined by NVLink\n1 of 1\nfirst fit: 1"
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
@@ -154,7 +154,7 @@ async def test_the_set_of_first_fit_is_beside_another_one(tmp_path: Path) -> Non
         assert await b.bind("pair", (await b.filter("pair"))["NodeNames"][0]) == ""
         await page.until("document.querySelectorAll('#decisions .set').length === 2")
         text = await page.run("document.querySelector('#decisions .pair').innerText")
-        assert " ".join(text.split()) == "Berth 40 GB/s NVLink First fit 20 GB/s NVLink"
+        assert " ".join(text.split()) == "Berth 40 GB/s predicted NVLink First fit 20 GB/s predicted NVLink"
         lit = "[...document.querySelectorAll('#decisions .first_fit .dot')].map(d => d.classList.contains('lit'))"
         assert await page.run(lit) == [True, True] + 6 * [False]
         await page.run("document.querySelector('#decisions button').click()")

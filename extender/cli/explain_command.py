@@ -276,7 +276,7 @@ def _decided(pod: str, decision: Json) -> str:
     devices = ", ".join([*chosen["devices"], *_reused(chosen)]) or "no devices"
     found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {devices}"
     if chosen["ring_gbps"]:
-        found += f"; {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
+        found += f"; predicted {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
     if decision["runner_up"]:
         found += f"; {runner_up_text(decision['runner_up'], decision['margin'])}"
     return found
@@ -289,7 +289,7 @@ def _reused(chosen: Json) -> list[str]:
 
 def _best(candidates: list[Json]) -> Table:
     table = Table(title="best nodes", title_justify="left")
-    for name in ("node", "score", "devices", "GB/s", "why"):
+    for name in ("node", "score", "devices", "predicted GB/s", "why"):
         table.add_column(name)
     for one in candidates:
         why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
