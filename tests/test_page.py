@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: 
 FITS = "document.getElementById('view').scrollHeight <= document.getElementById('view').clientHeight"
 LIVE = "document.getElementById('link').textContent === 'live'"
 TEXT = "document.body.innerText"
+CUT = "[...document.querySelectorAll('.group h3 > *, #heads h3')].filter(e => e.scrollWidth > e.clientWidth).length"
 UNNAMED = (
     "[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter("
     "e => !(e.ariaLabel || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
@@ -154,7 +155,8 @@ async def test_the_set_of_first_fit_is_beside_another_one(tmp_path: Path) -> Non
         assert await b.bind("pair", (await b.filter("pair"))["NodeNames"][0]) == ""
         await page.until("document.querySelectorAll('#decisions .set').length === 2")
         text = await page.run("document.querySelector('#decisions .pair').innerText")
-        assert " ".join(text.split()) == "Berth 40 GB/s predicted NVLink First fit 20 GB/s predicted NVLink"
+        assert " ".join(text.split()) == "Berth 40 GB/s NVLink First fit 20 GB/s NVLink"
+        assert "2 devices · predicted:" in await page.run("document.getElementById('decisions').innerText")
         lit = "[...document.querySelectorAll('#decisions .first_fit .dot')].map(d => d.classList.contains('lit'))"
         assert await page.run(lit) == [True, True] + 6 * [False]
         await page.run("document.querySelector('#decisions button').click()")
@@ -267,6 +269,9 @@ async def test_cards_that_fit_have_no_scrollbar(tmp_path: Path) -> None:
                 await page.run("new Promise(done => setTimeout(done, 100))")  # the observer of sizes
                 fitted = "$('cards').style.getPropertyValue('--node') !== `${COMMON_CARD}px`"
                 assert await page.run(f"!({fitted}) || {FITS}"), height
+            await page.size(1440, 900)
+            await page.until("innerHeight === 900")
+            assert await page.run(CUT) == 0, "no title is cut"
 
 
 async def test_five_thousand_nodes(tmp_path: Path) -> None:
@@ -296,6 +301,9 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
             await page.run("document.querySelector('.node').focus()")
             await page.press("Escape")
             await page.until("map.places.length === 1225")
+            await page.run("leave(0)")
+            await page.size(420, 900)
+            await page.until(f"$('heads').children.length === 4 && {CUT} === 0")
             assert page.errors == []
 
 

@@ -67,7 +67,7 @@ function showGroups() {
 function decisionCard(d) {
   const { sets } = d, lit = sets ? { [d.node]: sets.chosen.gpus } : {};
   const isAnother = sets && sets.chosen.gpus.length > 1 && !isSameSet(sets);
-  const told = [counted(d.devices, "device"), isAnother ? "" : inWords(d)].filter(Boolean);
+  const told = [counted(d.devices, "device"), isAnother ? "predicted:" : inWords(d)].filter(Boolean);
   return card("pod", d.pod, lit, heading(d.pod, d.at), el("small", {}, soft(d.node), ` · ${told.join(" · ")}`),
     isAnother ? beside(sets) : null);
 }
@@ -80,7 +80,7 @@ function inWords({ sets, ring_gbps: ring, best_gbps: best }) {
 // The two sets of a decision in small.
 function beside(sets) {
   const one = (which, title) => el("span", { className: `set ${which}` }, setGraph(sets, which),
-    el("span", {}, el("b", { textContent: title }), el("br"), predicted(sets[which].gbps), el("br"),
+    el("span", {}, el("b", { textContent: title }), el("br"), gbps(sets[which].gbps), el("br"),
       sets[which].is_joined ? "NVLink" : "no NVLink ring"));
   return el("span", { className: "pair" }, one("chosen", "Berth"), one("first_fit", "First fit"));
 }
