@@ -27,8 +27,7 @@ def printed() -> str:
     command = [sys.executable, "-m", "extender", "run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0"]
     terminal = {"FORCE_COLOR": "1", "COLUMNS": str(WIDTH), "TERM": "xterm-256color", "COLORTERM": ""}
     env = {**os.environ, **terminal}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)  # noqa: S603 - its own command
-    return done.stdout
+    return subprocess.check_output(command, cwd=ROOT, env=env, text=True)  # noqa: S603 - its own command
 
 
 def picture(text: str) -> str:

@@ -6,7 +6,8 @@ const LEVELS = ["product", "zone", "rack", "clique", "name"];
 const NO_DEVICES = "No node has devices yet. A DRA driver must publish them as ResourceSlices; berth doctor looks for "
   + "mistakes.";
 const LEAST_CARD = 84, COMMON_CARD = 116, VIEW_PADDING = 3; // pixels
-const LEAST_CELL = 2, COMMON_CELL = 5, HEAD = 30, TWO_LINES = 44, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
+const LEAST_CELL = 2, COMMON_CELL = 5, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
+const HEAD = 30, TWO_LINES = 44; // pixels of the name of a group
 let CELL = LEAST_CELL; // layOut sets larger ones for fewer nodes
 const fleet = { nodes: new Map(), pending: [], waiting: 0, groups: [], decisions: [], trend: [], revision: 0 };
 const map = { places: [], cursor: -1, heads: [], isCards: true };
