@@ -189,3 +189,12 @@ def test_warnings_are_findings_and_notes_are_not(tmp_path: Path) -> None:
     path.write_text(MISTAKES.replace("{claims: [{name: gpu, request: gpu}]}", "{}"))
     result = RUNNER.invoke(app, ["lint", "--fix", str(path)])
     assert result.exit_code == 1, "--fix prints the correction, and the file still has the mistake"
+
+
+@pytest.mark.parametrize("text", ["kind: Pod\nmetadata:\n\tname: p\n", "kind: Pod\nmetadata:\n  \tname: p\n"])
+def test_a_tab_is_called_a_tab(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert "is not YAML or JSON: a tab, but YAML indents with spaces (line 3, column " in result.output
