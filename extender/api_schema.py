@@ -128,7 +128,7 @@ def _duplicates(requests: list[tuple[Json, str]]) -> Iterator[FieldFault]:
     for request, where in requests:
         name = str(request.get("name"))
         if name in seen:
-            yield FieldFault(f"{where}.name", f"Duplicate value: {shown(name)}", "give each request a name of its own")
+            yield FieldFault(where, f"Duplicate value: {shown(name)}", "give each request a name of its own")
         seen.add(name)
 
 

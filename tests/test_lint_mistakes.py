@@ -48,7 +48,7 @@ spec:
         (("count: 2", "allocationMode: All, count: 2"), "error: .count: Invalid value: 2: must not be specified when"),
         (
             ("      constraints:", "      - {name: gpu, exactly: {deviceClassName: g}}\n      constraints:"),
-            "error: requests[1].name: Duplicate value: 'gpu'",
+            "error: requests[1]: Duplicate value: 'gpu'",
         ),
         (("request: gpu}", "request: gpux}"), "error: claim gpu has no request gpux"),
         (("{claims:", "{limits: {nvidia.com/gpu: 2}, claims:"), "warning: .limits: nvidia.com/gpu asks for GPUs of"),
