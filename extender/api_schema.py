@@ -104,9 +104,11 @@ def request_names(obj: Json) -> frozenset[str]:
 def claim_faults(obj: Json) -> Iterator[FieldFault]:
     """Yield the values of a claim or template that kube-apiserver refuses. Raises WireError for a wrong type."""
     devices, path = _devices(obj)
+    yield from _duplicates(_objects(devices, "requests", path))
     for request, where in _objects(devices, "requests", path):
         exactly = [(request["exactly"], f"{where}.exactly")] if isinstance(request.get("exactly"), dict) else []
         subrequests = _objects(request, "firstAvailable", where)
+        yield from _duplicates(subrequests)
         for named, at in ((request, where), *subrequests):
             yield from _of_name(named, at)
         for option, at in (*exactly, *subrequests):
@@ -119,6 +121,15 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
                     problem = f"Invalid value: {shown(name)}: must be the name of a request in the claim"
                     advice = f"the requests are: {', '.join(sorted(known))}"
                     yield FieldFault(f"{where}.requests[{position}]", problem, advice)
+
+
+def _duplicates(requests: list[tuple[Json, str]]) -> Iterator[FieldFault]:
+    seen: set[str] = set()
+    for request, where in requests:
+        name = str(request.get("name"))
+        if name in seen:
+            yield FieldFault(where, f"Duplicate value: {shown(name)}", "give each request a name of its own")
+        seen.add(name)
 
 
 def _of_name(request: Json, path: str) -> Iterator[FieldFault]:

@@ -17,9 +17,9 @@ from tests.running_berth import Berthing, berthing, claim, pod
 PAIR = ComparedSets(("gpu-0",), (), GpuSet((0,), 0.0, False), GpuSet((0,), 0.0, False))
 
 
-async def bound(b: Berthing, name: str, count: int) -> ComparedSets:
+async def bound(b: Berthing, name: str, count: int, **annotations: str) -> ComparedSets:
     b.cluster.apply(claim(name, count))
-    b.cluster.apply(pod(name, name))
+    b.cluster.apply(pod(name, name, annotations=annotations))
     await b.settled()
     node = (await b.filter(name))["NodeNames"][0]
     assert await b.bind(name, node) == ""
@@ -47,6 +47,12 @@ async def test_first_fit_takes_the_first_devices_of_the_node() -> None:
         decision = (await b.client.get("/v1/fleet")).json()["decisions"][0]
         assert answer["sets"] == decision["sets"]
         assert decision["sets"]["chosen"]["gpus"] == list(sets.chosen.gpus)
+
+
+async def test_sets_tell_whether_the_pod_is_in_a_group() -> None:
+    async with berthing({"n": "t4-4"}) as b:
+        assert not (await bound(b, "alone", 2)).in_group
+        assert (await bound(b, "member", 2, **{"berth.dev/group": "g"})).in_group
 
 
 async def test_claims_that_never_appear_do_not_delay_others() -> None:

@@ -47,6 +47,10 @@ def test_every_colour_is_readable_on_every_surface(theme: str) -> None:
     assert not too_low
 
 
+def test_the_placeholder_has_no_colour_of_the_browser() -> None:
+    assert re.search(r"::placeholder \{ color: var\(--quiet\); opacity: 1; \}", STYLE)
+
+
 def test_all_colours_are_tokens() -> None:
     rules = re.sub(r":root \{.*?\}", "", STYLE, flags=re.DOTALL)
     assert re.findall(r"#[0-9a-f]{3,8}\b(?![^{]*\{)", rules) == []

@@ -73,13 +73,13 @@ def test_nothing_to_find(tmp_path: Path) -> None:
         ),
         ({"selector": "1"}, 1, "ResourceClaim ns/c, request gpus, selectors[0]: must evaluate to bool"),
         ({"class_name": "gpuu"}, 1, "request gpus, deviceClassName: no DeviceClass 'gpuu'"),
-        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 0, "`gpu.nvidia.com/vendor` is published by 0 of 4 devices"),
+        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 1, "`gpu.nvidia.com/vendor` is published by 0 of 4 devices"),
         (
             {"selector": 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("1Ti")) > 0'},
-            0,
+            1,
             "matches 0 of 4 devices",
         ),
-        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 0, "first error: gpu.nvidia.com device"),
+        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 1, "first error: gpu.nvidia.com device"),
         ({"devices": [{"name": "g", "attributes": {"a": {"int": "x"}}}]}, 1, "error: ResourceSlice"),
     ],
 )
@@ -95,7 +95,7 @@ def test_cost_limits_apply_to_new_expressions_only(tmp_path: Path) -> None:
         nested = f"{ATTRIBUTES}.all({variable}, {nested})"
     path = world(tmp_path, selector=nested)
     stored = RUNNER.invoke(app, ["lint", path])
-    assert stored.exit_code == 0
+    assert stored.exit_code == 1
     assert "the API server would reject it as new" in stored.output
     result = RUNNER.invoke(app, ["lint", path, "--as-new", "1.36", "--output", "json"])
     assert result.exit_code == 1
@@ -369,5 +369,5 @@ def test_admin_access_needs_a_label_of_the_namespace(tmp_path: Path, labels: dic
     path.write_text(yaml.safe_dump_all([namespace, claim]))
     result = RUNNER.invoke(app, ["lint", str(path)])
     assert result.exit_code == 0, result.output
-    told = 'note: ResourceClaim n/c: adminAccess needs the label resource.kubernetes.io/admin-access: "true" on'
+    told = ': ResourceClaim n/c: adminAccess needs the label resource.kubernetes.io/admin-access: "true" on'
     assert (told in result.output) == is_told, result.output

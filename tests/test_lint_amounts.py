@@ -57,6 +57,24 @@ def test_words_about_amounts(tmp_path: Path, expression: str, words: str) -> Non
     assert (result.exit_code, result.output.splitlines()[-1]) == (1, "1 finding")
 
 
+MEMORY_OF_ATTRIBUTES = [
+    'device.attributes["d.x"].?memory.orValue(0) > 40',
+    'device.attributes["d.x"][?"memory"].hasValue()',
+    'device.attributes[?"d.x"].?memory.orValue(0) > 40',
+    'cel.bind(d, device.attributes["d.x"], d.memory.isGreaterThan(quantity("40Gi")))',
+    'cel.bind(m, device.attributes["d.x"].memory, m > 40)',
+    '"memory" in device.attributes["d.x"]',
+]
+
+
+@pytest.mark.parametrize("expression", MEMORY_OF_ATTRIBUTES)
+def test_memory_is_no_attribute_however_it_is_read(tmp_path: Path, expression: str) -> None:
+    result = RUNNER.invoke(app, ["lint", claim_with(tmp_path, expression)])
+    assert (result.exit_code, result.output.splitlines()[-1]) == (1, "1 finding")
+    assert "memory is a capacity, not an attribute" in result.output
+    assert 'correction: write device.capacity["d.x"].memory.compareTo(quantity("40Gi")) >= 0' in result.output
+
+
 @pytest.mark.parametrize(
     "expression",
     [
@@ -64,6 +82,9 @@ def test_words_about_amounts(tmp_path: Path, expression: str, words: str) -> Non
         'device.capacity["d.x"]["memory"].compareTo(quantity("40Gi")) >= 0',
         'quantity("1Gi").add(device.capacity["d.x"].memory).compareTo(quantity("40Gi")) >= 0',
         'isQuantity("40GB")',
+        'cel.bind(c, device.capacity["d.x"], c.memory.compareTo(quantity("40Gi")) >= 0)',
+        'device.capacity["d.x"].?memory.hasValue() && device.attributes["d.x"].exists(name, name == "uuid")',
+        'device.attributes["d.x"].?model.orValue("") == "memory"',
     ],
 )
 def test_comparisons_that_are_right(tmp_path: Path, expression: str) -> None:

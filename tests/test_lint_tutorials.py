@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def written(folder: Path, text: str) -> str:
 def test_lint_corrects_correctable_objects(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, CORRECTED[name])
     code, out, _ = berth(["lint", path])
-    assert code == (0 if "no container" in name else 1), out
+    assert code == 1, out
     _, fixed, _ = berth(["lint", "--fix", path])
     again, out, _ = berth(["lint", written(tmp_path, fixed)])
     assert (again, out) == (0, "0 findings\n")
@@ -86,8 +87,8 @@ def test_lint_accepts_an_attribute_that_a_driver_publishes(tmp_path: Path) -> No
     slice_["spec"]["devices"][0]["attributes"]["memory"] = {"int": 80}
     text = CORRECTED["bytes"].replace("v1beta1", "v1").replace("deviceClassName: gpu.nvidia.com", "exactly:")
     text = text.replace("        selectors", "          deviceClassName: g\n          selectors")
-    code, out, _ = berth(["lint", written(tmp_path, f"{text}\n---\n{yaml.safe_dump(slice_)}")])
-    assert code == 0, out
+    _, out, _ = berth(["lint", written(tmp_path, f"{text}\n---\n{yaml.safe_dump(slice_)}")])
+    assert not re.search("^error", out, re.MULTILINE), out
 
 
 def test_devices_of_older_slices_are_selected(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: 
 FITS = "document.getElementById('view').scrollHeight <= document.getElementById('view').clientHeight"
 LIVE = "document.getElementById('link').textContent === 'live'"
 TEXT = "document.body.innerText"
+CUT = "[...document.querySelectorAll('.group h3 > *, #heads h3')].filter(e => e.scrollWidth > e.clientWidth).length"
 UNNAMED = (
     "[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter("
     "e => !(e.ariaLabel || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
@@ -72,7 +73,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         await b.settled()
         await b.filter("late")
         await page.until("document.getElementById('waiting').innerText.includes('fits on n2 if')")
-        await page.until("document.getElementById('decisions').innerText.includes('default/train')")
+        await page.until("document.getElementById('decisions').innerText.includes('8 devices · 371 GB/s predicted')")
         await page.until("fleet.nodes.get('n2').gpus === 'uuuuuuuu'")
         groups = await page.run("[...document.querySelectorAll('#cards h3')].map(head => head.innerText)")
         assert any("H100" in head and "0 of 8 free" in head for head in groups)
@@ -85,7 +86,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert tiles[2].startswith("Waiting pods\n1\nfor ")
         await page.until("document.querySelectorAll('.tile').length === 4")
         tile = await page.run("document.querySelector('.tile:last-child').innerText")
-        assert tile == "Pods with several GPUs, joined\n1 of 1\nfirst fit: 1"
+        assert tile == "Multi-GPU pods joined by NVLink\n1 of 1\nfirst fit: 1"
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
@@ -155,6 +156,7 @@ async def test_the_set_of_first_fit_is_beside_another_one(tmp_path: Path) -> Non
         await page.until("document.querySelectorAll('#decisions .set').length === 2")
         text = await page.run("document.querySelector('#decisions .pair').innerText")
         assert " ".join(text.split()) == "Berth 40 GB/s NVLink First fit 20 GB/s NVLink"
+        assert "2 devices · predicted:" in await page.run("document.getElementById('decisions').innerText")
         lit = "[...document.querySelectorAll('#decisions .first_fit .dot')].map(d => d.classList.contains('lit'))"
         assert await page.run(lit) == [True, True] + 6 * [False]
         await page.run("document.querySelector('#decisions button').click()")
@@ -267,6 +269,9 @@ async def test_cards_that_fit_have_no_scrollbar(tmp_path: Path) -> None:
                 await page.run("new Promise(done => setTimeout(done, 100))")  # the observer of sizes
                 fitted = "$('cards').style.getPropertyValue('--node') !== `${COMMON_CARD}px`"
                 assert await page.run(f"!({fitted}) || {FITS}"), height
+            await page.size(1440, 900)
+            await page.until("innerHeight === 900")
+            assert await page.run(CUT) == 0, "no title is cut"
 
 
 async def test_five_thousand_nodes(tmp_path: Path) -> None:
@@ -296,6 +301,9 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
             await page.run("document.querySelector('.node').focus()")
             await page.press("Escape")
             await page.until("map.places.length === 1225")
+            await page.run("leave(0)")
+            await page.size(420, 900)
+            await page.until(f"$('heads').children.length === 4 && {CUT} === 0")
             assert page.errors == []
 
 

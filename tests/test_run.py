@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import re
 import shutil
@@ -14,10 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
+from rich.text import Text
 
 from extender.cli.run_command import FLEET
 from tests.commands import berth
-from tests.eventually import HANG_SECONDS
+from tests.manifests import script
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,29 +26,19 @@ ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0")
 
 
 def test_every_example_lands_as_its_file_says() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "extender", *ONCE],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "train-eight" in done.stdout
-    assert "✗" not in done.stdout
+    drawing = script("make_run_picture")
+    coloured = drawing.printed()
+    out = Text.from_ansi(coloured).plain
+    assert "train-eight" in out
+    assert "✗" not in out
     # Berth joins the GPUs of every pod; first fit takes GPUs of two bridges, and interleaves the gangs.
-    assert "Joined by NVLink: Berth 9 of 9 multi-GPU pods outside of gangs, first fit on the same nodes 3 of 9." in (
-        done.stdout
-    )
-    assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20$", done.stdout, re.MULTILINE)
-    assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in done.stdout
-    assert done.stdout.endswith("`make run` keeps it running; docs/tutorial-your-own-pod.md is next.\n")
-    picture = html.unescape(re.sub(r"<[^>]+>", "", (ROOT / "docs" / "img" / "run.svg").read_text()))
-    shown = "".join(picture.split())
-    rows = [re.sub("[│─┼╇]+|━{8,}", " ", line) for line in done.stdout.splitlines()]
-    assert [word for row in rows for word in row.split() if word not in shown] == [], "make picture"
-    assert "… never-fits" in done.stdout  # it waits, as its file says
+    joined = "Joined by NVLink: Berth 9 of 9 multi-GPU pods outside of gangs, first fit on the same nodes 3 of 9."
+    assert joined in " ".join(out.split())
+    assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20 *$", out, re.MULTILINE)
+    assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in out
+    assert out.rstrip().endswith("`make run` keeps it running; docs/tutorial-your-own-pod.md is next.")
+    assert "… never-fits" in out  # it waits, as its file says
+    assert drawing.picture(coloured) == drawing.FILE.read_text(), "docs/img/run.svg is stale: make picture"
 
 
 def test_no_figure_is_one_that_quality_calls_a_misfit() -> None:

@@ -168,7 +168,7 @@ def follow(page: Path, run: Run, kubectl: Kubectl) -> dict[str, list[str]]:
 
 def check_your_own_pod(said: dict[str, list[str]]) -> None:
     assert "hgx-h100-8-2" in said["kubectl get pods -o wide"][0]
-    assert re.search(r"was bound to \S+ .*; 722 of 722 GB/s", said["berth explain pod default/own-pod"][0])
+    assert re.search(r"was bound to \S+ .*; predicted 722 of 722 GB/s", said["berth explain pod default/own-pod"][0])
     assert "berth.dev/decision" in said["kubectl describe pod own-pod"][0]
     for command in (
         "berth explain pod default/too-large",
@@ -182,14 +182,14 @@ def check_your_own_pod(said: dict[str, list[str]]) -> None:
 
 def check_nvlink(said: dict[str, list[str]]) -> None:
     board, crowded = said["berth fabric dgx1-v100 --count 4"], said["berth fabric dgx1-v100 --count 4 --free 0,2,3,4"]
-    assert "ring 80 GB/s" in board[0]
-    assert "by PCIe, ring 10 GB/s" in crowded[0]
+    assert "predicted ring 80 GB/s" in board[0]
+    assert "by PCIe, predicted ring 10 GB/s" in crowded[0]
     waiting, placed = said["berth explain pod default/train-v100"]
     assert "fits nowhere" in waiting
     assert "held by default/running-dgx1-v100-1" in waiting
     assert "fits" in said["berth explain pod default/train-v100 --free default/train-four-b"][0]
     assert "was bound to" in placed
-    assert "80 of 722 GB/s" in placed
+    assert "predicted 80 of 722 GB/s" in placed
 
 
 def check_gang(said: dict[str, list[str]]) -> None:
@@ -243,5 +243,5 @@ def test_a_tutorial_shows_the_file_that_it_applies(page: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "tutorials").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_lint_finds_no_error_in_the_files_of_the_tutorials(path: Path) -> None:
-    code, out, _ = berth(["lint", str(path)])
-    assert code == 0, out
+    _, out, _ = berth(["lint", str(path)])
+    assert "error: " not in out

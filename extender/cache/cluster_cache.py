@@ -39,6 +39,7 @@ from extender.model import (
     Result,
     Slice,
     TaintRule,
+    extended_resources,
 )
 
 _RETRIED = 4  # failed nodes whose NodeInfo each new snapshot tries to build again
@@ -387,7 +388,7 @@ class ClusterCache:
             store.classes_version,
             self._changes,
             self._gains,
-            store.extended_resources(),
+            extended_resources(store.classes.values()),
             store.special_claims,
             self.reservations.by_claim,
             store.nodes_by,

@@ -327,18 +327,6 @@ class ObjectIndex:
     def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
         _replace(self.namespaces, name, new)
 
-    def extended_resources(self) -> dict[str, str]:
-        """Extended resource name to DeviceClass name: the newest class wins, then the first class name."""
-        found: dict[str, DeviceClass] = {}
-        for class_ in self.classes.values():
-            name = class_.extended_resource
-            if not name:
-                continue
-            known = found.get(name)
-            if known is None or (class_.created, _reversed(class_.name)) > (known.created, _reversed(known.name)):
-                found[name] = class_
-        return {name: class_.name for name, class_ in found.items()}
-
 
 def _concerns(rule: TaintRule, slice_: Slice) -> bool:
     return any(rule.matches(slice_.pool, device.name) for device in slice_.devices)
@@ -361,11 +349,6 @@ def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
         for device in slice_.devices
     )
     return replace(slice_, devices=devices)
-
-
-def _reversed(name: str) -> tuple[int, ...]:
-    """A sort key that reverses the order of names."""
-    return tuple(-ord(char) for char in name)
 
 
 def _replace(table: dict[Any, Any], key: object, new: object | None) -> None:

@@ -25,7 +25,7 @@ from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
-from extender.manifests import hypothetical
+from extender.manifests import hypothetical, is_device_class
 from extender.model import ObjectKey, WireError, counted, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import Evaluator, runner_up_text
@@ -83,7 +83,7 @@ def explain_command(
         text = policy_text(policy) if policy is not None else None
         found = _ask(server, token, name, {**question, "policy": text})
     _show_all(found, output, narrated=bool(narrate))
-    _tell_classes(question["objects"], found)
+    _tell_classes(question["objects"])
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
 
@@ -201,12 +201,14 @@ def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
             typer.echo(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
 
 
-def _tell_classes(given: list[Json], found: list[Json]) -> None:
-    """Name the classes of the files that the answer calls missing: it is about the classes of the cluster."""
-    text = orjson.dumps(found).decode()
-    for name in ((obj.get("metadata") or {}).get("name") for obj in given if obj.get("kind") == "DeviceClass"):
-        if f"device class {name} does not exist" in text:
-            typer.echo(f"berth: DeviceClass {name} is in the file but not in the cluster: kubectl apply it", err=True)
+def _tell_classes(given: list[Json]) -> None:
+    """Name the classes of the files: the answer is about the cluster with these."""
+    for obj in given:
+        if is_device_class(obj):
+            name = one_line(str((obj.get("metadata") or {}).get("name")))
+            typer.echo(
+                f"berth: the answer uses DeviceClass {name} of the files: kubectl apply it before the pods", err=True
+            )
 
 
 def _show_members(members: list[Json], outcome: str, output: Output, *, narrated: bool) -> None:
@@ -274,7 +276,7 @@ def _decided(pod: str, decision: Json) -> str:
     devices = ", ".join([*chosen["devices"], *_reused(chosen)]) or "no devices"
     found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {devices}"
     if chosen["ring_gbps"]:
-        found += f"; {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
+        found += f"; predicted {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
     if decision["runner_up"]:
         found += f"; {runner_up_text(decision['runner_up'], decision['margin'])}"
     return found
@@ -287,7 +289,7 @@ def _reused(chosen: Json) -> list[str]:
 
 def _best(candidates: list[Json]) -> Table:
     table = Table(title="best nodes", title_justify="left")
-    for name in ("node", "score", "devices", "GB/s", "why"):
+    for name in ("node", "score", "devices", "predicted GB/s", "why"):
         table.add_column(name)
     for one in candidates:
         why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])

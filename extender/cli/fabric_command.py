@@ -121,7 +121,7 @@ def _cell(graph: Graph, i: int, j: int) -> str:
 
 def _describe(graph: Graph, mask: int) -> str:
     joined = f"{links_inside(graph, mask)} NVLinks" if is_joined(graph, mask) else "PCIe"
-    return f"GPUs {', '.join(map(str, members(mask)))} by {joined}, ring {bandwidth(graph, mask):.0f} GB/s"
+    return f"GPUs {', '.join(map(str, members(mask)))} by {joined}, predicted ring {bandwidth(graph, mask):.0f} GB/s"
 
 
 def _why(graph: Graph, best: int, second: int, free: int) -> str:

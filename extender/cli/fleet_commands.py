@@ -164,7 +164,7 @@ def _top(fleet: Json) -> Group:
         waiting.add_row(escape(f"{pod['pod']}{more}"), escape(pod["sentence"]))
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
     for one in fleet["decisions"][:_TOP_DECISIONS]:
-        gbps = f"{one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
+        gbps = f"predicted {one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
         decided.add_row(
             _when(one["at"]),
             escape(one["pod"]),

@@ -46,7 +46,8 @@ def lint_command(
 ) -> None:
     """Check classes, claims and pods against the schema and slices.
 
-    Exit code 1 if there is an error, 2 if a file or document cannot be read; the others are checked all the same.
+    Exit code 1 for an error or a warning, also one that --fix corrects; notes do not count. Exit code 2 if a file or
+    document cannot be read; the others are checked all the same.
 
     Example: berth lint classes.yaml claims.yaml slices.yaml
     """
@@ -68,6 +69,7 @@ def lint_command(
     found += _admin_access(supply, made)
     with contextlib.suppress(WireError):  # the checks above name the faults of pods and templates
         found += impossible_topologies(hypothetical_pods(made), supply)
+    found = list(dict.fromkeys(found))  # several pods may use one template
     prints_manifests = fix and not unreadable and not lost
     if found or not unreadable:
         print_findings(found, output, to_stderr=fix, fixing=prints_manifests)
@@ -79,7 +81,7 @@ def lint_command(
         typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
     if unreadable:
         raise typer.Exit(2)
-    if any(finding.severity == "error" for finding in found):
+    if any(finding.severity != "note" for finding in found):
         raise typer.Exit(1)
 
 
@@ -98,10 +100,10 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
     devices = [(device, s.pool.driver) for s in objects.slices if not s.problem for device in s.devices]
     for class_ in objects.classes.values():
         if class_.problem:
-            yield LintFinding("error", f"DeviceClass {class_.name}", class_.problem)
+            yield LintFinding("error", objects.origins[f"DeviceClass {class_.name}"], class_.problem)
     for where, expression in _selectors(objects):
         # Berth's own class holds an annotation and matches no device by design.
-        of_own = where.startswith(f"DeviceClass {MARKER_CLASS},")
+        of_own = where.startswith(f"{objects.origins.get(f'DeviceClass {MARKER_CLASS}')},")
         yield from _selector(where, expression, dialect, [] if of_own else devices)
     yield from _unknown_classes(objects)
     yield from _too_many(objects)
@@ -133,12 +135,13 @@ def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:
 def _selectors(objects: Objects) -> Iterator[tuple[str, str]]:
     for class_ in objects.classes.values():
         for i, expression in enumerate(class_.selectors):
-            yield f"DeviceClass {class_.name}, spec.selectors[{i}]", expression
+            yield f"{objects.origins[f'DeviceClass {class_.name}']}, spec.selectors[{i}]", expression
     for claim in objects.claims:
         for request in claim.spec.requests:
             for option in request.alternatives:
                 for i, expression in enumerate(option.selectors):
-                    yield f"ResourceClaim {claim.key}, request {option.name}, selectors[{i}]", expression
+                    where = objects.origins[f"ResourceClaim {claim.key}"]
+                    yield f"{where}, request {option.name}, selectors[{i}]", expression
 
 
 def _selector(
@@ -209,7 +212,7 @@ def _unknown_classes(objects: Objects) -> Iterator[LintFinding]:
                 if option.class_name not in objects.classes:
                     yield LintFinding(
                         severity,
-                        f"ResourceClaim {claim.key}, request {option.name}, deviceClassName",
+                        f"{objects.origins[f'ResourceClaim {claim.key}']}, request {option.name}, deviceClassName",
                         f"no DeviceClass {option.class_name!r} in these files{condition}",
                         did_you_mean(option.class_name, list(objects.classes)),
                     )
@@ -224,7 +227,7 @@ def _admin_access(objects: Objects, made: list[Json]) -> Iterator[LintFinding]:
         options = (option for request in claim.spec.requests for option in request.alternatives)
         if namespace not in allowed and any(option.admin_access for option in options):
             problem = f'adminAccess needs the label {_ADMIN_LABEL}: "true" on namespace {namespace}'
-            yield LintFinding("note", f"ResourceClaim {claim.key}", problem)
+            yield LintFinding("note", objects.origins[f"ResourceClaim {claim.key}"], problem)
 
 
 def _too_many(objects: Objects) -> Iterator[LintFinding]:
@@ -241,7 +244,7 @@ def _too_many(objects: Objects) -> Iterator[LintFinding]:
             if 0 < most < option.count:
                 yield LintFinding(
                     "warning",
-                    f"ResourceClaim {claim.key}, request {option.name}, count",
+                    f"{objects.origins[f'ResourceClaim {claim.key}']}, request {option.name}, count",
                     f"asks for {option.count} devices; the most that match on one node is {most}",
                     f"ask for at most {counted(most, 'device')}, or split the claim",
                 )

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 
 class LintFinding(NamedTuple):
-    """One finding. An error keeps pods from running; a warning may be on purpose; a note says what was not checked."""
+    """One finding, or a note, which says what was not checked. An error keeps pods from running; a warning may be on
+    purpose.
+    """
 
     severity: str  # "error", "warning" or "note"
     where: str  # the object and the field

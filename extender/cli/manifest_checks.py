@@ -68,7 +68,7 @@ def checked_files(paths: Iterable[Path]) -> list[tuple[str, Json]]:
 
 
 def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool, fixing: bool = False) -> None:
-    """Print findings and, in a table, their number. `fixing` marks those that `--fix` corrects."""
+    """Print findings and, in a table, their number without notes. `fixing` marks those that `--fix` corrects."""
     for finding in found:
         severity = "fixed" if fixing and finding.fixed else finding.severity
         line = (
@@ -80,9 +80,9 @@ def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool, fi
         if finding.correction and output == "table":
             typer.echo(one_line(f"  correction: {finding.correction}", _LINE_BYTES), err=to_stderr)
     if output == "table":
-        fixed = sum(finding.fixed for finding in found)
-        left = f", {fixed} fixed, {len(found) - fixed} left" if fixing and found else ""
-        typer.echo(counted(len(found), "finding") + left, err=to_stderr)
+        count, fixed = sum(finding.severity != "note" for finding in found), sum(finding.fixed for finding in found)
+        left = f", {fixed} fixed, {count - fixed} left" if fixing and count else ""
+        typer.echo(counted(count, "finding") + left, err=to_stderr)
 
 
 def read_manifests(paths: Iterable[Path]) -> Manifests:

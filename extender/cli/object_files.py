@@ -29,6 +29,7 @@ from extender.wire import (
     text_of,
 )
 
+_Placed = tuple[Json, str]  # a template, and its place in the files
 _MOST_MANIFEST = 4 * MOST_POLICY  # bytes of a manifest with a policy in it
 
 
@@ -37,7 +38,8 @@ class Objects:
     """The decoded objects of the files.
 
     `claims` are the claims without an allocation. The devices of allocated claims are in `taken`; `shares` maps a
-    device to its consumed capacity in nanos, by name. `fabric` has the agent's slice of each node.
+    device to its consumed capacity in nanos, by name. `fabric` has the agent's slice of each node. `origins` maps
+    "DeviceClass NAME" and "ResourceClaim KEY" to file, document and object; a claim of a template is in the template.
     """
 
     slices: list[Slice] = field(default_factory=list)
@@ -47,6 +49,7 @@ class Objects:
     claims: list[Claim] = field(default_factory=list)
     taken: list[DeviceId] = field(default_factory=list)
     shares: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
 
     def preference(self, node: Node, problem: Problem) -> Preference:
         """Return the order in which `berth serve` would try the devices of this node."""
@@ -81,6 +84,7 @@ def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | N
     found = Objects()
     decoder = SliceDecoder()
     pods: list[tuple[int, Json]] = []
+    places = [f"{where}: " if where else "" for where, _ in given]
     templates: dict[ObjectKey, tuple[int, Json]] = {}
 
     def attempt(position: int, decode: Callable[[], None]) -> None:
@@ -101,14 +105,14 @@ def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | N
             case "ResourceClaimTemplate":
                 templates[_key(obj)] = (position, obj)
             case _:
-                attempt(position, partial(_add, found, obj, decoder))
+                attempt(position, partial(_add, found, obj, decoder, places[position]))
     used: set[ObjectKey] = set()
-    known = {key: template for key, (_, template) in templates.items()}
+    known = {key: (template, places[position]) for key, (position, template) in templates.items()}
     for position, obj in pods:
         attempt(position, partial(_add_claims_of_pod, found, obj, known, used))
-    for key, (position, template) in templates.items():
+    for key, (position, _) in templates.items():
         if key not in used:
-            attempt(position, partial(_add_template, found, template, key))
+            attempt(position, partial(_add_template, found, known[key], key))
     if not found.nodes:
         names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
         found.nodes = [Node(name) for name in names]
@@ -171,7 +175,7 @@ def _key(obj: Json) -> ObjectKey:
     return ObjectKey(metadata.get("namespace") or "", str(metadata.get("name")))
 
 
-def _add(found: Objects, obj: Json, decoder: SliceDecoder) -> None:
+def _add(found: Objects, obj: Json, decoder: SliceDecoder, place: str) -> None:
     group, dot, _ = str(obj.get("apiVersion") or "").partition("/")[0].partition(".")
     if dot and group != "resource":  # such as the DeviceClass of a driver from before DRA had one
         return
@@ -185,8 +189,11 @@ def _add(found: Objects, obj: Json, decoder: SliceDecoder) -> None:
         case "DeviceClass":
             class_ = decode_class(obj)
             found.classes[class_.name] = class_
+            found.origins[f"DeviceClass {class_.name}"] = f"{place}DeviceClass {class_.name}"
         case "ResourceClaim":
-            _add_claim(found, decode_claim(obj))
+            claim = decode_claim(obj)
+            found.origins[f"ResourceClaim {claim.key}"] = f"{place}ResourceClaim {claim.key}"
+            _add_claim(found, claim)
         case "Node":
             found.nodes.append(decode_node(obj))
         case kind:
@@ -209,7 +216,7 @@ def _add_claim(found: Objects, claim: Claim) -> None:
             found.taken.append(result.device)
 
 
-def _add_claims_of_pod(found: Objects, obj: Json, templates: dict[ObjectKey, Json], used: set[ObjectKey]) -> None:
+def _add_claims_of_pod(found: Objects, obj: Json, templates: dict[ObjectKey, _Placed], used: set[ObjectKey]) -> None:
     """Add one claim for each template that the pod uses."""
     pod = decode_pod(obj)
     for entry in pod.claims:
@@ -219,6 +226,8 @@ def _add_claims_of_pod(found: Objects, obj: Json, templates: dict[ObjectKey, Jso
             _add_template(found, templates[key], ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}"))
 
 
-def _add_template(found: Objects, template: Json, key: ObjectKey) -> None:
+def _add_template(found: Objects, placed: _Placed, key: ObjectKey) -> None:
+    template, place = placed
+    found.origins[f"ResourceClaim {key}"] = f"{place}ResourceClaimTemplate {_key(template)}"
     inner = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
     _add_claim(found, decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner}))

@@ -33,7 +33,11 @@ _AMOUNT = (
 _READ = re.compile(rf"{_DEVICE}(?:{_OPERATOR}{_AMOUNT}(?!\s*[\w.*/+%(-]))?")
 _TURNED = re.compile(rf"(?P<before>(?:^|[(&|?:,])\s*){_AMOUNT}{_OPERATOR}(?P<read>{_DEVICE})(?!\s*[\w.*/+%(\[-])")
 _MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">"}
+_MEMORY = re.compile(r"(?:\.\??|\[\??\s*[\"'])memory\b|[\"']memory[\"']\s+in\b")
+_CAPACITY = re.compile(r"device\.capacity\[[^\]]*\]\s*(?:\.\??\w+|\[[^\]]*\])?")
 _LITERAL = re.compile(r"\bquantity\(\s*([\"'])([^\"'\\]*)\1\s*\)")
+_ATTRIBUTES = re.compile(r"device\.attributes\[\??\s*[\"']([^\"']+)[\"']")
+_NO_ATTRIBUTE = "memory is a capacity, not an attribute"
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"))
 
 
@@ -63,11 +67,13 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
             "error",
             where,
             _problem(wrong[0], text),
-            f"write {' '.join(better.split()) if fixed else _example(wrong[0])}",
+            f"write {' '.join(better.split()) if fixed else _example(wrong[0]['domain'], _name(wrong[0]))}",
             fixed,
         )
         if fixed:
             cel["expression"] = text = better
+    elif domain := _domain_of_memory(text, published):
+        yield LintFinding("error", where, _NO_ATTRIBUTE, f"write {_example(domain, 'memory')}")
     yield from _old_forms(text, where)
     yield from _literals(text, where)
 
@@ -148,15 +154,37 @@ def _product(text: str) -> int:
 
 def _problem(wrong: re.Match[str], text: str) -> str:
     if wrong["kind"] == "attributes":
-        return "memory is a capacity, not an attribute"
+        return _NO_ATTRIBUTE
     operator = wrong["op"] if wrong["op"] in text else _MIRRORED[wrong["op"]]
     return f"{operator} does not compare amounts: capacities need compareTo(quantity(…))"
 
 
-def _example(wrong: re.Match[str]) -> str:
+def _example(domain: str, name: str) -> str:
     """The advice to the user if the meaning of the expression is not clear."""
-    example = f'device.capacity["{wrong["domain"]}"].{_name(wrong)}.compareTo(quantity("40Gi")) >= 0'
+    example = f'device.capacity["{domain}"].{name}.compareTo(quantity("40Gi")) >= 0'
     return f"{example}, with your amount and its unit"
+
+
+def _domain_of_memory(text: str, published: frozenset[str]) -> str:
+    """The domain of which an expression reads memory as an attribute, such as by `?.` or a variable; '' if none."""
+    if not _MEMORY.search(_CAPACITY.sub("", text)):
+        return ""
+    try:
+        reads = compile_selector(text, Dialect()).reads
+    except CompileError:
+        return ""
+    if any(read.startswith("capacity:") and read.endswith("*") for read in reads):
+        return ""  # a variable may be of the capacities
+    for kind, _, path in (read.partition(":") for read in sorted(reads)):
+        domain, _, name = path.rpartition("/")
+        if kind == "attributes" and name in ("memory", "*") and f"{domain}/memory" not in published:
+            return domain or _domain_in(text)
+    return ""
+
+
+def _domain_in(text: str) -> str:
+    found = _ATTRIBUTES.search(text)
+    return found[1] if found is not None else "gpu.nvidia.com"
 
 
 def _literals(text: str, where: str) -> Iterator[LintFinding]:

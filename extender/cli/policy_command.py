@@ -136,5 +136,5 @@ def _differences(changed: list[dict[str, Any]], *, wide: bool) -> Table:
 
 def _choice(chosen: dict[str, Any], *, wide: bool) -> str:
     devices = ", ".join(chosen["devices"]) if wide else counted(len(chosen["devices"]), "device")
-    speed = f", {chosen['ring_gbps']:.0f} GB/s" if chosen["ring_gbps"] else ""
+    speed = f", predicted {chosen['ring_gbps']:.0f} GB/s" if chosen["ring_gbps"] else ""
     return f"{chosen['node']} ({devices}{speed})"

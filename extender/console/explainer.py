@@ -284,9 +284,11 @@ class Explainer:
     ) -> Iterator[Json]:
         """Explain the groups and then the pods of one request, which share the work limit.
 
-        Each is explained as if the others did not exist. A pod that is placed with its group gets the outcome of the
-        group, as in `known`. Raises WireError as GroupExplainer.hypothetical does.
+        The classes of the request count as applied. Each group and pod is explained as if the others did not exist. A
+        pod that is placed with its group gets the outcome of the group, as in `known`. Raises WireError as
+        GroupExplainer.hypothetical does.
         """
+        scenario = replace(scenario, classes=given.classes)
         left, gangs = self._work_seconds if work_seconds is None else work_seconds, dict[GroupKey, GangExplanation]()
         for group in given.groups:
             began = self._clock()

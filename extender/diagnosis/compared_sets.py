@@ -35,6 +35,7 @@ class ComparedSets:
     first_fit: GpuSet
     links: str = ""
     switch: str = ""
+    in_group: bool = False  # whether the pod names a group
 
 
 def compare_sets(
@@ -58,6 +59,7 @@ def compare_sets(
         _set(node_info, chosen),
         _set(node_info, before.positions(first_fit)),
         **link_digits(node_info),
+        in_group=any(claim.group for claim in claims),
     )
 
 

@@ -1,4 +1,4 @@
-"""What-if scenarios: a snapshot without some nodes, with released devices, or with additional claims."""
+"""What-if scenarios: a snapshot without some nodes, with released devices, or with additional claims or classes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,33 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot, hypothetical_snapshot, with_devices_released
-from extender.model import Claim, GroupKey, GroupPolicy, Pod, PoolKey, Result, WireError, shown
+from extender.model import (
+    Claim,
+    DeviceClass,
+    GroupKey,
+    GroupPolicy,
+    Pod,
+    PoolKey,
+    Result,
+    WireError,
+    extended_resources,
+    shown,
+)
+
+_NEWEST = "9999-12-31T23:59:59Z"  # creationTimestamp of a class that is applied after all others
+_HYPOTHETICAL_CLASSES = -1  # classes_version of no real snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The changes of a scenario. `released` are allocated devices that become free."""
+    """The changes of a scenario. `released` are allocated devices that become free; `classes` are applied."""
 
     without_nodes: frozenset[str] = frozenset()
     released: tuple[Result, ...] = ()
+    classes: tuple[DeviceClass, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.without_nodes or self.released)
+        return bool(self.without_nodes or self.released or self.classes)
 
 
 def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenario) -> Snapshot:
@@ -30,11 +45,27 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
     if added:
         known = ChainMap(added, snapshot.claims)  # type: ignore[arg-type] # the second is never written
         snapshot = replace(snapshot, claims=known)
-    if not scenario:
+    if scenario.classes:
+        snapshot = _with_classes(snapshot, scenario.classes)
+    if not scenario.without_nodes and not scenario.released:
         return snapshot
     left = {name: node_info for name, node_info in snapshot.node_infos.items() if name not in scenario.without_nodes}
     node_infos = _with_released(left, scenario.released)
     return hypothetical_snapshot(snapshot, node_infos, snapshot.version)
+
+
+def _with_classes(snapshot: Snapshot, applied: Iterable[DeviceClass]) -> Snapshot:
+    """The snapshot once these classes are applied. An applied class keeps the time of its creation."""
+    classes = dict(snapshot.classes)
+    for class_ in applied:
+        known = classes.get(class_.name)
+        classes[class_.name] = replace(class_, created=known.created if known is not None else _NEWEST)
+    return replace(
+        snapshot,
+        classes=classes,
+        classes_version=_HYPOTHETICAL_CLASSES,
+        extended_resources=extended_resources(classes.values()),
+    )
 
 
 def with_new_group(

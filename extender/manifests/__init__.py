@@ -9,6 +9,7 @@ from extender.manifests.hypothetical_pods import (
     HypotheticalPod,
     hypothetical,
     hypothetical_pods,
+    is_device_class,
 )
 from extender.manifests.object_lists import checked, objects_of_part, objects_or_faults
 from extender.manifests.pod_templates import PodTemplate, pod_templates
@@ -21,6 +22,7 @@ __all__ = [
     "checked",
     "hypothetical",
     "hypothetical_pods",
+    "is_device_class",
     "objects_of_part",
     "objects_or_faults",
     "pod_templates",

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from extender.manifests.object_lists import checked
 from extender.manifests.pod_templates import pod_templates
-from extender.model import Claim, GroupKey, GroupPolicy, Membership, Pod, WireError, one_line
-from extender.wire import Json, decode_claim, decode_pod, get, group_policy_of
+from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Membership, Pod, WireError, one_line
+from extender.wire import Json, decode_claim, decode_class, decode_pod, get, group_policy_of
 
 _HYPOTHETICAL_UID = "imagined"
 
@@ -92,10 +92,11 @@ class HypotheticalGroup:
 
 
 class Hypothetical(NamedTuple):
-    """The objects that manifests would create: one pod of each template, and the groups that these pods name."""
+    """The objects that manifests would create: one pod of each template, the groups that these pods name, classes."""
 
     pods: Iterable[HypotheticalPod]
     groups: list[HypotheticalGroup]
+    classes: tuple[DeviceClass, ...] = ()
 
 
 def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
@@ -127,7 +128,13 @@ def hypothetical(objects: Iterable[Json]) -> Hypothetical:
     if not pods:
         kinds = ", ".join(sorted({str(obj.get("kind")) for obj in known}))
         raise WireError("kind", f"none of {one_line(kinds) or 'no objects'} creates pods")
-    return Hypothetical(pods, list(groups.values()))
+    classes = tuple(decode_class(obj) for obj in known if is_device_class(obj))
+    return Hypothetical(pods, list(groups.values()), classes)
+
+
+def is_device_class(obj: Json) -> bool:
+    """Whether the object is a DeviceClass of DRA: drivers have custom resources of the same kind."""
+    return obj.get("kind") == "DeviceClass" and str(obj.get("apiVersion")).startswith("resource.k8s.io/")
 
 
 def _alike(obj: Json) -> int:

@@ -39,6 +39,7 @@ from extender.model.claim import (
     Request,
     Result,
     Toleration,
+    extended_resources,
     special_claim_prefix,
 )
 from extender.model.device import (
@@ -186,6 +187,7 @@ __all__ = [
     "amount_of_memory",
     "counted",
     "cut",
+    "extended_resources",
     "from_int",
     "is_complete",
     "is_identity",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -217,6 +217,24 @@ class DeviceClass:
     extended_resource: str = ""
     created: str = ""
     problem: str = ""
+
+
+def extended_resources(classes: Iterable[DeviceClass]) -> dict[str, str]:
+    """Extended resource name to DeviceClass name: the newest class wins, then the first class name."""
+    found: dict[str, DeviceClass] = {}
+    for class_ in classes:
+        name = class_.extended_resource
+        if not name:
+            continue
+        known = found.get(name)
+        if known is None or (class_.created, _reversed(class_.name)) > (known.created, _reversed(known.name)):
+            found[name] = class_
+    return {name: class_.name for name, class_ in found.items()}
+
+
+def _reversed(name: str) -> tuple[int, ...]:
+    """A sort key that reverses the order of names."""
+    return tuple(-ord(char) for char in name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Scheduler:
         self._store = store
         self._url = extender_url
         self._name = name
-        self._random = random.Random(seed)  # noqa: S311 - breaks ties, as kube-scheduler does
+        self._seed = seed
         self._waiting: dict[str, _Waiting] = {}
         self._binding: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -185,12 +185,14 @@ class Scheduler:
         return await self._prioritized(session, {**args, "NodeNames": feasible}, feasible)
 
     async def _prioritized(self, session: aiohttp.ClientSession, args: Json, feasible: list[str]) -> str:
+        """The best node. A tie is broken at random, as by kube-scheduler, but in the same way at each attempt."""
         scores = dict.fromkeys(feasible, 0)
         for entry in await self._call(session, "prioritize", args, _FILTER_SECONDS):
             if entry["Host"] in scores:
                 scores[entry["Host"]] += entry["Score"]
         best = max(scores.values())
-        return self._random.choice([name for name in feasible if scores[name] == best])
+        by_pod = random.Random(f"{self._seed}/{args['Pod']['metadata']['name']}")  # noqa: S311 - no secret
+        return by_pod.choice(sorted(name for name in feasible if scores[name] == best))
 
     async def _bind(self, session: aiohttp.ClientSession, uid: str, waiting: _Waiting, node: str) -> None:
         namespace, name = waiting.key

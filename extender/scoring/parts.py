@@ -92,7 +92,7 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     share = mine / best if best else 0.0
     source = choice.node_info.fabric.source.value
     return ScorePart(
-        "link", share, f"{count} GPUs move {mine:.0f} GB/s in a ring, the fleet's best {best:.0f} ({source})"
+        "link", share, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, the fleet's best {best:.0f} ({source})"
     )
 
 

@@ -377,6 +377,9 @@ class _Composer:
         problem = f"is not YAML or JSON: {one_line(str(problem))}"
         if mark is None:
             return WireError(self._part.where, problem)
+        lines = self._part.text.splitlines()
+        if mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
+            problem = "is not YAML or JSON: a tab, but YAML indents with spaces"
         return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
 
 

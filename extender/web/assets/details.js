@@ -70,7 +70,7 @@ const openNode = (name) => open(name, async () => {
 // -- a pod --------------------------------------------------------------------------------------------------------
 
 const inPath = (name) => name.split("/").map(encodeURIComponent).join("/");
-const speed = (set) => `${gbps(set.gbps)}, ${set.is_joined ? "NVLink" : "no NVLink ring"}`;
+const speed = (set) => `${predicted(set.gbps)}, ${set.is_joined ? "NVLink" : "no NVLink ring"}`;
 const isSameSet = ({ chosen, first_fit: other }) => String(chosen.gpus) === String(other.gpus);
 
 function setFigures(sets) {

@@ -6,7 +6,8 @@ const LEVELS = ["product", "zone", "rack", "clique", "name"];
 const NO_DEVICES = "No node has devices yet. A DRA driver must publish them as ResourceSlices; berth doctor looks for "
   + "mistakes.";
 const LEAST_CARD = 84, COMMON_CARD = 116, VIEW_PADDING = 3; // pixels
-const LEAST_CELL = 2, COMMON_CELL = 5, HEAD = 30, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
+const LEAST_CELL = 2, COMMON_CELL = 5, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
+const HEAD = 30, TWO_LINES = 44; // pixels of the name of a group
 let CELL = LEAST_CELL; // layOut sets larger ones for fewer nodes
 const fleet = { nodes: new Map(), pending: [], waiting: 0, groups: [], decisions: [], trend: [], revision: 0 };
 const map = { places: [], cursor: -1, heads: [], isCards: true };
@@ -194,6 +195,7 @@ function layOut() {
 // Places the groups in rows of so many columns. Returns the height of the map.
 function place(groups, width, columns) {
   const own = (width + COLUMN_GAP) / columns - COLUMN_GAP;
+  const head = matchMedia("(max-width: 40rem)").matches ? TWO_LINES : HEAD;
   map.places = []; map.heads = [];
   let y = 0, tallest = 0;
   groups.forEach(({ step, title, nodes }, i) => {
@@ -201,7 +203,7 @@ function place(groups, width, columns) {
     if (!column) { y += tallest; tallest = 0; }
     const x = Math.round(column * (own + COLUMN_GAP));
     map.heads.push({ title, nodes, x, y, width: own, step });
-    tallest = Math.max(tallest, HEAD + placeGroup(nodes, x, y + HEAD, own) + 8);
+    tallest = Math.max(tallest, head + placeGroup(nodes, x, y + head, own) + 8);
   });
   return Math.max(y + tallest, 60);
 }

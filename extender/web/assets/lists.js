@@ -67,14 +67,14 @@ function showGroups() {
 function decisionCard(d) {
   const { sets } = d, lit = sets ? { [d.node]: sets.chosen.gpus } : {};
   const isAnother = sets && sets.chosen.gpus.length > 1 && !isSameSet(sets);
-  const told = [counted(d.devices, "device"), isAnother ? "" : inWords(d)].filter(Boolean);
+  const told = [counted(d.devices, "device"), isAnother ? "predicted:" : inWords(d)].filter(Boolean);
   return card("pod", d.pod, lit, heading(d.pod, d.at), el("small", {}, soft(d.node), ` · ${told.join(" · ")}`),
     isAnother ? beside(sets) : null);
 }
 
 function inWords({ sets, ring_gbps: ring, best_gbps: best }) {
-  if (!sets) return ring ? `${ring.toFixed(0)} of ${gbps(best)}` : "";
-  return sets.chosen.gpus.length > 1 ? gbps(sets.chosen.gbps) : sets.names[sets.chosen.gpus[0]];
+  if (!sets) return ring ? `${ring.toFixed(0)} of ${predicted(best)}` : "";
+  return sets.chosen.gpus.length > 1 ? predicted(sets.chosen.gbps) : sets.names[sets.chosen.gpus[0]];
 }
 
 // The two sets of a decision in small.
@@ -112,12 +112,13 @@ function showTotals() {
   const states = Object.entries(STATES).filter(([state]) => counts[state] || "fu".includes(state));
   $("totals").replaceChildren(...states.map(total));
   const largest = Math.max(0, ...nodes.map((node) => node.largest || 0)), oldest = oldestWait();
-  const several = fleet.decisions.map((d) => d.sets).filter((sets) => sets && sets.chosen.gpus.length > 1);
+  const compared = fleet.decisions.map((d) => d.sets).filter((sets) => sets && sets.chosen.gpus.length > 1);
+  const several = compared.filter((sets) => !sets.in_group); // the pods that `berth run` counts
   $("figures").replaceChildren(
     trendTile("Free GPUs", counts.f, `of ${shown(gpusOf(nodes))} on ${counted(nodes.length, "node")}`, 1),
     trendTile("Largest free NVLink set", largest, noun(largest, "GPU"), 2),
     tile("Waiting pods", fleet.waiting, oldest && (fleet.waiting > 1 ? `the first for ${oldest}` : `for ${oldest}`)),
-    ...(several.length ? [joinedTile(several)] : []));
+    ...(several.length ? [joinedTile(several, several.length < compared.length)] : []));
 }
 
 function oldestWait() {
@@ -125,13 +126,13 @@ function oldestWait() {
   return times.length ? duration(secondsSince(times[0])) : "";
 }
 
-function joinedTile(several) {
+function joinedTile(several, hasGangs) {
   const joined = (which) => several.filter((sets) => sets[which].is_joined).length;
   const sum = (which) => several.reduce((total, sets) => total + sets[which].gbps, 0);
   const times = sum("chosen") / sum("first_fit");
   const faster = times >= 1.05 ? ` · ${times.toFixed(1)}× predicted GB/s` : "";
-  const made = tile("Pods with several GPUs, joined", `${joined("chosen")} of ${several.length}`,
-    `first fit: ${joined("first_fit")}${faster}`);
+  const made = tile(hasGangs ? "Multi-GPU pods outside of gangs, joined" : "Multi-GPU pods joined by NVLink",
+    `${joined("chosen")} of ${several.length}`, `first fit: ${joined("first_fit")}${faster}`);
   made.title = "Joined by NVLink. First fit: the first devices that fit on the node that Berth chose.";
   return made;
 }

@@ -7,6 +7,7 @@ const noun = (count, one) => (count === 1 ? one : `${one}s`);
 const shown = (value) => value.toLocaleString("en"); // a number with its thousands, or a text
 const counted = (count, one) => `${shown(count)} ${noun(count, one)}`;
 const gbps = (value) => `${value.toFixed(0)} GB/s`;
+const predicted = (value) => `${gbps(value)} predicted`;
 const natural = new Intl.Collator("en", { numeric: true }).compare;
 
 function el(name, properties = {}, ...children) {
