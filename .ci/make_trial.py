@@ -39,7 +39,7 @@ def _one(name: str, machine: Machine) -> list[dict[str, Any]]:
     live = fabric_slice(name, machine)
     for device in live["spec"]["devices"]:
         for taint in device["taints"]:
-            taint["timeAdded"] = "2026-01-01T00:00:00Z"  # else the server's own would differ from this file for ever
+            taint["timeAdded"] = "2026-01-01T00:00:00Z"  # else the server's own would always differ from this file
     slices = [
         {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **one} for one in (gpu_slice(name, machine), live)
     ]

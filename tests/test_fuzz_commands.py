@@ -295,7 +295,7 @@ def test_generated_garbage(words: tuple[str, ...], folder: Path, tmp_path: Path,
         parameter = data.draw(st.sampled_from(files))
         target = tmp_path / "examples" / "x.yaml" if parameter.name == "examples" else tmp_path / "x.yaml"
         target.parent.mkdir(exist_ok=True)
-        # An agent with a kubeconfig that is good enough would run for ever.
+        # An agent with a kubeconfig that is good enough would never end.
         target.write_bytes(data.draw(RAW if words == ("agent",) else contents(good[held_by(words, parameter)])))
         value = target.parent if parameter.name == "examples" else target
         check(arguments(words, folder, used, {str(parameter.name): [str(value)]}))

@@ -10,9 +10,9 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Delays
-from extender.console.ingest import Ingest
+from extender.console.ingest import Ingest, StaleEpoch
 from extender.extension import Service
-from extender.extension.outbox import NotDelivered, Outbox, Rejected
+from extender.extension.outbox import EpochEnded, NotDelivered, Outbox, Rejected
 from extender.model import DEFAULT_MIX, DeviceId, ObjectKey, ReservationState, Result
 from extender.policy import Policy
 from extender.records import MAX_BODY, Attempted, Batch, PolicyState, Record, Released, Reserved, decode
@@ -296,3 +296,26 @@ async def test_a_desk_drops_a_batch_that_its_console_rejects_and_takes_the_next(
         history = b.console.history.newest(key)
         assert history is not None
         assert [attempt.at for attempt in history.attempts] == ["2"]
+
+
+async def test_a_replay_of_an_earlier_process_does_not_silence_this_one() -> None:
+    """After its restart the console does not know which process of a name is the older: a replay ends the live one."""
+    console, applied = Console(), list[Record]()
+    ingest = Ingest(lambda _, record: applied.append(record), lambda _: None, lambda: 0.0)
+
+    async def take(batch: Batch) -> None:
+        try:
+            ingest.take(batch)
+        except StaleEpoch as error:
+            raise EpochEnded(str(error)) from error
+
+    console.answer = take
+    box = outbox(console)
+    async with running(box):
+        await eventually(lambda: len(ingest.streams()), "the outbox announces its process")
+        ingest.take(Batch("berth-0", "earlier", 7, 0, POLICY, DEFAULT_MIX, (Released("old"),)))
+        box.put(Released("new"))
+        await eventually(lambda: applied[1:] == [Released("new")], "the record is applied once")
+    assert ingest.counts["stale"] >= 1
+    assert [stream.epoch for stream in ingest.streams()] == [box.epoch]
+    assert box.lost == 0

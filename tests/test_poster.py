@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from extender.cluster import Credentials
 from extender.entry.serve_process import Listen, RecordsTo, run
 from extender.extension import Poster
-from extender.extension.outbox import NotDelivered, Rejected
+from extender.extension.outbox import EpochEnded, NotDelivered, Rejected
 from extender.model import WireError
 from extender.sandbox import listening
 from extender.sandbox.apiserver.api_server import ApiServer
@@ -32,10 +32,15 @@ async def test_these_answers_are_tried_again(status: int) -> None:
         await _answered(status)
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 415, 426])
+@pytest.mark.parametrize("status", [400, 403, 404, 413, 415, 426])
 async def test_these_answers_are_for_good(status: int) -> None:
     with pytest.raises(Rejected, match=f"the console answers {status}: no"):
         await _answered(status)
+
+
+async def test_a_conflict_ends_the_epoch() -> None:
+    with pytest.raises(EpochEnded, match="the console answers 409"):
+        await _answered(409)
 
 
 async def _answered(status: int) -> None:

@@ -17,7 +17,8 @@ from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.annotation_findings import annotation_findings
 from extender.manifests import PodTemplate
-from extender.model import Node, Taint
+from extender.model import Code, Node, Taint
+from extender.model.reasons import DESCRIPTIONS
 from extender.policy import Policy, load_policy
 from extender.policy.policy_schema import Weights
 from extender.sandbox import carried_machines
@@ -69,7 +70,7 @@ class World:
         body["spec"]["resourceClaims"][0]["name"] = asked.claim_name
         body["spec"]["containers"][0]["resources"] = {"requests": asked.resources}
         requirements = requirements_of(decode_pod(body), self.cache.snapshot(), asked.policy)
-        assert isinstance(requirements, PodRequirements)
+        assert isinstance(requirements, PodRequirements), f"give the annotation a valid value in VALUES: {requirements}"
         return requirements
 
 
@@ -159,17 +160,21 @@ def test_annotations_are_found_in_the_code() -> None:
 
 def test_the_page_on_policy_lists_the_annotations() -> None:
     text = (ROOT / "docs" / "policy.md").read_text()
-    assert set(re.findall(r"^\| `(berth\.dev/[a-z-]+)` \|", text, re.MULTILINE)) == berth_annotations()
+    listed = set(re.findall(r"^\| `(berth\.dev/[a-z-]+)` \|", text, re.MULTILINE))
+    assert listed == berth_annotations(), "a line of the annotations in docs/policy.md for each"
 
 
 def test_the_manifest_names_every_weight() -> None:
     manifest = yaml.safe_load((ROOT / "manifests" / "base" / "policy.yaml").read_text())
-    assert yaml.safe_load(manifest["data"]["policy.yaml"])["weights"] == Weights().model_dump()
+    named = yaml.safe_load(manifest["data"]["policy.yaml"])["weights"]
+    assert named == Weights().model_dump(), "name each weight and its default in manifests/base/policy.yaml"
 
 
 def test_the_page_on_tuning_names_every_weight() -> None:
     (block,) = re.findall(r"```yaml\n(weights.*?)```", (ROOT / "docs" / "tune.md").read_text(), re.DOTALL)
-    assert yaml.safe_load(block)["weights"] == Weights().model_dump()
+    assert yaml.safe_load(block)["weights"] == Weights().model_dump(), (
+        "name each weight and its default in docs/tune.md"
+    )
 
 
 OTHER_NODE = Node("other", {"zone": "b"}, frozenset({"example.com/gpu"}), (Taint("k", "v", "NoSchedule"),))
@@ -210,4 +215,22 @@ def test_every_weight_has_a_part_of_the_score() -> None:
 def test_the_page_on_concepts_lists_the_parts_of_the_score() -> None:
     text = (ROOT / "docs" / "concepts.md").read_text()
     (sentence,) = re.findall(r"weighted mean of parts between 0 and 1:(.*?)\n  \[policy\]", text, re.DOTALL)
-    assert set(re.findall(r"`([a-z]+)`", sentence)) == set(Weights.model_fields)
+    assert set(re.findall(r"`([a-z]+)`", sentence)) == set(Weights.model_fields), "name each part in docs/concepts.md"
+
+
+def codes_named(path: Path) -> set[str]:
+    """The names after `Code.` in a module."""
+    tree = ast.parse(path.read_text())
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Code"
+    }
+
+
+def test_every_reason_has_a_description_and_is_returned() -> None:
+    missing = set(Code) - DESCRIPTIONS.keys()
+    assert not missing, f"add {missing} to DESCRIPTIONS of extender/model/reasons.py"
+    others = [path for path in (ROOT / "extender").rglob("*.py") if path.name != "reasons.py"]
+    unused = {code.name for code in Code} - set[str]().union(*map(codes_named, others))
+    assert not unused, f"no code returns {unused}: return it, or delete it"

@@ -15,12 +15,12 @@ REFERENCE, DIAGRAMS = script("make_reference"), script("make_diagrams")
 
 @pytest.mark.parametrize("page", REFERENCE.PARTS)
 def test_a_page_agrees_with_the_code(page: str) -> None:
-    assert (REFERENCE.DOCS / page).read_text() == REFERENCE.written(page), "make reference"
+    assert (REFERENCE.DOCS / page).read_text() == REFERENCE.written(page), "run `make reference`"
 
 
 @pytest.mark.parametrize("name", DIAGRAMS.PICTURES)
 def test_a_diagram_shows_its_table(name: str) -> None:
-    assert (DIAGRAMS.DOCS / "img" / name).read_text() == DIAGRAMS.PICTURES[name](), "make picture"
+    assert (DIAGRAMS.DOCS / "img" / name).read_text() == DIAGRAMS.PICTURES[name](), "run `make picture`"
 
 
 def test_no_row_counts_the_rest_of_a_bar() -> None:

@@ -117,7 +117,7 @@ class NodeInfo:
         return sum(1 << self.gpu_bits[position] for position in members(positions))
 
 
-@lru_cache(maxsize=1024)  # a fleet has a few kinds of machine
+@lru_cache(maxsize=1024)  # a fleet has a few machine types
 def _in_order(gpu_bits: tuple[int, ...]) -> int:
     """The mask of all GPUs if each has the same position in inventory and fabric, else 0."""
     return (1 << len(gpu_bits)) - 1 if gpu_bits == tuple(range(len(gpu_bits))) else 0

@@ -62,7 +62,7 @@ class _Counters(NamedTuple):
 
 
 class NodeInfoBuilder:
-    """Builds NodeInfos. Equal hardware, allocation and attribute classes are interned, so equal nodes share one state.
+    """Builds NodeInfos. Equal signatures are interned, so equal nodes share one state.
 
     Interned objects live as long as a NodeInfo, a ranking or another reader refers to them.
     """

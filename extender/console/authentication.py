@@ -79,8 +79,8 @@ class TokenReviewer:
 
     A user is for example `system:serviceaccount:berth-system:berth`. `clock` returns seconds. The limits bound the
     load that senders of unknown tokens cause on the API server. Each source address has a rate and a share of the
-    concurrent reviews, so a stranger on another address cannot block serve, whose token is unknown after a restart of
-    the console and after a rotation. Tokens that were allowed before do not count against the rate.
+    concurrent reviews, so a stranger on another address cannot block serve. Serve's token is unknown after a restart
+    of the console and after a rotation. Tokens that were allowed before do not count against the rate.
     """
 
     def __init__(

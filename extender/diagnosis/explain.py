@@ -88,7 +88,7 @@ class NodesByReason:
 
 @dataclass(slots=True)
 class UnschedulableNodes:
-    """Unschedulable nodes: all groups, grouped by reason text, and one sample per attribute class."""
+    """Unschedulable nodes: all groups, grouped by reason text, and one sample per attribute signature."""
 
     groups: list[EquivalentNodes] = field(default_factory=list)
     reasons: dict[str, NodesByReason] = field(default_factory=dict)

@@ -35,7 +35,7 @@ class FleetStats:
 
 
 def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
-    """The statistics by product. Nodes of one allocation class share one computation."""
+    """The statistics by product. Nodes of one allocation signature share one computation."""
     found: dict[str, FleetStats] = {}
     by_signature: dict[Interned, FleetStats] = {}
     for node_info in snapshot.node_infos.values():

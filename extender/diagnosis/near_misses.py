@@ -139,7 +139,7 @@ def held_by(claim: Claim) -> str:
 
 
 def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:
-    """One node per allocation class that may fit after a release, at most 24. The most free devices come first."""
+    """One node per allocation signature that may fit after a release, at most 24. The most free devices come first."""
     by_busy: dict[int, dict[Interned, NodeInfo]] = {}
     for equivalent in unschedulable:
         if equivalent.status.reason.code in FREEABLE_CODES:
@@ -228,7 +228,10 @@ def _nodes(count: int) -> str:
 
 
 def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -> list[NearMiss]:
-    """Near misses by capacity: requests for more than any device has. `node_infos` is one node per attribute class."""
+    """Near misses by capacity: requests for more than any device has.
+
+    `node_infos` is one node per attribute signature.
+    """
     if not any(option.capacity for spec in requirements.specs for r in spec.requests for option in r.alternatives):
         return []
     most: Counter[str] = Counter()

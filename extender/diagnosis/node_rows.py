@@ -106,7 +106,7 @@ def link_digits(node_info: NodeInfo) -> dict[str, str]:
     return _digits_of(node_info.fabric.graph, tuple(positions))
 
 
-@lru_cache(maxsize=1024)  # a fleet has a few kinds of machine
+@lru_cache(maxsize=1024)  # a fleet has a few machine types
 def _digits_of(graph: Graph, positions: tuple[int, ...]) -> dict[str, str]:
     pairs = "".join(_digit(graph.links[a][b]) for a, b in combinations(positions, 2))
     switched = "".join(_digit(graph.switch_links[position]) for position in positions)

@@ -59,7 +59,7 @@ The weight is in the key and not beside each device: 40,000 new tuples would sta
 
 
 NodeSample = tuple[NodeInfo, int]
-"""One node of an attribute class, and the number of nodes in the class."""
+"""One node with an attribute signature, and the number of nodes with it."""
 
 
 def selector_stats(
@@ -70,8 +70,8 @@ def selector_stats(
 ) -> list[TermStats]:
     """The statistics of all selectors, in the order of their evaluation.
 
-    `samples` has one node per attribute class; the term results of its devices then count for the whole class. It is
-    None if the requirements read an identity; then all nodes are evaluated. Raises CallBudgetSpent.
+    `samples` has one node per attribute signature; the term results of its devices then count for all nodes with it.
+    It is None if the requirements read an identity; then all nodes are evaluated. Raises CallBudgetSpent.
     """
     devices: Devices = {}
     for slice_, weight in _slices(snapshot, samples):

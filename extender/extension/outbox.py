@@ -21,11 +21,15 @@ _STRETCH = 16  # records that are encoded before the outbox yields to the event 
 _DELAYS = Delays(first=0.5, most=10.0)
 
 Post = Callable[[bytes], Awaitable[None]]
-"""Sends a batch. Raises NotDelivered or Rejected."""
+"""Sends a batch. Raises NotDelivered, EpochEnded or Rejected."""
 
 
 class NotDelivered(BerthError):
     """The console did not accept a batch. It may accept the same batch later."""
+
+
+class EpochEnded(NotDelivered):
+    """The console counts the epoch of this batch as ended. It may accept the batch under a new epoch."""
 
 
 class Rejected(BerthError):
@@ -40,9 +44,9 @@ class _Waiting(NamedTuple):
 class Outbox:
     """A queue of records for the console: at most `limit`, and the batch that the poster sends now.
 
-    `post` sends a batch and raises NotDelivered or Rejected. `state` returns the policy and the request mix in force.
-    `clock`, `period` (between two batches) and `heartbeat` are in seconds. Records have numbers from 1, in the order
-    of `put`. A dropped record leaves a gap in the numbers, which the console detects.
+    `post` sends a batch and raises NotDelivered, EpochEnded or Rejected. `state` returns the policy and the request
+    mix in force. `clock`, `period` (between two batches) and `heartbeat` are in seconds. Records have numbers from 1,
+    in the order of `put`. A dropped record leaves a gap in the numbers, which the console detects.
     """
 
     def __init__(
@@ -141,6 +145,8 @@ class Outbox:
             self._failed(error, dropped=records)
             return records
         except NotDelivered as error:
+            if isinstance(error, EpochEnded):  # a live process announces itself again, or the console ignores it
+                self.epoch = str(uuid.uuid4())
             self._failed(error)
             return 0
         self.sent += records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,7 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from extender.cluster import tls_context
-from extender.extension.outbox import NotDelivered, Rejected
+from extender.extension.outbox import EpochEnded, NotDelivered, Rejected
 from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line
 
@@ -110,7 +111,7 @@ class Poster:
             self._ssl = _trusting(self._ca_file)
 
     async def __call__(self, body: bytes) -> None:
-        """Post one batch. Raises NotDelivered if a later try may succeed, Rejected if no try can succeed."""
+        """Post one batch. Raises NotDelivered if a later try may succeed, Rejected if none can, EpochEnded."""
         assert self._session is not None, "the poster is used outside its context"
         try:
             async with self._session.post(
@@ -133,6 +134,8 @@ class Poster:
 
 def _error(status: int, text: bytes) -> NotDelivered | Rejected:
     problem = f"the console answers {status}: {one_line(text.decode('utf-8', 'replace'), _MOST_PROBLEM)}"
+    if status == HTTPStatus.CONFLICT:
+        return EpochEnded(problem)
     rejected = 400 <= status < 500 and status not in _RETRIED  # noqa: PLR2004 - client errors
     return Rejected(problem) if rejected else NotDelivered(problem)
 

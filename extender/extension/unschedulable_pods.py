@@ -14,7 +14,7 @@ class UnschedulablePods:
     """At most `limit` pods, see FairCache: the namespace with the most loses the one that was rejected longest ago."""
 
     def __init__(self, limit: int = _PODS) -> None:
-        self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to class
+        self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to equivalence class
         # Key of the class to the requirements of one of its pods, and the UIDs of all its pods.
         self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}
 

@@ -96,8 +96,8 @@ class EmptiedDomains:
         snapshot = newest()
         kept = own_devices(self._own_claims, snapshot)
         known = [name for name in domain.nodes if name in snapshot.node_infos]
-        kind = frozenset(Counter(self._kind(snapshot.node_infos[name], kept) for name in known).items())
-        if kind in self._too_small:
+        key = frozenset(Counter(self._equivalence_key(snapshot.node_infos[name], kept) for name in known).items())
+        if key in self._too_small:
             yield frozenset()
             return
         emptied: dict[str, NodeInfo] = {}
@@ -113,7 +113,7 @@ class EmptiedDomains:
                 break
             yield None
         if not found:
-            self._too_small.add(kind)
+            self._too_small.add(key)
         yield found or frozenset()
 
     def _planned(self, snapshot: Snapshot) -> frozenset[str] | None:
@@ -135,8 +135,8 @@ class EmptiedDomains:
         """For each of the equal units, the number that may use the node, with or without free devices."""
         return tuple(units.allowed_on(node_info.node) for units in self._units)
 
-    def _kind(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:
-        """Nodes of one kind have equal room once they are empty."""
+    def _equivalence_key(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:
+        """Nodes with equal keys have equal room once they are empty."""
         state = None if node_info.node.name in kept else _empty_state(node_info)
         return state or node_info.node.name, self._allowed(node_info), node_info.node.allocatable
 

@@ -60,9 +60,9 @@ class EvaluationContext:
     masks: Masks
     features: Features
     baseline: FleetBaseline
-    placements: PlacementCache | None = None  # shared between nodes of one allocation class; None: not shared
+    placements: PlacementCache | None = None  # shared between nodes of one allocation signature; None: not shared
     budget: CallBudget = UNLIMITED  # changes when a status is found, never the status
-    # By attribute class, claim name and request name; None: the requirements may read the identity of a device.
+    # By attribute signature, claim name and request name; None: the requirements may read the identity of a device.
     selections: dict[tuple[Interned, str, str], Selection] | None = None
 
     def sharing_selections(self) -> EvaluationContext:
@@ -78,7 +78,7 @@ def problem_for(
     remembered: dict[tuple[str, str], Selection] = {}
 
     def shared(claim: str, request: DeviceRequest) -> Selection:
-        """Nodes of one attribute class share the selection, unless it explains an error on devices of one node."""
+        """Nodes of one attribute signature share the selection, unless it explains an error on devices of one node."""
         selections, attributes = context.selections, node_info.state.attribute_signature
         if selections is None or attributes is None:
             return selected(claim, request)

@@ -90,21 +90,21 @@ def pack(
     """
     trial, wanted = GangTrial(snapshot), len(rooms.units)
     room = rooms.rooms(trial, domain.nodes, wanted)
-    better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by kind of node
+    better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by equivalence key of the node
     for name in sorted(domain.nodes, key=natural):
         if sum(room.values()) >= wanted:
             break
         if room.get(name, 0) < min(rooms.most.get(name, 0), wanted):
-            kind = rooms.kind(name)
-            if kind not in better:
-                better[kind] = _packed(rooms, name, wanted, snapshot, steps)
-            room[name] = max(room.get(name, 0), len(better[kind]))
+            key = rooms.equivalence_key(name)
+            if key not in better:
+                better[key] = _packed(rooms, name, wanted, snapshot, steps)
+            room[name] = max(room.get(name, 0), len(better[key]))
     if sum(room.values()) < wanted:
         return None
     placed: Placed = []
     for name, number in spread(room, domain.within, wanted, _labels(snapshot), used).items():
         found = rooms.place(trial, name, number)
-        units = found if len(found) == number else better[rooms.kind(name)][:number]
+        units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
         placed += ((name, unit) for unit in units)
     return [placed]
 

@@ -23,7 +23,7 @@ from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.placements import Placement
 from extender.scheduling.ranking_cache import RankingCache
 
-MAX_DIFFERENT = 64  # units of one gang that are not equal; each kind of unit needs a ranking of all nodes
+MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
 
 def plan_gang(
@@ -126,17 +126,17 @@ class _Planner:
             yield from sorted(equal, key=self._by_score) if len(equal) > 1 else equal
 
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
-        """The domains; of single nodes of one kind, only the first, because they have equal room."""
+        """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
         seen: set[Hashable] = set()
         for domain in domains:
             self._context.budget.check_time()
-            kind = self._kind(domain.name) if domain.level == NODE else domain.name
-            if domain.level != NODE or kind not in seen:
-                seen.add(kind)
+            key = self._equivalence_key(domain.name) if domain.level == NODE else domain.name
+            if domain.level != NODE or key not in seen:
+                seen.add(key)
                 yield domain
 
-    def _kind(self, name: str) -> Hashable:
-        return tuple(rooms.kind(name) for rooms in self._rooms)
+    def _equivalence_key(self, name: str) -> Hashable:
+        return tuple(rooms.equivalence_key(name) for rooms in self._rooms)
 
     def _by_score(self, domain: Domain) -> tuple[float, object, object]:
         rooms = self._rooms[0]

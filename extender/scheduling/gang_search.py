@@ -68,7 +68,7 @@ class GangSearch:
         self._steps = steps
         self._chosen: list[tuple[int, Placement]] = []  # index in the names of the rooms, and devices, by position
         self._failed: set[Hashable] = set()
-        self._kinds = _kinds(self._rooms, names, local_nodes(names, snapshot))
+        self._classes = _equivalence_classes(self._rooms, names, local_nodes(names, snapshot))
 
     def run(self) -> list[Placed] | None:
         """All units with their nodes and devices; None if no plan exists. Raises GaveUp and CallBudgetSpent."""
@@ -114,12 +114,12 @@ class GangSearch:
                 break
             if self._rooms[index].left(self._trial, names[node]) < 1:
                 continue
-            kind = self._kinds.get(names[node]) if self._trial.is_fresh(names[node]) else None
-            if kind is None:
+            class_ = self._classes.get(names[node]) if self._trial.is_fresh(names[node]) else None
+            if class_ is None:
                 found.append(node)
-            elif kind not in seen:
+            elif class_ not in seen:
                 found.append(node)
-                seen.add(kind)
+                seen.add(class_)
         return found
 
     def _placements(self, rooms: NodeRooms, step: int, name: str) -> Iterator[Placement]:
@@ -157,12 +157,14 @@ class GangSearch:
         return found
 
 
-def _kinds(all_rooms: Sequence[NodeRooms], names: Sequence[str], local: set[str]) -> dict[str, int]:
-    """One number for all nodes of equal room while the trial does not use them. A node that shares a pool with
-    another node has no number."""
+def _equivalence_classes(all_rooms: Sequence[NodeRooms], names: Sequence[str], local: set[str]) -> dict[str, int]:
+    """The number of each node's equivalence class: its nodes have equal room while the trial does not use them.
+
+    A node that shares a pool with another node has no number.
+    """
     numbers: dict[Hashable, int] = {}
     return {
-        name: numbers.setdefault(tuple(rooms.kind(name) for rooms in all_rooms), len(numbers))
+        name: numbers.setdefault(tuple(rooms.equivalence_key(name) for rooms in all_rooms), len(numbers))
         for name in names
         if name in local
     }

@@ -35,7 +35,7 @@ _NODE_BYTES, _CLASS_BYTES = 80, 320  # only with own EquivalenceClasses
 
 
 class NodeRanking:
-    """Statuses by class number, and the schedulable classes by descending score.
+    """Statuses by number of the class, and the schedulable classes by descending score.
 
     A class without nodes often gets nodes again. So the ranking keeps the placements of that many classes without
     nodes: `vacant`, or 1/8 of the classes with nodes if that is more; and as many unschedulable statuses.
@@ -109,10 +109,10 @@ class NodeRanking:
 
     def status(self, node_info: NodeInfo) -> FilterStatus | None:
         """The status of a node; None for a node without one."""
-        found = self.class_number(node_info)
+        found = self.equivalence_class(node_info)
         return self._status_of(found) if found is not None else None
 
-    def class_number(self, node_info: NodeInfo) -> int | None:
+    def equivalence_class(self, node_info: NodeInfo) -> int | None:
         """The number of the node's class since the last `update`. This ranking never uses a number again."""
         return node_info.state.number if self._classes is None else self._classes.number_of(node_info.node.name)
 

@@ -105,28 +105,28 @@ class NodeRooms:
         requests = (request for step in self._steps for spec in step.specs for request in spec.requests)
         return max((len(request.alternatives) for request in requests if request.prioritized), default=1)
 
-    def class_number(self, name: str) -> Hashable:
-        """Nodes with equal numbers have equal room while the plan takes nothing there."""
+    def equivalence_class(self, name: str) -> Hashable:
+        """Nodes of one equivalence class have equal room while the plan takes nothing there, except for the limits."""
         node_info = self._node_infos[name]
         if len(self._rankings) == 1:
-            return self._rankings[0].class_number(node_info)
-        return tuple(ranking.class_number(node_info) for ranking in self._rankings)
+            return self._rankings[0].equivalence_class(node_info)
+        return tuple(ranking.equivalence_class(node_info) for ranking in self._rankings)
 
-    def kind(self, name: str) -> Hashable:
-        """Nodes of one kind have equal room while the plan places nothing there; None for a node without room.
+    def equivalence_key(self, name: str) -> Hashable:
+        """Nodes with equal keys have equal room while the plan places nothing there; None for a node without room.
 
         Raises CallBudgetSpent.
         """
         self._context.budget.check_time()
         if name not in self.most:
             return None
-        return self.class_number(name), tuple(limit.left(name) for limit in self._limited)
+        return self.equivalence_class(name), tuple(limit.left(name) for limit in self._limited)
 
     # -- bounds ----------------------------------------------------------------------------------------------
 
     def _schedulable(self, admissible: Admissible | None) -> Iterator[tuple[Sequence[str], float]]:
-        """The nodes that the units may use, with the score of the first member of a unit. Nodes of one entry have one
-        class number."""
+        """The nodes that the units may use, with the score of the first member of a unit. The nodes of one entry
+        are in one equivalence class."""
         ranking = self._rankings[0]
         if admissible is None:
             for name in self._pins:
@@ -159,7 +159,7 @@ class NodeRooms:
             }
 
     def _bound(self, name: str) -> _Bound:
-        key = (self._number, "bound", self.class_number(name))
+        key = (self._number, "bound", self.equivalence_class(name))
         found: _Bound | None = self._memory.get(key)
         if found is None:
             self._context.budget.check()
@@ -254,7 +254,7 @@ class NodeRooms:
 
     def _run(self, name: str, wanted: int, variant: int) -> _Run:
         """At least `wanted` units on the node, or all that fit. Nodes of one equivalence class share it."""
-        key = (self._number, "run", variant, self.class_number(name))
+        key = (self._number, "run", variant, self.equivalence_class(name))
         run: _Run = self._memory.get(key) or _Run()
         if run.ended or len(run.placements) >= wanted:
             return run
@@ -328,7 +328,7 @@ class NodeRooms:
             key: tuple[object, ...] = (self._number, "simple", simple, busy, node_info.drift & ~busy, bans)
         else:
             taken = () if fresh else trial.taken(name)
-            key = (self._number, "status", step, self.class_number(name), taken, bans)
+            key = (self._number, "status", step, self.equivalence_class(name), taken, bans)
         status: FilterStatus | None = self._memory.get(key)
         if status is None:
             node_info, requirements = trial.node_info(name), self.requirements(name, step)

@@ -167,7 +167,7 @@ def _truncated(unit: int) -> Callable[[Duration], int]:
 
 
 def _getters() -> list[Overload]:
-    """Reading a field of a moment looks up its time zone, hence the overhead."""
+    """Reading a field of a moment looks up its time zone. The overhead pays for it."""
     found: list[Overload] = []
     for name, run in [("getFullYear", _full_year), *((name, _field(read)) for name, read in _FIELDS.items())]:
         signatures = [member((t.TIMESTAMP,), t.INT, run), member((t.TIMESTAMP, t.STRING), t.INT, run)]
