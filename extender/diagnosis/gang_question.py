@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import Holder
 from extender.policy import Policy
 from extender.scheduling import (
+    MOST_TOGETHER,
     NODE,
     Domain,
     Domains,
@@ -42,15 +43,20 @@ class GangQuestion:
     rankings: RankingCache
     memory: GangMemory
     usable: frozenset[str] | None = None
+    constraints: UsableNodes = field(default_factory=lambda: UsableNodes(MOST_TOGETHER))
 
     def problem(self, size: int) -> GangProblem:
         """The problem of the first `size` members."""
         return gang_problem(self.gang, self.members.first(size), self.policy, self.usable_nodes(size))
 
     def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
-        """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of."""
+        """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of.
+
+        Raises CallBudgetSpent, but not for members of a size that was asked for before.
+        """
         nodes = {name: info.node for name, info in self.snapshot.node_infos.items()}
-        return UsableNodes().of(self.members.first(size).pods, nodes, self.snapshot.version)
+        members = self.members.first(size)
+        return self.constraints.of(members.pods, nodes, self.snapshot.version, self.context.budget)
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
         """Plan on the snapshot. Raises CallBudgetSpent."""

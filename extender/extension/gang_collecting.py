@@ -142,7 +142,12 @@ class GangCollecting:
             if self._planning.fits(gang, pod):
                 return None
         members = members.first(gang.missing)
-        problem = gang_problem(gang, members, policy, self._planning.usable_nodes(members))
+        try:
+            with self._filter_service.evaluation(gang.key.namespace, for_plan=True) as context:
+                usable = self._planning.usable_nodes(members, context.budget)
+        except CallBudgetSpent:
+            return None
+        problem = gang_problem(gang, members, policy, usable)
         # A gang that may use any nodes needs a domain to collect in, too.
         return replace(problem, topology="preferred") if problem.topology == "none" else problem
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang
-from extender.model import CallBudgetSpent, Claim, Code, Pod, Reason
+from extender.model import CallBudget, CallBudgetSpent, Claim, Code, Pod, Reason
 from extender.scheduling import (
     CollectedDomain,
     EvaluationContext,
@@ -166,8 +166,9 @@ class GangPlanning:
 
     def _lacking(self, gang: Gang, members: GangMembers) -> int:
         fewest = members.first(plan_sizes(gang, members)[-1])
-        problem = gang_problem(gang, fewest, self._filter_service.policy, self.usable_nodes(fewest))
         with self._filter_service.evaluation(gang.key.namespace, for_plan=True) as context:
+            usable = self.usable_nodes(fewest, context.budget)
+            problem = gang_problem(gang, fewest, self._filter_service.policy, usable)
             return lacking_members(
                 problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory
             )
@@ -184,9 +185,12 @@ class GangPlanning:
         service = self._filter_service
         return self._cache.snapshot().classes_version, service.policy_generation, service.collected, pod.membership
 
-    def usable_nodes(self, members: GangMembers) -> dict[str, frozenset[str]]:
-        """By UID, the nodes that kube-scheduler may offer a member; members that may use all nodes are left out."""
-        return self._usable.of(members.pods, self._cache.store.nodes, self._cache.store.nodes_version)
+    def usable_nodes(self, members: GangMembers, budget: CallBudget) -> dict[str, frozenset[str]]:
+        """By UID, the nodes that kube-scheduler may offer a member; members that may use all nodes are left out.
+
+        Raises CallBudgetSpent.
+        """
+        return self._usable.of(members.pods, self._cache.store.nodes, self._cache.store.nodes_version, budget)
 
     def _collected_for_other(self, gang: Gang) -> CollectedDomain | None:
         """The domain that is kept from the gang. A gang of which some members are bound may return to its domain."""
@@ -226,7 +230,7 @@ class GangPlanning:
 
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before
-        nodes, kinds = self.usable_nodes(members), members.kinds
+        nodes, kinds = self.usable_nodes(members, attempt.context.budget), members.kinds
         if names is not None and pod.uid in kinds:
             offered = frozenset(names)
             # A single name can be a node that preemption has nominated for this pod alone.

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from cachetools import LRUCache
 
 from extender.allocation import tolerates
-from extender.model import Node, Pod
+from extender.model import UNLIMITED, CallBudget, Node, Pod
 
-_KEPT = 16
+_KEPT = 64
 
 
 def may_run(pod: Pod, node: Node) -> bool:
@@ -23,27 +23,52 @@ def may_run(pod: Pod, node: Node) -> bool:
     )
 
 
+class _Known:
+    """The nodes on which pods of one kind may run, and the names of the nodes that were not read yet."""
+
+    __slots__ = ("unread", "usable")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.unread = list(names)
+        self.usable: set[str] | frozenset[str] = set()
+
+
 class UsableNodes:
     """The nodes on which pods may run, by constraints; the `limit` most recently used results are kept."""
 
     def __init__(self, limit: int = _KEPT) -> None:
-        self._known: LRUCache[Hashable, frozenset[str]] = LRUCache(limit)
+        self._known: LRUCache[Hashable, _Known] = LRUCache(limit)
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, pods: Iterable[Pod], nodes: Mapping[str, Node], version: int) -> dict[str, frozenset[str]]:
+    def of(
+        self, pods: Iterable[Pod], nodes: Mapping[str, Node], version: int, budget: CallBudget = UNLIMITED
+    ) -> dict[str, frozenset[str]]:
         """By UID of each pod that may not use all nodes, the names of its nodes.
 
-        Equal versions have equal nodes.
+        Equal versions have equal nodes. Raises CallBudgetSpent; the next call continues from there.
         """
         found = {}
         for pod in pods:
             key = version, pod.node_selectors, pod.tolerations
-            usable = self._known.get(key)
-            if usable is None:
-                usable = frozenset(name for name, node in nodes.items() if may_run(pod, node))
-                self._known[key] = usable
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = _Known(nodes)
+            usable = _completed(known, pod, nodes, budget)
             if len(usable) < len(nodes):
                 found[pod.uid] = usable
         return found
+
+
+def _completed(known: _Known, pod: Pod, nodes: Mapping[str, Node], budget: CallBudget) -> frozenset[str]:
+    """Read the other nodes. An affinity may have thousands of conditions. Raises CallBudgetSpent."""
+    if isinstance(known.usable, frozenset):
+        return known.usable
+    while known.unread:
+        budget.check_time()
+        name = known.unread.pop()
+        if may_run(pod, nodes[name]):
+            known.usable.add(name)
+    known.usable = frozenset(known.usable)
+    return known.usable
