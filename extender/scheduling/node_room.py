@@ -393,8 +393,8 @@ def most_units(node_info: NodeInfo, requirements: PodRequirements, context: Eval
 def _exclusive(problem: Problem, claim: str, request: DeviceRequest) -> tuple[int, int] | None:
     """(mask of the free devices for a request, how many it takes); None if devices can be shared."""
     match = problem.select(claim, request).match
-    devices = problem.inventory.devices
-    if request.admin_access or any(devices[bit].device.allow_multiple for bit in members(match)):
+    devices, others = problem.inventory.devices, match & ~problem.inventory.simple  # simple ones cannot be shared
+    if request.admin_access or any(devices[bit].device.allow_multiple for bit in members(others)):
         return None
     count = request.count if request.mode == "ExactCount" else match.bit_count()
     return match & ~problem.taken, count
