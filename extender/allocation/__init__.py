@@ -25,10 +25,12 @@ from extender.allocation.hypothetical import (
     with_devices_released,
     with_own_pools_released,
 )
+from extender.allocation.interned import Interned, Interns, interned
+from extender.allocation.inventory import Inventory, inventory
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
-from extender.allocation.node_info import ChangeLog, FleetBaseline, Interned, NodeInfo, NodeState, Snapshot
+from extender.allocation.node_info import ChangeLog, FleetBaseline, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters, counter_limits, overdrawn_counters, problem_of, usage_of
-from extender.allocation.pools import Inventory, Pool, gather, inventory
+from extender.allocation.pools import KnownPools, Pool, gather, same_objects
 from extender.allocation.problem import (
     UNUSED,
     AllocatedState,
@@ -60,7 +62,9 @@ __all__ = [
     "Features",
     "FleetBaseline",
     "Interned",
+    "Interns",
     "Inventory",
+    "KnownPools",
     "NodeInfo",
     "NodeState",
     "Pick",
@@ -85,12 +89,14 @@ __all__ = [
     "from_gates",
     "gather",
     "hypothetical_snapshot",
+    "interned",
     "inventory",
     "is_own",
     "left_of",
     "live_use",
     "overdrawn_counters",
     "problem_of",
+    "same_objects",
     "select",
     "taken_mask",
     "tolerates",

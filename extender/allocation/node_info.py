@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count, islice, takewhile
+from itertools import islice, takewhile
 
-from extender.allocation.pools import Inventory
+from extender.allocation.interned import NUMBERS, Interned
+from extender.allocation.inventory import Inventory
 from extender.allocation.problem import AllocatedState
 from extender.model import (
     DEFAULT_MIX,
@@ -25,20 +26,6 @@ from extender.model import (
     members,
 )
 
-_NUMBERS = count()
-
-
-class Interned:
-    """A token for a value. Equal values share one token, and tokens are compared by identity.
-
-    `number` is never used again. A cache that must not keep the token in memory stores the number.
-    """
-
-    __slots__ = ("__weakref__", "number")
-
-    def __init__(self) -> None:
-        self.number = next(_NUMBERS)
-
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class NodeState:
@@ -54,7 +41,7 @@ class NodeState:
     attribute_signature: Interned | None = None  # None: no other node has equal attributes
     hypothetical: bool = False  # whether no node of the cluster is in this state
     names: list[str] = field(default_factory=list)  # names of the nodes in this state, sorted
-    number: int = field(default_factory=lambda: next(_NUMBERS))
+    number: int = field(default_factory=lambda: next(NUMBERS))
     hardware_signature: Interned = field(default_factory=Interned)
     own_signature: Interned = field(default_factory=Interned)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.allocation.features import Features
-from extender.allocation.pools import Inventory, Pool
+from extender.allocation.inventory import Inventory
+from extender.allocation.pools import Pool
 from extender.model import ClaimSpec, DeviceId, DeviceRequest, PoolKey, Quantity
 
 CounterKey = tuple[str, str]  # counter set, counter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -13,7 +13,9 @@ from extender.allocation import (
     CounterKey,
     Features,
     Interned,
+    Interns,
     Inventory,
+    KnownPools,
     NodeInfo,
     NodeState,
     Pool,
@@ -21,8 +23,10 @@ from extender.allocation import (
     Uses,
     consumed_counters,
     gather,
+    interned,
     inventory,
     live_use,
+    same_objects,
     taken_mask,
     troubled,
     uses_of,
@@ -32,7 +36,6 @@ from extender.cache.object_index import ObjectIndex
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source, newest_slices
 
-Interns = WeakValueDictionary[Hashable, Interned]
 _PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 
 
@@ -69,6 +72,8 @@ class NodeInfoBuilder:
     def __init__(self, features: Features) -> None:
         self._features = features
         self._graphs = Graphs()
+        self._shared_pools: KnownPools = WeakValueDictionary()
+        self._pool_signatures: Interns = WeakValueDictionary()
         self._hardware: dict[str, _Hardware] = {}
         self._attribute_signatures: Interns = WeakValueDictionary()
         self._hardware_signatures: Interns = WeakValueDictionary()
@@ -103,9 +108,9 @@ class NodeInfoBuilder:
         shares, live = _share_digest(found, pools), (drift, tuple(overuse.items()))
         # What the score reads from the node, besides the use of the devices that it shares with others.
         own = busy & (~found.shared | _mask(gpu_bits))
-        own_signature = _interned(self._own_signatures, (hardware.hardware_signature, shares, own, *live))
+        own_signature = interned(self._own_signatures, (hardware.hardware_signature, shares, own, *live))
         key = (hardware.hardware_signature, shares, busy, held, consumed, *live)
-        state = self._state(_interned(self._allocation_signatures, key), hardware, own_signature)
+        state = self._state(interned(self._allocation_signatures, key), hardware, own_signature)
         return NodeInfo(
             node,
             found,
@@ -137,6 +142,8 @@ class NodeInfoBuilder:
             "own_signatures": self._own_signatures,
             "hardware_signatures": self._hardware_signatures,
             "attribute_signatures": self._attribute_signatures,
+            "pool_signatures": self._pool_signatures,
+            "shared_pools": self._shared_pools,
             "hardware": self._hardware,
             "counters": self._counters,
         }
@@ -158,10 +165,18 @@ class NodeInfoBuilder:
 
     def _inventory(self, node: Node, store: ObjectIndex, previous: NodeInfo | None) -> Inventory:
         nearby = self._nearby(node, store)
-        pools = gather(node, nearby, lambda key: list(store.pools.get(key, {}).values()), self._features)
-        if previous is not None and previous.node.labels == node.labels and _same(previous.inventory.pools, pools):
+        before = previous.inventory.pools if previous is not None else ()
+        pools = gather(
+            node,
+            nearby,
+            lambda key: list(store.pools.get(key, {}).values()),
+            self._features,
+            self._shared_pools,
+            before,
+        )
+        if previous is not None and previous.node.labels == node.labels and _same(before, pools):
             return previous.inventory
-        return inventory(node, pools)
+        return inventory(node, pools, self._pool_signatures)
 
     def _nearby(self, node: Node, store: ObjectIndex) -> list[Slice]:
         """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
@@ -177,7 +192,7 @@ class NodeInfoBuilder:
         slices = store.pools.get(pool.key, {})
         current = tuple(newest_slices(slices.values()))
         known = self._counters.get(pool.key)
-        if known is None or not _same_objects(known.slices, current) or known.use != use:
+        if known is None or not same_objects(known.slices, current) or known.use != use:
             consumed = consumed_counters(current, use)
             known = self._counters[pool.key] = _Counters(current, use, consumed, _digest(sorted(consumed.items())))
         return known
@@ -193,16 +208,11 @@ class NodeInfoBuilder:
         known, live = self._hardware.get(node.name), store.fabric.get(node.name)
         if known is None or known.inventory is not found or known.live is not live:
             fabric, gpu_bits = self._fabric(node.name, live, found, store, known)
-            partitions = _partitions(found, gpu_bits)
+            is_same = known is not None and known.fabric is fabric and found.has_same_gpus(known.inventory)
+            partitions = known.partitions if known is not None and is_same else _partitions(found, gpu_bits)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions)
-            seen = (
-                hardware_signature,
-                tuple(
-                    (pool_device.id.driver, *pool_device.device.attributes.without_identity())
-                    for pool_device in found.devices
-                ),
-            )
-            attribute_signature = _interned(self._attribute_signatures, seen)
+            seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
+            attribute_signature = interned(self._attribute_signatures, seen)
             if known is not None and known.inventory is not found:
                 self._forget_counters(known.inventory)
             known = self._hardware[node.name] = _Hardware(
@@ -223,7 +233,7 @@ class NodeInfoBuilder:
     ) -> tuple[Fabric | None, tuple[int, ...]]:
         gpus = _whole_gpus(found)
         devices = list(gpus.values())
-        if known is not None and _reads_the_same(known, live, devices, node, store):
+        if known is not None and _reads_the_same(known, live, found, node, store):
             fabric: Fabric | None = known.fabric
         else:
             reported = self._agent_fabric(node, live, devices, store)
@@ -248,14 +258,14 @@ class NodeInfoBuilder:
     def _hardware_signature(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
     ) -> Interned:
-        shape = tuple(_kind(pool_device.device, pool_device.pool) for pool_device in found.devices)
+        shape = tuple(part.shape for _, part in found.parts)
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, _amounts(p)) for p in found.pools)
         hardware_signature = (shape, found.reachable, found.unsupported, fabric_key, pools, partitions)
-        return _interned(self._hardware_signatures, hardware_signature)
+        return interned(self._hardware_signatures, hardware_signature)
 
 
 def _amounts(pool: Pool) -> bytes:
@@ -266,12 +276,10 @@ def _amounts(pool: Pool) -> bytes:
 
 def _whole_gpus(found: Inventory) -> dict[int, Device]:
     """The whole GPUs of an inventory by device bit, ascending."""
-    return {bit: pool_device.device for bit, pool_device in enumerate(found.devices) if gpu_uuid(pool_device.device)}
+    return {first + bit: part.devices[bit].device for first, part in found.parts for bit in part.gpus}
 
 
-def _reads_the_same(
-    known: _Hardware, live: Slice | None, gpus: Sequence[Device], node: str, store: ObjectIndex
-) -> bool:
+def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory, node: str, store: ObjectIndex) -> bool:
     """Whether the choice of the fabric would read what it read for `known`. Most changes touch no GPU.
 
     The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
@@ -280,7 +288,9 @@ def _reads_the_same(
         return False
     if any(store.publishers.get(gpu.uuid, node) != node for gpu in known.fabric.gpus if live is not None):
         return False
-    before = list(_whole_gpus(known.inventory).values())
+    if known.inventory.has_same_gpus(found):
+        return True
+    before, gpus = (list(_whole_gpus(one).values()) for one in (known.inventory, found))
     return len(before) == len(gpus) and all(
         a.name == b.name and a.attributes is b.attributes for a, b in zip(before, gpus, strict=True)
     )
@@ -289,27 +299,6 @@ def _reads_the_same(
 def _mask(bits: Iterable[int]) -> int:
     """The mask of these bits; -1 stands for none."""
     return sum(1 << bit for bit in bits if bit >= 0)
-
-
-def _interned(table: Interns, key: Hashable) -> Interned:
-    """The interned object of a key. The table holds it weakly: it lives as long as another reference."""
-    found = table.get(key)
-    if found is None:
-        found = table[key] = Interned()
-    return found
-
-
-def _kind(device: Device, pool: int) -> Hashable:
-    """The facts that search and scoring read from a device, without selectors and constraints."""
-    return (
-        pool,
-        device.capacity,
-        device.consumes,
-        device.taints,
-        device.binding_conditions,
-        device.binding_failure_conditions,
-        device.allow_multiple,
-    )
 
 
 def _held(found: Inventory, allocated_devices: AllocatedDevices) -> int:
@@ -324,15 +313,13 @@ def _held(found: Inventory, allocated_devices: AllocatedDevices) -> int:
 
 def _share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
     """A digest of the allocated shares of each device."""
-    if not any(use.shares for use in pools.values()):
-        return b""
-    return _digest(
-        [
-            (bit, sorted(amounts.items()))
-            for bit, pool_device in enumerate(found.devices)
-            if (amounts := pools[found.pools[pool_device.pool].key].shares.get(pool_device.id.device)) is not None
-        ]
-    )
+    shares = [
+        (bit, sorted(amounts.items()))
+        for key, use in pools.items()
+        for device, amounts in use.shares.items()
+        if (bit := found.index.get(DeviceId(*key, device))) is not None
+    ]
+    return _digest(sorted(shares)) if shares else b""
 
 
 def _digest(amounts: object) -> bytes:
@@ -357,12 +344,11 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     if len(before) != len(after):
         return False
     return all(
-        (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
-        and _same_objects(a.slices, b.slices)
-        and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
+        a is b
+        or (
+            (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
+            and same_objects(a.slices, b.slices)
+            and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
+        )
         for a, b in zip(before, after, strict=True)
     )
-
-
-def _same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
-    return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
