@@ -25,7 +25,7 @@ from extender.allocation.hypothetical import (
     with_devices_released,
     with_own_pools_released,
 )
-from extender.allocation.interned import Interned, Interns, interned
+from extender.allocation.interned import NUMBERS, Interned, Interns, interned
 from extender.allocation.inventory import Inventory, inventory
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, NodeInfo, NodeState, Snapshot
@@ -41,11 +41,13 @@ from extender.allocation.problem import (
     Selection,
     Solution,
     taken_mask,
+    taken_of,
 )
 from extender.allocation.result import allocations
 from extender.allocation.search import EVERYTHING, Search
 from extender.allocation.search_observer import CAUSES, NULL_OBSERVER, CauseRecorder
 from extender.allocation.selection import find_class, select
+from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.taints import tolerates
 from extender.allocation.unsupported_devices import field_of
 
@@ -53,6 +55,7 @@ __all__ = [
     "CAUSES",
     "EVERYTHING",
     "NULL_OBSERVER",
+    "NUMBERS",
     "UNUSED",
     "AllocatedState",
     "CauseRecorder",
@@ -69,11 +72,13 @@ __all__ = [
     "NodeState",
     "Pick",
     "Pool",
+    "PoolGroup",
     "PoolUse",
     "Preference",
     "Problem",
     "Search",
     "Selection",
+    "SharedUse",
     "Snapshot",
     "Solution",
     "Uses",
@@ -99,6 +104,7 @@ __all__ = [
     "same_objects",
     "select",
     "taken_mask",
+    "taken_of",
     "tolerates",
     "troubled",
     "usage_of",

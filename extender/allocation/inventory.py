@@ -55,6 +55,11 @@ class Inventory:
     unsupported: tuple[tuple[str, int], ...] = ()  # (cause of search_observer.CAUSES, mask of devices)
     parts: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
 
+    @property
+    def shared_parts(self) -> list[tuple[int, PoolDevices]]:
+        """The pools whose use is the same for all nodes that see equal devices, see PoolDevices.shared."""
+        return [found for found in self.parts if found[1].shared is not None]
+
     def has_same_gpus(self, other: Inventory) -> bool:
         """Whether the whole GPUs of both inventories are the same objects. False if that is not known at low cost."""
         ours, theirs = ([part for _, part in found.parts if part.gpus] for found in (self, other))
@@ -121,6 +126,11 @@ def _pool_devices(pool: Pool, position: int, signatures: Interns) -> PoolDevices
     selective = tuple(bit for bit in usable if devices[bit].slice.per_device)
     kinds = tuple(_kind(pool_device.device) for pool_device in devices)
     attributes = tuple((pool.key.driver, *one.device.attributes.without_identity()) for one in devices)
+    gpus = tuple(bit for bit, pool_device in enumerate(devices) if gpu_uuid(pool_device.device))
+    shape = interned(signatures, ("shape", position, kinds))
+    values = interned(signatures, ("attributes", attributes))
+    is_shared = not (named or gpus or pool.counter_sets)
+    view = ("shared", pool.key, tuple(index.items()), shape, values)
     return PoolDevices(
         pool.key,
         position,
@@ -133,9 +143,10 @@ def _pool_devices(pool: Pool, position: int, signatures: Interns) -> PoolDevices
         _mask_of(devices, lambda device: any(taint.effect == "None" for taint in device.taints)),
         _unsupported(pool, devices),
         named,
-        tuple(bit for bit, pool_device in enumerate(devices) if gpu_uuid(pool_device.device)),
-        interned(signatures, ("shape", position, kinds)),
-        interned(signatures, ("attributes", attributes)),
+        gpus,
+        shape,
+        values,
+        interned(signatures, view) if is_shared else None,
     )
 
 

@@ -42,6 +42,13 @@ class PoolDevices:
     gpus: tuple[int, ...]  # bits of the whole GPUs
     shape: Interned  # everything that search and scoring read from the devices if they are idle
     attributes: Interned  # everything that selectors can read from the devices, except identities
+    # Equal for nodes that see equal devices of the pool. None: the devices' use can differ between these nodes, because
+    # they name a node, or because Berth reads more than the use (GPUs, shared counters).
+    shared: Interned | None
+
+    def mask(self, names: Iterable[str]) -> int:
+        """The mask of the devices with these names; other names do not matter."""
+        return sum(1 << self.index[name] for name in names if name in self.index)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -55,6 +62,7 @@ class Pool:
     trouble: str = ""  # why the pool is invalid
     grouped: frozenset[str] = frozenset()  # counter sets that some device uses with compatibility groups
     waits_for_binding: bool = False  # whether a device has binding conditions
+    roams: bool = False  # whether a slice of the pool names no node
     origin: tuple[Slice, ...] = ()  # all slices that decided about the pool
     placed: list[PoolDevices] = field(default_factory=list)  # the devices, for each position that was asked for
 
@@ -133,7 +141,8 @@ def _known_pool(
     if found is None:
         return None
     waits = any(device.binding_conditions for slice_ in found.slices for device in slice_.devices)
-    found = replace(found, waits_for_binding=waits, origin=origin)
+    roams = not all(slice_.selection.node_name for slice_ in origin)
+    found = replace(found, waits_for_binding=waits, roams=roams, origin=origin)
     if shared is not None:
         shared[name] = found
     return found
