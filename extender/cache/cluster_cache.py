@@ -6,7 +6,7 @@ Only one thread may use it, and no method blocks.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from itertools import islice
 from math import inf
 
@@ -170,7 +170,7 @@ class ClusterCache:
     @property
     def mix(self) -> RequestMix:
         """The request mix in force."""
-        return self.snapshot().baseline.request_mix
+        return self._fleet.fleet(self._request_mix).request_mix
 
     def use_mix(self, mix: RequestMix) -> None:
         """Use the request mix that another process learned, instead of this cache's own."""
@@ -283,6 +283,25 @@ class ClusterCache:
             self._snapshot = self._new_snapshot()
         return self._snapshot
 
+    @property
+    def version(self) -> int:
+        """The version of the last snapshot, or of a later `rebuild`."""
+        return self._version
+
+    @property
+    def backlog(self) -> int:
+        """How many slices and nodes the next snapshot must compute again after changes of hardware."""
+        return self.store.backlog
+
+    def rebuild(self, most: int) -> None:
+        """Compute up to `most` slices or nodes of the backlog again, so that the next snapshot has less to do."""
+        if self.store.compute_taints(most):
+            return
+        names = self.store.take_some_dirty_nodes(most)
+        for name in names:
+            self._rebuild_node(name, only_use=False)
+        self._note(names)
+
     def _rebuild(self) -> None:
         dirty, used, pools = self.store.take_dirty_nodes()
         if not dirty and not used and not pools:
@@ -296,6 +315,10 @@ class ClusterCache:
             self._rebuild_node(name, only_use=True)
         if pools:
             changed |= self._use_shared(pools)
+        self._note(changed)
+
+    def _note(self, changed: Collection[str]) -> None:
+        """Note the nodes that changed in the logs, as a new version."""
         self._version += 1
         for log, nodes in ((self._changes, changed), (self._gains, self._gained)):
             log.note(self._version, nodes)
