@@ -48,7 +48,12 @@ class PoolDevices:
 
     def mask(self, names: Iterable[str]) -> int:
         """The mask of the devices with these names; other names do not matter."""
-        return sum(1 << self.index[name] for name in names if name in self.index)
+        found, index = 0, self.index
+        for name in names:
+            bit = index.get(name)
+            if bit is not None:
+                found |= 1 << bit
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

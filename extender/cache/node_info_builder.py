@@ -48,6 +48,8 @@ from extender.cache.signatures import (
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.model import Device, Fabric, Node, PoolKey, Slice, Source, newest_slices
 
+_StateKey = tuple[Interned, Interned | None, SharedUse | None]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hardware:
@@ -93,7 +95,7 @@ class NodeInfoBuilder:
         self._groups: WeakValueDictionary[tuple[Interned | None, ...], PoolGroup] = WeakValueDictionary()
         self._shared_uses: WeakValueDictionary[Hashable, SharedUse] = WeakValueDictionary()
         self._own_states: Interns = WeakValueDictionary()
-        self._states: WeakValueDictionary[tuple[Interned, SharedUse | None], NodeState] = WeakValueDictionary()
+        self._states: WeakValueDictionary[_StateKey, NodeState] = WeakValueDictionary()
         self._counters: dict[PoolKey, _Counters] = {}
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
 
@@ -190,24 +192,24 @@ class NodeInfoBuilder:
 
     def with_shared_use(self, state: NodeState, shared: SharedUse) -> NodeState:
         """The state that differs only in the use of shared pools."""
-        found = self._states.get((state.own, shared))
+        key = state.own_allocation, state.attribute_signature, shared
+        found = self._states.get(key)
         if found is None:
-            found = replace(state, names=[], number=next(NUMBERS), shared=shared)
-            self._states[state.own, shared] = found
+            found = self._states[key] = replace(state, names=[], number=next(NUMBERS), shared=shared)
         return found
 
     def _state(
         self, own_allocation: Interned, hardware: _Hardware, own_signature: Interned, shared: SharedUse | None
     ) -> NodeState:
-        own = interned(self._own_states, (own_allocation, hardware.attribute_signature))
-        found = self._states.get((own, shared))
+        key = own_allocation, hardware.attribute_signature, shared
+        found = self._states.get(key)
         if found is None:
-            found = self._states[own, shared] = NodeState(
+            found = self._states[key] = NodeState(
                 hardware.attribute_signature,
                 hardware_signature=hardware.hardware_signature,
                 own_signature=own_signature,
                 own_allocation=own_allocation,
-                own=own,
+                own=interned(self._own_states, key[:2]) if shared is not None else own_allocation,
                 shared=shared,
             )
         return found

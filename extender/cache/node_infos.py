@@ -115,7 +115,7 @@ class NodeInfos(Mapping[str, NodeInfo]):
 
     def _vacate(self, state: NodeState) -> None:
         self._vacated[state.number] = self.states.pop(state.number)
-        if self.states.get(state.own.number) is state:
+        if state.shared is not None and self.states.get(state.own.number) is state:
             del self.states[state.own.number]
 
     def _occupy(self, state: NodeState) -> None:
