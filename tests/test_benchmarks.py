@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import cel, gang_waking, mixed, openb, pod_cost, quality, requeue, serving, serving_report, soak
+from benchmarks import (
+    cel,
+    gang_waking,
+    mixed,
+    openb,
+    pod_cost,
+    quality,
+    requeue,
+    serving,
+    serving_report,
+    shared_devices,
+    soak,
+)
 from benchmarks.serving import Effort
 from extender.model import RequestShape
 from extender.policy import Policy
@@ -73,6 +85,13 @@ def test_looks_for_pods_to_wake_are_measured_beside_filters() -> None:
     assert found["many_us"]
     assert found["asked_mib"]
     assert found["waiting_mib"]
+
+
+def test_changes_of_shared_devices_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    shared_devices.measure(nodes=8, devices=8)
+    printed = capsys.readouterr().out.splitlines()
+    assert sum("longest stretch" in line for line in printed) == 6
+    assert "after a claim on a shared device: snapshot" in printed[-1]
 
 
 def test_waiting_gangs_are_planned_only_after_a_change_that_may_help() -> None:

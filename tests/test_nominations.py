@@ -16,6 +16,7 @@ from extender.entry.serve_process import application
 from extender.extension.nominator import Nominator
 from extender.model import Pod
 from extender.policy import Policy
+from extender.runtime import Rebuilds
 from extender.sandbox import Scheduler
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
@@ -338,7 +339,7 @@ class Failing(Writer):
 async def nominating(fleet: Fleet, writer: Failing, **kwargs: Any) -> AsyncIterator[Nominator]:
     fleet.filter_service.use_policy(Policy(nominate=100))
     nominator = Nominator(fleet.cache, fleet.filter_service, writer, lambda: fleet.now, **kwargs)
-    task = asyncio.create_task(nominator.run())
+    task = asyncio.create_task(nominator.run(Rebuilds(fleet.cache).done))
     try:
         yield nominator
     finally:

@@ -13,7 +13,7 @@ from extender.cache import ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.cache.object_index import ObjectIndex
-from extender.model import DeviceId, Node, PoolKey, Result, Taint, TaintRule, from_int
+from extender.model import Allocation, Claim, DeviceId, Node, ObjectKey, PoolKey, Result, Taint, TaintRule, from_int
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_node
@@ -21,8 +21,9 @@ from extender.wire import SliceDecoder, decode_node
 NET, GPU = "net.example.com", "gpu.nvidia.com"
 KINDS = ("t4-4", "t4-4", "dgx1-v100", "t4-4", "dgx1-v100", "t4-4")
 SELECTOR = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "side", "operator": "In", "values": ["left"]}]}]}
+OTHER_SIDE = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "side", "operator": "NotIn", "values": ["left"]}]}]}
 # Every node reaches "all", the nodes with an even number reach "left", and "counted" has shared counters.
-SHARED = ("all", "left", "counted")
+SHARED = ("all", "left", "counted", "split", "named", "mixed")
 
 
 def shared_slices() -> list[dict[str, Any]]:
@@ -30,12 +31,20 @@ def shared_slices() -> list[dict[str, Any]]:
     partial = {"name": "part", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80"}}}
     consumes = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]
     counting = [{"name": f"d{i}", "consumesCounters": consumes} for i in range(3)]
+    named = [{"name": f"d{number}", "nodeName": f"n{number}"} for number in (0, 1)]
     counters = [{"name": "s", "counters": {"c": {"value": "2"}}}]
     return [
         slice_object("all", allNodes=True, devices=[*plain, partial]),
         slice_object("left", nodeSelector=SELECTOR, devices=plain),
         slice_object("counted", 2, allNodes=True, devices=counting),
         slice_object("counted", 2, "counters", allNodes=True, sharedCounters=counters),
+        # One pool of which some nodes see another slice, and one with devices that name a node.
+        slice_object("split", 2, "left", nodeSelector=SELECTOR, devices=[{"name": "d0"}]),
+        slice_object("split", 2, "right", nodeSelector=OTHER_SIDE, devices=[{"name": "d1"}]),
+        slice_object("named", perDeviceNodeSelection=True, devices=named),
+        # A node's own slice in a pool that all nodes see.
+        slice_object("mixed", 2, allNodes=True, devices=[{"name": "d0"}]),
+        slice_object("mixed", 2, "own", nodeName="n2", devices=[{"name": "d1"}]),
     ]
 
 
@@ -68,12 +77,16 @@ class CountingBuilder(NodeInfoBuilder):
         return super().build(node, store, allocated_devices, previous, only_use=only_use)
 
 
+def node_of(number: int, side: str) -> Node:
+    return decode_node(node_object(f"n{number}", carried_machines()[KINDS[number]], {"side": side}))
+
+
 def filled(builder: NodeInfoBuilder | None = None) -> ClusterCache:
     cache, decoder, machines = ClusterCache(builder=builder), SliceDecoder(), carried_machines()
     objects = shared_slices()
     for number, kind in enumerate(KINDS):
-        name, labels = f"n{number}", {"side": "left" if number % 2 == 0 else "right"}
-        cache.apply_node(name, decode_node(node_object(name, machines[kind], labels)))
+        name = f"n{number}"
+        cache.apply_node(name, node_of(number, "left" if number % 2 == 0 else "right"))
         objects += [gpu_slice(name, machines[kind]), fabric_slice(name, machines[kind])]
     for slice_ in map(decoder.decode, objects):
         cache.apply_slice(slice_.name, slice_)
@@ -109,6 +122,7 @@ devices = st.one_of(
     ),
     st.builds(lambda node: Result("r", DeviceId(GPU, f"n{node}", "gpu-1")), st.integers(0, 5)),
 )
+a_few = st.lists(devices, min_size=1, max_size=3)
 rules = st.builds(
     lambda driver, pool, device, effect: TaintRule(
         "rule", Taint("k", "v", effect), driver, pool, device, selective=bool(driver or pool or device)
@@ -120,12 +134,16 @@ rules = st.builds(
 )
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("hold"), st.integers(0, 3), st.lists(devices, min_size=1, max_size=3)),
-        st.tuples(st.just("assume"), st.integers(0, 3), st.lists(devices, min_size=1, max_size=3)),
+        st.tuples(st.just("hold"), st.integers(0, 3), a_few),
+        st.tuples(st.just("assume"), st.integers(0, 3), a_few),
+        st.tuples(st.just("claim"), st.integers(0, 3), st.none() | a_few),
         st.tuples(st.just("rule"), st.integers(0, 1), st.none() | rules),
-        st.tuples(st.just("slice"), st.integers(0, 3), st.booleans()),
+        st.tuples(st.just("slice"), st.integers(0, 8), st.sampled_from([None, 1, 2])),
+        st.tuples(st.just("label"), st.integers(0, 5), st.sampled_from(["left", "right"])),
+        st.tuples(st.just("node"), st.integers(0, 5), st.booleans()),
+        st.tuples(st.just("read"), st.integers(0, 5), st.none()),
     ),
-    max_size=8,
+    max_size=10,
 )
 
 
@@ -141,26 +159,65 @@ def apply(cache: ClusterCache, step: tuple[str, int, Any]) -> None:
             cache.assume(uid, uid, "n0", tuple(value))
         case "rule":
             cache.apply_rule(uid, value)
+        case "claim":
+            key, allocation = ObjectKey("x", uid), Allocation(tuple(value or ()))
+            cache.apply_claim(key, Claim(key, uid, "1", allocation=allocation) if value is not None else None)
         case "slice":
-            found = SliceDecoder().decode(shared_slices()[number])
-            cache.apply_slice(found.name, found if value else None)
+            changed = shared_slices()[number]
+            changed["spec"]["pool"]["generation"] = value or 1
+            found = SliceDecoder().decode(changed)
+            cache.apply_slice(found.name, found if value is not None else None)
+        case "label":
+            cache.apply_node(f"n{number}", node_of(number, value))
+        case "node":
+            cache.apply_node(f"n{number}", node_of(number, "left") if value else None)
+        case "read":
+            cache.snapshot().node_infos.get(f"n{number}")
+
+
+def partition(cache: ClusterCache) -> set[tuple[str, ...]]:
+    """The nodes by state. Each node's NodeInfo names the state that lists it."""
+    snapshot = cache.snapshot()
+    by_state = {number: tuple(state.names) for number, state in snapshot.states.items() if number == state.number}
+    for name, info in snapshot.node_infos.items():
+        assert name in by_state[info.state.number]
+    assert sorted(name for names in by_state.values() for name in names) == sorted(snapshot.node_infos)
+    return set(by_state.values())
+
+
+def marks_gains(cache: ClusterCache, version: int, before: dict[str, NodeInfo]) -> None:
+    """Every node that has a device which it did not have before is among the nodes that gained."""
+    snapshot = cache.snapshot()
+    gained = set(snapshot.gained_since(version) or ())
+    for name, info in snapshot.node_infos.items():
+        old = before.get(name)
+        free = {one.id for bit, one in enumerate(info.inventory.devices) if not info.busy >> bit & 1}
+        if old is None or free - {one.id for bit, one in enumerate(old.inventory.devices) if not old.busy >> bit & 1}:
+            assert name in gained
 
 
 @given(steps)
 def test_many_changes_give_what_a_new_cache_would_have_built(sequence: list[tuple[str, int, Any]]) -> None:
-    followed, late = filled(), filled()
+    """One cache takes a snapshot after each change, one reads all nodes, one builds a few nodes, one does nothing."""
+    followed, late, read, partly = filled(), filled(), filled(), filled()
+    partly.snapshot()
     for step in sequence:
-        apply(followed, step)
+        before = read.snapshot()
+        version, infos = before.version, dict(before.node_infos)
+        for cache in (followed, late, read, partly):
+            apply(cache, step)
         followed.snapshot()
-        apply(late, step)
-    assert described(followed) == described(late)
+        partly.rebuild(2)
+        marks_gains(read, version, infos)
+    assert described(followed) == described(late) == described(read) == described(partly)
+    assert partition(followed) == partition(late) == partition(read) == partition(partly)
 
 
 def hold(cache: ClusterCache, pool: str, device: str) -> None:
     cache.hold(device, device, "n0", (Result("r", DeviceId(NET, pool, device)),), 10.0)
 
 
-def test_a_claim_on_a_shared_pool_is_computed_once_for_each_state() -> None:
+def test_a_claim_on_a_shared_pool_builds_no_node() -> None:
     builder = CountingBuilder()
     cache = filled(builder)
     version = cache.snapshot().version
@@ -169,7 +226,7 @@ def test_a_claim_on_a_shared_pool_is_computed_once_for_each_state() -> None:
     after = cache.snapshot()
     assert sorted(after.changed_since(version) or ()) == [f"n{number}" for number in range(6)]
     assert all(info.busy.bit_count() == info.held.bit_count() == 1 for info in after.node_infos.values())
-    assert builder.built.total() == len(after.states) == 3, "six nodes in three states"
+    assert not builder.built
 
 
 def test_only_nodes_that_reach_a_pool_change_with_its_use() -> None:
@@ -179,17 +236,19 @@ def test_only_nodes_that_reach_a_pool_change_with_its_use() -> None:
     assert sorted(cache.snapshot().changed_since(version) or ()) == ["n0", "n2", "n4"]
 
 
-def test_a_node_whose_build_fails_teaches_its_state_nothing() -> None:
+def test_a_node_whose_build_fails_still_has_the_use_of_shared_pools() -> None:
     builder = CountingBuilder()
     cache = filled(builder)
     cache.snapshot()
     builder.failures = 1
+    cache.apply_node("n0", node_of(0, "right"))
     hold(cache, "all", "d0")
     infos = cache.snapshot().node_infos
-    assert {name for name, info in infos.items() if not info.busy} == cache.failed_nodes.keys()
-    assert len(cache.failed_nodes) == 1
+    assert cache.failed_nodes.keys() == {"n0"}
+    assert [info.busy.bit_count() for info in infos.values()] == [1] * 6
     hold(cache, "all", "d1")
     assert [info.busy.bit_count() for info in cache.snapshot().node_infos.values()] == [2] * 6
+    assert not cache.failed_nodes
 
 
 def two_nodes(*slices: dict[str, Any]) -> ClusterCache:
@@ -201,14 +260,14 @@ def two_nodes(*slices: dict[str, Any]) -> ClusterCache:
     return cache
 
 
-def test_nodes_in_one_state_may_see_other_slices_of_the_pool() -> None:
-    other = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "side", "operator": "In", "values": ["right"]}]}]}
+def test_nodes_that_see_other_slices_of_a_pool_are_in_other_states() -> None:
+    """Else a claim on the device of one of them would move both."""
     cache = two_nodes(
         slice_object("split", 2, "left", nodeSelector=SELECTOR, devices=[{"name": "l0"}]),
-        slice_object("split", 2, "right", nodeSelector=other, devices=[{"name": "r0"}]),
+        slice_object("split", 2, "right", nodeSelector=OTHER_SIDE, devices=[{"name": "r0"}]),
     )
     infos = cache.snapshot().node_infos
-    assert infos["a"].state is infos["b"].state
+    assert infos["a"].state is not infos["b"].state
     hold(cache, "split", "r0")
     assert {name: info.busy for name, info in cache.snapshot().node_infos.items()} == {"a": 0, "b": 1}
 
@@ -263,6 +322,7 @@ def test_a_slice_that_moves_to_another_pool_is_found_by_the_rules_of_that_pool()
     cache.apply_slice(found.name, found)
     cache.apply_rule("old", TaintRule("old", Taint("old"), pool="all"))
     cache.apply_rule("new", TaintRule("new", Taint("new"), pool="new"))
+    cache.snapshot()
     (device,) = cache.store.pools[PoolKey(NET, "new")]["all-devices"].devices
     assert [taint.key for taint in device.taints] == ["new"]
 

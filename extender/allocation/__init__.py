@@ -25,10 +25,12 @@ from extender.allocation.hypothetical import (
     with_devices_released,
     with_own_pools_released,
 )
+from extender.allocation.interned import NUMBERS, Interned, Interns, interned
+from extender.allocation.inventory import Inventory, inventory
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
-from extender.allocation.node_info import ChangeLog, FleetBaseline, Interned, NodeInfo, NodeState, Snapshot
+from extender.allocation.node_info import ChangeLog, FleetBaseline, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters, counter_limits, overdrawn_counters, problem_of, usage_of
-from extender.allocation.pools import Inventory, Pool, gather, inventory, slices_of
+from extender.allocation.pools import KnownPools, Pool, gather, same_objects, slices_of
 from extender.allocation.problem import (
     UNUSED,
     AllocatedState,
@@ -39,11 +41,13 @@ from extender.allocation.problem import (
     Selection,
     Solution,
     taken_mask,
+    taken_of,
 )
 from extender.allocation.result import allocations
 from extender.allocation.search import EVERYTHING, Search
 from extender.allocation.search_observer import CAUSES, NULL_OBSERVER, CauseRecorder
 from extender.allocation.selection import find_class, select
+from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.taints import tolerates
 from extender.allocation.unsupported_devices import field_of
 
@@ -51,6 +55,7 @@ __all__ = [
     "CAUSES",
     "EVERYTHING",
     "NULL_OBSERVER",
+    "NUMBERS",
     "UNUSED",
     "AllocatedState",
     "CauseRecorder",
@@ -60,16 +65,20 @@ __all__ = [
     "Features",
     "FleetBaseline",
     "Interned",
+    "Interns",
     "Inventory",
+    "KnownPools",
     "NodeInfo",
     "NodeState",
     "Pick",
     "Pool",
+    "PoolGroup",
     "PoolUse",
     "Preference",
     "Problem",
     "Search",
     "Selection",
+    "SharedUse",
     "Snapshot",
     "Solution",
     "Uses",
@@ -85,15 +94,18 @@ __all__ = [
     "from_gates",
     "gather",
     "hypothetical_snapshot",
+    "interned",
     "inventory",
     "is_own",
     "left_of",
     "live_use",
     "overdrawn_counters",
     "problem_of",
+    "same_objects",
     "select",
     "slices_of",
     "taken_mask",
+    "taken_of",
     "tolerates",
     "troubled",
     "usage_of",

@@ -5,7 +5,8 @@ Counter sets belong to a driver and a pool: two drivers may use the same pool na
 
 from __future__ import annotations
 
-from extender.allocation.pools import Inventory, Pool
+from extender.allocation.inventory import Inventory
+from extender.allocation.pools import Pool
 from extender.allocation.problem import AllocatedState, CounterKey
 
 

@@ -125,6 +125,8 @@ def hypothetical_snapshot(snapshot: Snapshot, node_infos: Mapping[str, NodeInfo]
         state = states.get(node_info.state.number)
         if state is None:  # a copy, because the state may list nodes of another snapshot
             state = states[node_info.state.number] = replace(node_info.state, names=[])
+            if state.shared is not None:
+                states[state.own.number] = state
         state.names.append(name)
     return replace(snapshot, version=version, node_infos=node_infos, states=states, changes=ChangeLog())
 

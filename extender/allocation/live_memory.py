@@ -6,7 +6,7 @@ decides whether a claim fits, because it changes between the decision and the st
 
 from __future__ import annotations
 
-from extender.allocation.pools import Inventory
+from extender.allocation.inventory import Inventory
 from extender.allocation.problem import UNUSED, AllocatedState
 from extender.model import NANO, Fabric, GpuState, amount_of_memory
 
@@ -20,9 +20,8 @@ _STEP_BYTES = 8 << 30  # overuse is rounded up to steps, so that similar nodes s
 def troubled(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> int:
     """Mask of the devices that have a taint with effect None or are unhealthy GPUs. Both only lower the score."""
     mask = 0
-    for bit, pool_device in enumerate(found.devices):
-        if any(taint.effect == "None" for taint in pool_device.device.taints):
-            mask |= 1 << bit
+    for first, part in found.parts:
+        mask |= part.warned << first
     for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
         if bit >= 0 and not state.healthy:
             mask |= 1 << bit

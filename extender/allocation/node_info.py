@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count, islice, takewhile
+from itertools import islice, takewhile
 
-from extender.allocation.pools import Inventory
+from extender.allocation.interned import NUMBERS, Interned
+from extender.allocation.inventory import Inventory
 from extender.allocation.problem import AllocatedState
+from extender.allocation.shared_use import SharedUse
 from extender.model import (
     DEFAULT_MIX,
     Claim,
@@ -25,20 +27,6 @@ from extender.model import (
     members,
 )
 
-_NUMBERS = count()
-
-
-class Interned:
-    """A token for a value. Equal values share one token, and tokens are compared by identity.
-
-    `number` is never used again. A cache that must not keep the token in memory stores the number.
-    """
-
-    __slots__ = ("__weakref__", "number")
-
-    def __init__(self) -> None:
-        self.number = next(_NUMBERS)
-
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class NodeState:
@@ -50,13 +38,20 @@ class NodeState:
     `own_signature`, besides the use of the devices that the node shares with others.
     """
 
-    allocation_signature: Interned = field(default_factory=Interned)
     attribute_signature: Interned | None = None  # None: no other node has equal attributes
     hypothetical: bool = False  # whether no node of the cluster is in this state
     names: list[str] = field(default_factory=list)  # names of the nodes in this state, sorted
-    number: int = field(default_factory=lambda: next(_NUMBERS))
+    number: int = field(default_factory=lambda: next(NUMBERS))
     hardware_signature: Interned = field(default_factory=Interned)
     own_signature: Interned = field(default_factory=Interned)
+    own_allocation: Interned = field(default_factory=Interned)  # the allocation signature without `shared`
+    own: Interned = field(default_factory=Interned)  # the state without `shared`; has no meaning if that is None
+    shared: SharedUse | None = None  # the use of the shared pools; None: the nodes see none
+
+    @property
+    def allocation_signature(self) -> tuple[int, int]:
+        """See above. The numbers keep no signature in memory."""
+        return self.own_allocation.number, self.shared.number if self.shared is not None else -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +110,9 @@ class NodeInfo:
         if in_order:
             return positions & in_order
         return sum(1 << self.gpu_bits[position] for position in members(positions))
+
+
+_FEW_NODES = 64  # so many changed nodes are looked at one by one
 
 
 @lru_cache(maxsize=1024)  # a fleet has a few machine types
@@ -180,7 +178,8 @@ class Snapshot:
     nodes_by_label: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to {value: nodes}
     # (namespace, GroupKey.on_claims) to {claim: node}
     group_claims: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
-    states: Mapping[int, NodeState] = field(default_factory=dict)  # by number; only states that some node is in
+    # States that some node is in, by number; a state with shared pools by the number of its `own` signature, too.
+    states: Mapping[int, NodeState] = field(default_factory=dict)
     claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # claims with devices of a pool
     # Members of each group that have no node yet, by UID; without pods that are deleted or have scheduling gates.
     members: Mapping[GroupKey, Mapping[str, Pod]] = field(default_factory=dict)
@@ -195,6 +194,14 @@ class Snapshot:
     def changed_since(self, version: int) -> list[str] | None:
         """Names of nodes whose NodeInfo changed after `version`; None if that is not known."""
         return [] if version == self.version else self.changes.since(version)
+
+    def states_since(self, version: int) -> Collection[NodeState]:
+        """The states of the nodes that changed after `version`, and maybe others; all if that is cheaper."""
+        changed = self.changed_since(version)
+        if changed is None or len(changed) > _FEW_NODES:
+            return self.states.values()
+        found = (self.node_infos.get(name) for name in changed)
+        return {node_info.state.number: node_info.state for node_info in found if node_info is not None}.values()
 
     def gained_since(self, version: int) -> list[str] | None:
         """Those of the changed nodes that may have gained room, see NodeInfo.gained; None if that is not known."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from extender.allocation.features import Features
-from extender.allocation.pools import Pool, gather, inventory, slices_of
+from extender.allocation.inventory import inventory
+from extender.allocation.pools import Pool, gather, slices_of
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
 from extender.allocation.selection import find_class, select
 from extender.cel.dra import Masks

@@ -6,26 +6,12 @@ Source: k8s.io/dynamic-resource-allocation structured, 1.36.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
 
 from extender.allocation.features import Features
+from extender.allocation.interned import Interned
 from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice, is_complete, newest_slices
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pool:
-    """A pool and its slices for the node. A pool that is incomplete or has `trouble` offers no devices."""
-
-    key: PoolKey
-    slices: tuple[Slice, ...] = ()
-    counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    incomplete: bool = False
-    trouble: str = ""  # why the pool is invalid
-    grouped: frozenset[str] = frozenset()  # counter sets that some device uses with compatibility groups
-
-    @property
-    def usable(self) -> bool:
-        return not self.incomplete and not self.trouble
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,17 +25,55 @@ class PoolDevice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inventory:
-    """The devices for a node, in the order in which the search tries them. Bit i of each mask is devices[i]."""
+class PoolDevices:
+    """The devices of a usable pool at one position of inventories. Bit i of each mask is devices[i]."""
 
-    pools: tuple[Pool, ...]
+    key: PoolKey
+    position: int  # of the pool in Inventory.pools
     devices: tuple[PoolDevice, ...]
     offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
-    index: Mapping[DeviceId, int]
-    reachable: int  # mask of devices that the node can use; per-device node selection can exclude some
-    simple: int = 0  # mask of devices for which `is_simple` is true
-    shared: int = 0  # mask of devices that name no node or another one: this node does not have them alone
-    unsupported: tuple[tuple[str, int], ...] = ()  # (cause of search_observer.CAUSES, mask of devices)
+    index: Mapping[str, int]  # device name to bit
+    reachable: int  # mask of usable devices, without those of `selective`
+    selective: tuple[int, ...]  # bits of usable devices with a node selection of their own
+    simple: int  # see Inventory
+    warned: int  # mask of devices with a taint of effect None
+    unsupported: tuple[tuple[str, int], ...]  # see Inventory
+    named: Mapping[str, int]  # node name to the mask of devices that name this node
+    gpus: tuple[int, ...]  # bits of the whole GPUs
+    shape: Interned  # everything that search and scoring read from the devices if they are idle
+    attributes: Interned  # everything that selectors can read from the devices, except identities
+    # Equal for nodes that see equal devices of the pool. None: the devices' use can differ between these nodes, because
+    # they name a node, or because Berth reads more than the use (GPUs, shared counters).
+    shared: Interned | None
+
+    def mask(self, names: Iterable[str]) -> int:
+        """The mask of the devices with these names; other names do not matter."""
+        found, index = 0, self.index
+        for name in names:
+            bit = index.get(name)
+            if bit is not None:
+                found |= 1 << bit
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Pool:
+    """A pool and its slices for the node. A pool that is incomplete or has `trouble` offers no devices."""
+
+    key: PoolKey
+    slices: tuple[Slice, ...] = ()
+    counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    incomplete: bool = False
+    trouble: str = ""  # why the pool is invalid
+    grouped: frozenset[str] = frozenset()  # counter sets that some device uses with compatibility groups
+    waits_for_binding: bool = False  # whether a device has binding conditions
+    roams: bool = False  # whether a slice of the pool names no node
+    origin: tuple[Slice, ...] = ()  # all slices that decided about the pool
+    placed: list[PoolDevices] = field(default_factory=list)  # the devices, for each position that was asked for
+
+    @property
+    def usable(self) -> bool:
+        return not self.incomplete and not self.trouble
 
 
 def reaches(selection: NodeSelection, node: Node) -> bool:
@@ -72,34 +96,76 @@ def is_relevant(slice_: Slice, node: Node, features: Features) -> bool:
     return slice_.per_device and any(reaches(device.selection, node) for device in slice_.devices)
 
 
+KnownPools = WeakValueDictionary[tuple[PoolKey, tuple[str, ...]], Pool]
+"""Pools by key and names of their slices, if some slice has no node name: nodes that see the same slices share them."""
+
+
 def gather(
     node: Node,
     nearby: Iterable[Slice],
     whole_pool: Callable[[PoolKey], Sequence[Slice]],
     features: Features,
+    known: KnownPools | None = None,
+    previous: Sequence[Pool] = (),
 ) -> tuple[Pool, ...]:
     """The pools of a node, in the order in which the search tries them.
 
     `nearby` has at least the slices that matter for the node. `whole_pool` returns all slices of a pool in the cluster,
-    of any generation. Pools with binding conditions come last.
+    of any generation. Pools with binding conditions come last. Calls with the same features can share `known`,
+    and `previous` are the pools of an earlier call for the node: unchanged pools stay the same objects.
     """
     relevant: dict[PoolKey, list[Slice]] = {}
     for slice_ in nearby:
         if is_relevant(slice_, node, features):
             relevant.setdefault(slice_.pool, []).append(slice_)
-    found = (_pool(key, newest_slices(slices), whole_pool, features) for key, slices in relevant.items())
+    before = {pool.key: pool for pool in previous}
+    found = [
+        _known_pool(key, newest_slices(slices), whole_pool, features, before.get(key), known)
+        for key, slices in relevant.items()
+    ]
     pools = [pool for pool in found if pool is not None]
-    return tuple(sorted(pools, key=lambda pool: (_waits_for_binding(pool), pool.key)))
+    return tuple(sorted(pools, key=lambda pool: (pool.waits_for_binding, pool.key)))
 
 
-def _pool(
-    key: PoolKey, slices: list[Slice], whole_pool: Callable[[PoolKey], Sequence[Slice]], features: Features
+def _known_pool(
+    key: PoolKey,
+    slices: list[Slice],
+    whole_pool: Callable[[PoolKey], Sequence[Slice]],
+    features: Features,
+    before: Pool | None,
+    known: KnownPools | None,
 ) -> Pool | None:
-    """The pool, or None if a newer generation exists that has no slice for this node."""
+    """See _pool. The result is `before` or the known Pool if the same slices decide about it."""
+    everything = () if is_complete(slices) else whole_pool(key)
+    origin, name = (*slices, *everything), (key, tuple(slice_.name for slice_ in slices))
+    shared = None if known is None or all(slice_.selection.node_name for slice_ in slices) else known
+    for pool in (before, shared.get(name) if shared is not None else None):
+        if pool is not None and same_objects(pool.origin, origin):
+            return pool
+    found = _pool(key, slices, everything, features)
+    if found is None:
+        return None
+    waits = any(device.binding_conditions for slice_ in found.slices for device in slice_.devices)
+    roams = not all(slice_.selection.node_name for slice_ in origin)
+    found = replace(found, waits_for_binding=waits, roams=roams, origin=origin)
+    if shared is not None:
+        shared[name] = found
+    return found
+
+
+def same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
+    """Whether two sequences contain the same slices, not only equal ones."""
+    return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
+
+
+def _pool(key: PoolKey, slices: list[Slice], everything: Sequence[Slice], features: Features) -> Pool | None:
+    """The pool, or None if a newer generation exists that has no slice for this node.
+
+    `everything` has all slices of the pool, unless `slices` are complete.
+    """
     generation = slices[0].generation
     foreign: list[Slice] = []
     if not is_complete(slices):
-        everything = whole_pool(key)
         if any(other.generation > generation for other in everything):
             return None
         expected = sorted({slice_.slice_count for slice_ in slices})
@@ -167,63 +233,3 @@ def _unknown_counter(counters: Mapping[str, Mapping[str, int]], slices: Iterable
 def _grouped(slices: Iterable[Slice]) -> frozenset[str]:
     uses = (use for slice_ in slices for device in slice_.devices for use in device.consumes)
     return frozenset(use.counter_set for use in uses if use.compatibility_groups)
-
-
-def _waits_for_binding(pool: Pool) -> bool:
-    return any(device.binding_conditions for slice_ in pool.slices for device in slice_.devices)
-
-
-def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
-    """The inventory of a node: the devices of usable pools in the order pool, slice, device."""
-    reachable = 0
-    devices: list[PoolDevice] = []
-    offsets: list[tuple[Slice, int]] = []
-    for position, pool in enumerate(pools):
-        if not pool.usable:
-            continue
-        driver, name = pool.key
-        for slice_ in pool.slices:
-            offsets.append((slice_, len(devices)))
-            devices.extend(
-                PoolDevice(DeviceId(driver, name, device.name), device, slice_, position) for device in slice_.devices
-            )
-    index = {pool_device.id: bit for bit, pool_device in enumerate(devices)}
-    for bit, pool_device in enumerate(devices):
-        # A slice with counter sets may repeat a device of another slice; only the last entry is usable.
-        if index[pool_device.id] == bit and (
-            not pool_device.slice.per_device or reaches(pool_device.device.selection, node)
-        ):
-            reachable |= 1 << bit
-    simple = sum(1 << bit for bit, pool_device in enumerate(devices) if is_simple(pool_device.device))
-    shared = sum(
-        1 << bit
-        for bit, pool_device in enumerate(devices)
-        if node.name not in (pool_device.slice.selection.node_name, pool_device.device.selection.node_name)
-    )
-    unsupported = _unsupported(pools, devices)
-    return Inventory(pools, tuple(devices), tuple(offsets), index, reachable, simple, shared, unsupported)
-
-
-def _unsupported(pools: tuple[Pool, ...], devices: Iterable[PoolDevice]) -> tuple[tuple[str, int], ...]:
-    """(cause, mask) of the devices with fields that Berth does not support yet. Berth never allocates them.
-
-    A device on the same counter set as a device with compatibility groups is included: whether the two can be
-    allocated together depends on the allocations of other schedulers.
-    """
-    found: dict[str, int] = {}
-    for bit, pool_device in enumerate(devices):
-        if any(use.counter_set in pools[pool_device.pool].grouped for use in pool_device.device.consumes):
-            found["compatibility-groups"] = found.get("compatibility-groups", 0) | 1 << bit
-        elif pool_device.device.node_allocatable:
-            found["node-allocatable"] = found.get("node-allocatable", 0) | 1 << bit
-    return tuple(found.items())
-
-
-def is_simple(device: Device) -> bool:
-    """Whether only selectors and the allocated state decide if a request can have the device."""
-    return not (
-        device.allow_multiple
-        or device.consumes
-        or device.taints
-        or any(c.policy is not None for c in device.capacity.values())
-    )

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.allocation.features import Features
-from extender.allocation.pools import Inventory, Pool
-from extender.model import ClaimSpec, DeviceId, DeviceRequest, PoolKey, Quantity
+from extender.allocation.inventory import Inventory
+from extender.allocation.pools import Pool, PoolDevices
+from extender.model import ClaimSpec, DeviceRequest, PoolKey, Quantity
 
 CounterKey = tuple[str, str]  # counter set, counter
 
@@ -92,10 +93,16 @@ class Solution(NamedTuple):
 def taken_mask(inventory: Inventory, allocated_state: AllocatedState) -> int:
     """Mask of devices with an exclusive allocation, or with shares although the device no longer allows them."""
     found = 0
-    for pool in inventory.pools:
-        use = allocated_state.pools.get(pool.key, UNUSED)
-        for device in (*use.taken, *use.shares):
-            bit = inventory.index.get(DeviceId(*pool.key, device))
-            if bit is not None and (device in use.taken or not inventory.devices[bit].device.allow_multiple):
-                found |= 1 << bit
+    for first, part in inventory.parts:
+        found |= taken_of(part, allocated_state.pools.get(part.key, UNUSED)) << first
+    return found
+
+
+def taken_of(part: PoolDevices, use: PoolUse) -> int:
+    """The same for the devices of one pool, from the pool's first device."""
+    found = part.mask(use.taken)
+    for device in use.shares:
+        bit = part.index.get(device)
+        if bit is not None and not part.devices[bit].device.allow_multiple:
+            found |= 1 << bit
     return found

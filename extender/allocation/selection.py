@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from extender.allocation.features import Features
-from extender.allocation.pools import Inventory
+from extender.allocation.inventory import Inventory
 from extender.allocation.problem import Selection
 from extender.cel.dra import Masks
 from extender.model import UNLIMITED, CallBudget, Device, DeviceClass, DeviceRequest, InvalidClaim, cut

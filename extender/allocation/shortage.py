@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from extender.allocation.counters import Counters
-from extender.allocation.pools import Inventory
+from extender.allocation.inventory import Inventory
 from extender.allocation.search_observer import Observer
 from extender.model import Device, members
 

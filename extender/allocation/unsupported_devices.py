@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.allocation.pools import Inventory
+from extender.allocation.inventory import Inventory
 from extender.allocation.search_observer import Observer
 from extender.model import members
 

@@ -5,24 +5,20 @@ Only one thread may use it, and no method blocks.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from itertools import islice
 from math import inf
-from types import MappingProxyType
 
-from cachetools import LRUCache
-
-from extender.allocation import ChangeLog, Features, NodeInfo, NodeState, Snapshot
+from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.fleet_baseline_counter import FleetBaselineCounter
 from extender.cache.link_changes import TOO_OFTEN
 from extender.cache.node_info_builder import NodeInfoBuilder
+from extender.cache.node_infos import NodeInfos
 from extender.cache.object_index import ObjectIndex
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.cache.reservations import Reservations
-from extender.cache.same_use import SameUse
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     Claim,
@@ -77,9 +73,7 @@ class ClusterCache:
         self.store = ObjectIndex(self.allocated_devices)
         self.reservations = Reservations(self.allocated_devices, self._listener.reservation_changed)
         self._builder = builder or NodeInfoBuilder(features or Features())
-        self._node_infos: dict[str, NodeInfo] = {}
-        self._states: dict[int, NodeState] = {}  # states with nodes, by number
-        self._vacated: LRUCache[int, NodeState] = LRUCache(vacant_states)  # states without nodes
+        self._node_infos = NodeInfos(vacant_states)
         self._fleet = FleetBaselineCounter()
         self._request_mix = RequestMixEstimator()
         self._agent_reports: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
@@ -181,7 +175,7 @@ class ClusterCache:
     @property
     def mix(self) -> RequestMix:
         """The request mix in force."""
-        return self.snapshot().baseline.request_mix
+        return self._fleet.fleet(self._request_mix).request_mix
 
     def use_mix(self, mix: RequestMix) -> None:
         """Use the request mix that another process learned, instead of this cache's own."""
@@ -299,42 +293,57 @@ class ClusterCache:
             self._snapshot = self._new_snapshot()
         return self._snapshot
 
+    @property
+    def version(self) -> int:
+        """The version of the last snapshot, or of a later `rebuild`."""
+        return self._version
+
+    @property
+    def backlog(self) -> int:
+        """How many slices and nodes the next snapshot must compute again after changes of hardware."""
+        return self.store.backlog
+
+    def rebuild(self, most: int) -> None:
+        """Compute up to `most` slices or nodes of the backlog again, so that the next snapshot has less to do."""
+        if self.store.compute_taints(most):
+            return
+        names = self.store.take_some_dirty_nodes(most)
+        for name in names:
+            self._rebuild_node(name, only_use=False)
+        self._note(names)
+
     def _rebuild(self) -> None:
         dirty, used, pools = self.store.take_dirty_nodes()
         if not dirty and not used and not pools:
             return
         dirty.update(islice(list(self.failed_nodes), _RETRIED), used & self.failed_nodes.keys())
+        used |= self._node_infos.nodes_to_build(pools)
         changed = dirty | used
         for name in dirty:
             self._rebuild_node(name, only_use=False)
         for name in used - dirty:
             self._rebuild_node(name, only_use=True)
         if pools:
-            changed |= self._rebuild_sharing_nodes(pools, changed)
+            changed |= self._use_shared(pools)
+        self._note(changed)
+
+    def _note(self, changed: Collection[str]) -> None:
+        """Note the nodes that changed in the logs, as a new version."""
         self._version += 1
         for log, nodes in ((self._changes, changed), (self._gains, self._gained)):
             log.note(self._version, nodes)
             log.forget(self._remembered_changes)
         self._gained.clear()
 
-    def _rebuild_sharing_nodes(self, pools: set[PoolKey], done: Container[str]) -> set[str]:
-        """Rebuild the nodes that reach these pools, except `done`; returns their names.
-
-        A claim changes only the use of the pool. So the builder computes that once for all nodes in one state.
-        """
-        same_use, reached = SameUse(pools), set[str]()
-        for name, old in list(self._node_infos.items()):
-            changed = same_use.changed_pools(old)
-            if not changed or name in done:
-                continue
-            reached.add(name)
-            new = same_use.apply(old, changed) if name not in self.failed_nodes else None
-            if new is not None:
-                self._put_node_info(name, old, new)
-            else:
-                self._rebuild_node(name, only_use=name not in self.failed_nodes)
-                same_use.learn(old, changed, self._node_infos[name])
-        return reached
+    def _use_shared(self, pools: set[PoolKey]) -> set[str]:
+        """Move the nodes that see these pools to the states with their current use; returns the names of the nodes."""
+        moved, gained = self._node_infos.use_shared(
+            pools,
+            lambda group: self._builder.shared_use(group, self.allocated_devices),
+            self._builder.with_shared_use,
+        )
+        self._gained.update(gained)
+        return set(moved)
 
     def _rebuild_node(self, name: str, *, only_use: bool) -> None:
         node_infos = self._node_infos
@@ -342,8 +351,7 @@ class ClusterCache:
         self.failed_nodes.pop(name, None)
         if node is None:
             self._builder.forget(name)
-            node_infos.pop(name, None)
-            self._move_state(name, old, None)
+            node_infos.put(name, None)
             self._fleet.replace(old, None)
             return
         try:
@@ -354,32 +362,16 @@ class ClusterCache:
         self._put_node_info(name, old, new)
 
     def _put_node_info(self, name: str, old: NodeInfo | None, new: NodeInfo) -> None:
-        self._node_infos[name] = new
+        self._node_infos.put(name, new)
         if old is None or new.gained(old):
             self._gained.add(name)
-        self._move_state(name, old, new)
         self._fleet.replace(old, new)
-
-    def _move_state(self, name: str, old: NodeInfo | None, new: NodeInfo | None) -> None:
-        """Move a node's name from its old state to its new state."""
-        before, after = old.state if old is not None else None, new.state if new is not None else None
-        if before is after:
-            return
-        if before is not None:
-            del before.names[bisect_left(before.names, name)]
-            if not before.names:
-                self._vacated[before.number] = self._states.pop(before.number)
-        if after is not None:
-            insort(after.names, name)
-            if len(after.names) == 1:
-                self._states[after.number] = after
-                self._vacated.pop(after.number, None)
 
     def _new_snapshot(self) -> Snapshot:
         store = self.store
         return Snapshot(
             self._version,
-            MappingProxyType(self._node_infos),
+            self._node_infos,
             store.classes,
             store.claims,
             store.pods,
@@ -393,7 +385,7 @@ class ClusterCache:
             self.reservations.by_claim,
             store.nodes_by,
             store.groups,
-            self._states,
+            self._node_infos.states,
             store.claims_on,
             store.members,
             store.group_policies,

@@ -24,7 +24,12 @@ class FleetBaselineCounter:
         self._is_changed = False
 
     def replace(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
-        if old is not None and new is not None and old.fabric is new.fabric and old.inventory is new.inventory:
+        if (
+            old is not None
+            and new is not None
+            and old.fabric is new.fabric
+            and (old.inventory is new.inventory or old.inventory.has_same_gpus(new.inventory))
+        ):
             return
         for node_info, amount in ((old, -1), (new, 1)):
             if node_info is None or node_info.fabric is None:

@@ -2,39 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from hashlib import blake2b
+from collections.abc import Hashable, Sized
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from extender.allocation import (
+    NUMBERS,
     AllocatedState,
     CounterKey,
     Features,
     Interned,
+    Interns,
     Inventory,
+    KnownPools,
     NodeInfo,
     NodeState,
     Pool,
+    PoolGroup,
     PoolUse,
+    SharedUse,
     Uses,
     consumed_counters,
     gather,
+    interned,
     inventory,
     live_use,
+    same_objects,
     slices_of,
     taken_mask,
+    taken_of,
     troubled,
     uses_of,
 )
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.object_index import ObjectIndex
+from extender.cache.signatures import (
+    counter_amounts,
+    digest,
+    held_mask,
+    mask_of,
+    partitions_of,
+    share_digest,
+    sorted_shares,
+)
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
-from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source
+from extender.model import Device, Fabric, Node, PoolKey, Slice, Source
 
-Interns = WeakValueDictionary[Hashable, Interned]
-_PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
+_StateKey = tuple[Interned, Interned | None, SharedUse | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +65,7 @@ class _Hardware:
     troubled: int
     attribute_signature: Interned  # everything that selectors can read, except identities
     hardware_signature: Interned  # everything that search and scoring read from an idle node
+    group: PoolGroup | None  # the shared pools; None: the node sees none
 
 
 class _Counters(NamedTuple):
@@ -70,12 +86,17 @@ class NodeInfoBuilder:
     def __init__(self, features: Features) -> None:
         self._features = features
         self._graphs = Graphs()
+        self._shared_pools: KnownPools = WeakValueDictionary()
+        self._pool_signatures: Interns = WeakValueDictionary()
         self._hardware: dict[str, _Hardware] = {}
         self._attribute_signatures: Interns = WeakValueDictionary()
         self._hardware_signatures: Interns = WeakValueDictionary()
         self._allocation_signatures: Interns = WeakValueDictionary()
         self._own_signatures: Interns = WeakValueDictionary()
-        self._states: WeakValueDictionary[tuple[Interned, Interned], NodeState] = WeakValueDictionary()
+        self._groups: WeakValueDictionary[tuple[Interned | None, ...], PoolGroup] = WeakValueDictionary()
+        self._shared_uses: WeakValueDictionary[Hashable, SharedUse] = WeakValueDictionary()
+        self._own_states: Interns = WeakValueDictionary()
+        self._states: WeakValueDictionary[_StateKey, NodeState] = WeakValueDictionary()
         self._counters: dict[PoolKey, _Counters] = {}
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
 
@@ -92,21 +113,28 @@ class NodeInfoBuilder:
         found = previous.inventory if only_use and previous is not None else self._inventory(node, store, previous)
         hardware = self._hardware_of(node, store, found)
         fabric, gpu_bits = hardware.fabric, hardware.gpu_bits
-        pools = {pool.key: allocated_devices.pool(pool.key) for pool in found.pools}
+        shared = self.shared_use(hardware.group, allocated_devices) if hardware.group is not None else None
+        common = shared.pools if shared is not None else {}
+        pools = {pool.key: allocated_devices.pool(pool.key) for pool in found.pools if pool.key not in common}
         # A NodeInfo never changes. So it copies the counters now, before later events change the store.
         counted = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
         counters = {key: one.consumed for key, one in counted.items()}
         use = AllocatedState(pools, lambda pool: counters.get(pool.key, {}))
-        busy, held = taken_mask(found, use), _held(found, allocated_devices)
+        busy, held = taken_mask(found, use), held_mask(found, pools, allocated_devices)
         agent_is_fresh = node.name not in store.silent_agents
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
         consumed = tuple(one.digest for one in counted.values())
-        shares, live = _share_digest(found, pools), (drift, tuple(overuse.items()))
+        shares, live = share_digest(found, pools), (drift, tuple(overuse.items()))
         # What the score reads from the node, besides the use of the devices that it shares with others.
-        own = busy & (~found.shared | _mask(gpu_bits))
-        own_signature = _interned(self._own_signatures, (hardware.hardware_signature, shares, own, *live))
-        key = (hardware.hardware_signature, shares, busy, held, consumed, *live)
-        state = self._state(_interned(self._allocation_signatures, key), hardware, own_signature)
+        own = busy & (~found.shared | mask_of(gpu_bits))
+        own_signature = interned(self._own_signatures, (hardware.hardware_signature, shares, own, *live))
+        key = (hardware.hardware_signature, hardware.group, shares, busy, held, consumed, *live)
+        state = self._state(interned(self._allocation_signatures, key), hardware, own_signature, shared)
+        if shared is not None:
+            use = AllocatedState({**pools, **common}, use.counters)
+            for position, (first, _) in enumerate(found.shared_parts):
+                busy |= shared.busy[position] << first
+                held |= shared.held[position] << first
         return NodeInfo(
             node,
             found,
@@ -136,22 +164,54 @@ class NodeInfoBuilder:
             "states": self._states,
             "allocation_signatures": self._allocation_signatures,
             "own_signatures": self._own_signatures,
+            "own_states": self._own_states,
             "hardware_signatures": self._hardware_signatures,
             "attribute_signatures": self._attribute_signatures,
+            "pool_signatures": self._pool_signatures,
+            "groups": self._groups,
+            "shared_uses": self._shared_uses,
+            "shared_pools": self._shared_pools,
             "hardware": self._hardware,
             "counters": self._counters,
         }
         return {name: len(table) for name, table in tables.items()}
 
-    def _state(self, allocation_signature: Interned, hardware: _Hardware, own_signature: Interned) -> NodeState:
-        key = allocation_signature, hardware.attribute_signature
+    def shared_use(self, group: PoolGroup, allocated_devices: AllocatedDevices) -> SharedUse:
+        """The current use of the shared pools of a group."""
+        pools = {part.key: allocated_devices.pool(part.key) for part in group.parts}
+        busy = tuple(taken_of(part, pools[part.key]) for part in group.parts)
+        held = tuple(
+            part.mask(allocated_devices.only_held(part.key)) & taken
+            for part, taken in zip(group.parts, busy, strict=True)
+        )
+        shares = tuple(digest(sorted_shares(use)) if use.shares else b"" for use in pools.values())
+        key = group, tuple(use.taken for use in pools.values()), shares, held
+        found = self._shared_uses.get(key)
+        if found is None:
+            found = self._shared_uses[key] = SharedUse(group, pools, busy, held)
+        return found
+
+    def with_shared_use(self, state: NodeState, shared: SharedUse) -> NodeState:
+        """The state that differs only in the use of shared pools."""
+        key = state.own_allocation, state.attribute_signature, shared
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = replace(state, names=[], number=next(NUMBERS), shared=shared)
+        return found
+
+    def _state(
+        self, own_allocation: Interned, hardware: _Hardware, own_signature: Interned, shared: SharedUse | None
+    ) -> NodeState:
+        key = own_allocation, hardware.attribute_signature, shared
         found = self._states.get(key)
         if found is None:
             found = self._states[key] = NodeState(
-                allocation_signature,
                 hardware.attribute_signature,
                 hardware_signature=hardware.hardware_signature,
                 own_signature=own_signature,
+                own_allocation=own_allocation,
+                own=interned(self._own_states, key[:2]) if shared is not None else own_allocation,
+                shared=shared,
             )
         return found
 
@@ -159,10 +219,18 @@ class NodeInfoBuilder:
 
     def _inventory(self, node: Node, store: ObjectIndex, previous: NodeInfo | None) -> Inventory:
         nearby = self._nearby(node, store)
-        pools = gather(node, nearby, lambda key: list(store.pools.get(key, {}).values()), self._features)
-        if previous is not None and previous.node.labels == node.labels and _same(previous.inventory.pools, pools):
+        before = previous.inventory.pools if previous is not None else ()
+        pools = gather(
+            node,
+            nearby,
+            lambda key: list(store.pools.get(key, {}).values()),
+            self._features,
+            self._shared_pools,
+            before,
+        )
+        if previous is not None and previous.node.labels == node.labels and _same(before, pools):
             return previous.inventory
-        return inventory(node, pools)
+        return inventory(node, pools, self._pool_signatures)
 
     def _nearby(self, node: Node, store: ObjectIndex) -> list[Slice]:
         """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
@@ -178,9 +246,9 @@ class NodeInfoBuilder:
         slices = store.pools.get(pool.key, {})
         current = slices_of(pool, slices.values())
         known = self._counters.get(pool.key)
-        if known is None or not _same_objects(known.slices, current) or known.use != use:
+        if known is None or not same_objects(known.slices, current) or known.use != use:
             consumed = consumed_counters(current, use)
-            known = self._counters[pool.key] = _Counters(current, use, consumed, _digest(sorted(consumed.items())))
+            known = self._counters[pool.key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
         return known
 
     def _forget_counters(self, gone: Inventory) -> None:
@@ -196,16 +264,11 @@ class NodeInfoBuilder:
             live = known.live
         if known is None or known.inventory is not found or known.live is not live:
             fabric, gpu_bits = self._fabric(node.name, live, found, store, known)
-            partitions = _partitions(found, gpu_bits)
+            is_same = known is not None and known.fabric is fabric and found.has_same_gpus(known.inventory)
+            partitions = known.partitions if known is not None and is_same else partitions_of(found, gpu_bits)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions)
-            seen = (
-                hardware_signature,
-                tuple(
-                    (pool_device.id.driver, *pool_device.device.attributes.without_identity())
-                    for pool_device in found.devices
-                ),
-            )
-            attribute_signature = _interned(self._attribute_signatures, seen)
+            seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
+            attribute_signature = interned(self._attribute_signatures, seen)
             if known is not None and known.inventory is not found:
                 self._forget_counters(known.inventory)
             known = self._hardware[node.name] = _Hardware(
@@ -218,15 +281,24 @@ class NodeInfoBuilder:
                 troubled(found, fabric, gpu_bits),
                 attribute_signature,
                 hardware_signature,
+                self._group(found),
             )
         return known
+
+    def _group(self, found: Inventory) -> PoolGroup | None:
+        parts = tuple(part for _, part in found.shared_parts)
+        key = tuple(part.shared for part in parts)
+        group = self._groups.get(key)
+        if group is None and parts:
+            group = self._groups[key] = PoolGroup(parts)
+        return group
 
     def _fabric(
         self, node: str, live: Slice | None, found: Inventory, store: ObjectIndex, known: _Hardware | None
     ) -> tuple[Fabric | None, tuple[int, ...]]:
         gpus = _whole_gpus(found)
         devices = list(gpus.values())
-        if known is not None and _reads_the_same(known, live, devices, node, store):
+        if known is not None and _reads_the_same(known, live, found, node, store):
             fabric: Fabric | None = known.fabric
         else:
             reported = self._agent_fabric(node, live, devices, store)
@@ -251,30 +323,22 @@ class NodeInfoBuilder:
     def _hardware_signature(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
     ) -> Interned:
-        shape = tuple(_kind(pool_device.device, pool_device.pool) for pool_device in found.devices)
+        shape = tuple(part.shape for _, part in found.parts)
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
-        pools = tuple((p.incomplete, p.trouble, _amounts(p)) for p in found.pools)
+        pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
         hardware_signature = (shape, found.reachable, found.unsupported, fabric_key, pools, partitions)
-        return _interned(self._hardware_signatures, hardware_signature)
-
-
-def _amounts(pool: Pool) -> bytes:
-    """The amounts of the pool's counters. Nodes with equal devices can differ in them."""
-    sets = sorted((name, sorted(counters.items())) for name, counters in pool.counter_sets.items())
-    return _digest(sets) if sets else b""
+        return interned(self._hardware_signatures, hardware_signature)
 
 
 def _whole_gpus(found: Inventory) -> dict[int, Device]:
     """The whole GPUs of an inventory by device bit, ascending."""
-    return {bit: pool_device.device for bit, pool_device in enumerate(found.devices) if gpu_uuid(pool_device.device)}
+    return {first + bit: part.devices[bit].device for first, part in found.parts for bit in part.gpus}
 
 
-def _reads_the_same(
-    known: _Hardware, live: Slice | None, gpus: Sequence[Device], node: str, store: ObjectIndex
-) -> bool:
+def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory, node: str, store: ObjectIndex) -> bool:
     """Whether the choice of the fabric would read what it read for `known`. Most changes touch no GPU.
 
     The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
@@ -283,76 +347,12 @@ def _reads_the_same(
         return False
     if any(store.publishers.get(gpu.uuid, node) != node for gpu in known.fabric.gpus if live is not None):
         return False
-    before = list(_whole_gpus(known.inventory).values())
+    if known.inventory.has_same_gpus(found):
+        return True
+    before, gpus = (list(_whole_gpus(one).values()) for one in (known.inventory, found))
     return len(before) == len(gpus) and all(
         a.name == b.name and a.attributes is b.attributes for a, b in zip(before, gpus, strict=True)
     )
-
-
-def _mask(bits: Iterable[int]) -> int:
-    """The mask of these bits; -1 stands for none."""
-    return sum(1 << bit for bit in bits if bit >= 0)
-
-
-def _interned(table: Interns, key: Hashable) -> Interned:
-    """The interned object of a key. The table holds it weakly: it lives as long as another reference."""
-    found = table.get(key)
-    if found is None:
-        found = table[key] = Interned()
-    return found
-
-
-def _kind(device: Device, pool: int) -> Hashable:
-    """The facts that search and scoring read from a device, without selectors and constraints."""
-    return (
-        pool,
-        device.capacity,
-        device.consumes,
-        device.taints,
-        device.binding_conditions,
-        device.binding_failure_conditions,
-        device.allow_multiple,
-    )
-
-
-def _held(found: Inventory, allocated_devices: AllocatedDevices) -> int:
-    """The devices that only holds keep in use, as a bit mask."""
-    mask = 0
-    for pool in found.pools:
-        for device in allocated_devices.only_held(pool.key):
-            bit = found.index.get(DeviceId(pool.key.driver, pool.key.name, device))
-            mask |= 1 << bit if bit is not None else 0
-    return mask
-
-
-def _share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
-    """A digest of the allocated shares of each device."""
-    if not any(use.shares for use in pools.values()):
-        return b""
-    return _digest(
-        [
-            (bit, sorted(amounts.items()))
-            for bit, pool_device in enumerate(found.devices)
-            if (amounts := pools[found.pools[pool_device.pool].key].shares.get(pool_device.id.device)) is not None
-        ]
-    )
-
-
-def _digest(amounts: object) -> bytes:
-    """A short key for amounts: a MIG node has hundreds of them, and keys stay in memory."""
-    return blake2b(repr(amounts).encode(), digest_size=16).digest()
-
-
-def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Masks of GPU positions that Fabric Manager can join; None if no GPU names a partition."""
-    sets: dict[tuple[int, object], int] = {}
-    for position, bit in enumerate(gpu_bits):
-        attributes = found.devices[bit].device.attributes if bit >= 0 else {}
-        for size in _PARTITION_SIZES:
-            number = attributes.get(f"gpu.nvidia.com/partition{size}")
-            if number is not None:
-                sets[size, number] = sets.get((size, number), 0) | 1 << position
-    return tuple(sorted(mask for (size, _), mask in sets.items() if mask.bit_count() == size)) if sets else None
 
 
 def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
@@ -360,12 +360,11 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     if len(before) != len(after):
         return False
     return all(
-        (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
-        and _same_objects(a.slices, b.slices)
-        and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
+        a is b
+        or (
+            (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
+            and same_objects(a.slices, b.slices)
+            and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
+        )
         for a, b in zip(before, after, strict=True)
     )
-
-
-def _same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
-    return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from cachetools import LRUCache
@@ -28,7 +29,8 @@ class ObjectIndex:
     """All objects as of the last event.
 
     `dirty` are the nodes whose NodeInfo must be built again, `used` those where only the allocated devices changed.
-    `used_pools` are the pools without a single node whose allocated devices changed.
+    `used_pools` are the pools without a single node whose allocated devices changed. A changed rule computes taints
+    only when the marks are taken: until then, the indexes of slices have the taints of the old rules.
     """
 
     def __init__(self, allocated_devices: AllocatedDevices) -> None:
@@ -37,6 +39,7 @@ class ObjectIndex:
         self._names: dict[str, dict[str, set[str]]] = {}  # names of the published slices by driver and pool
         self.rules: dict[str, TaintRule] = {}
         self._effective: dict[str, Slice] = {}  # with the taints of rules; all other indexes use these
+        self._to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
         self.pools: dict[PoolKey, dict[str, Slice]] = {}
         self.by_node: dict[str, dict[str, Slice]] = {}
         self.roaming: dict[str, Slice] = {}  # slices without a node name
@@ -94,13 +97,35 @@ class ObjectIndex:
         """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""
         return {slice_.selection.node_name or ALL_NODES for key in keys for slice_ in self.pools.get(key, {}).values()}
 
+    @property
+    def backlog(self) -> int:
+        """How many slices and nodes a change of hardware has marked, at most: a changed taint may mark every node."""
+        everything = ALL_NODES in self.dirty or self._to_taint
+        return len(self._to_taint) + (len(self.nodes) if everything else len(self.dirty))
+
     def take_dirty_nodes(self) -> tuple[set[str], set[str], set[PoolKey]]:
         """Return and clear the marks: nodes to build again, nodes where only the use changed, and `used_pools`."""
-        dirty, used, pools = self.dirty, self.used, self.used_pools
-        if ALL_NODES in dirty:
-            dirty = dirty | self.nodes.keys()
+        self.compute_taints(len(self._to_taint))
+        dirty, used, pools = self._all_dirty(), self.used, self.used_pools
         self.dirty, self.used, self.used_pools = set(), set(), set()
         return dirty, used - dirty, pools
+
+    def take_some_dirty_nodes(self, most: int) -> list[str]:
+        """Return up to `most` nodes to build again, and clear their marks. None is left if there are fewer."""
+        dirty = self.dirty = self._all_dirty()
+        return [dirty.pop() for _ in range(min(most, len(dirty)))]
+
+    def _all_dirty(self) -> set[str]:
+        return (self.dirty | self.nodes.keys()) - {ALL_NODES} if ALL_NODES in self.dirty else self.dirty
+
+    def compute_taints(self, most: int) -> int:
+        """Compute the taints of up to `most` slices after a change of rules; returns how many are left."""
+        for name in list(islice(self._to_taint, most)):
+            del self._to_taint[name]
+            slice_ = self.slices.get(name)
+            if slice_ is not None and _tainted(slice_, self.rules.values()) != self._effective[name]:
+                self.put_slice(name, slice_)
+        return len(self._to_taint)
 
     def take_changed_groups(self) -> tuple[dict[GroupKey, set[str]], set[GroupKey]]:
         """Return and clear `changed_members` and `resized_groups`."""
@@ -111,14 +136,11 @@ class ObjectIndex:
     # -- put: one method per kind, with the new object or None ----------------------------------------------
 
     def put_rule(self, name: str, new: TaintRule | None) -> None:
-        """Put a rule, and compute the taints of the slices that the old or the new rule matches."""
+        """Put a rule, and mark the slices that the old or the new rule may match."""
         old = self.rules.get(name)
         _replace(self.rules, name, new)
-        rules = [rule for rule in (old, new) if rule is not None]
-        for slice_name in {found for rule in rules for found in self._slices_of(rule)}:
-            slice_ = self.slices[slice_name]
-            if any(_concerns(rule, slice_) for rule in rules):
-                self.put_slice(slice_name, slice_)
+        for rule in (old, new):
+            self._to_taint.update(dict.fromkeys(self._slices_of(rule)) if rule is not None else {})
 
     def _forget_name(self, old: Slice) -> None:
         driver, pool = old.pool
@@ -326,10 +348,6 @@ class ObjectIndex:
 
     def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
         _replace(self.namespaces, name, new)
-
-
-def _concerns(rule: TaintRule, slice_: Slice) -> bool:
-    return any(rule.matches(slice_.pool, device.name) for device in slice_.devices)
 
 
 def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extender.allocation import Interned, NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.diagnosis.node_rows import largest_free_set, product
 from extender.model import WHOLE
 from extender.scoring import left_over, stranded, unclaimed_bytes
@@ -37,7 +37,7 @@ class FleetStats:
 def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
     """The statistics by product. Nodes of one allocation signature share one computation."""
     found: dict[str, FleetStats] = {}
-    by_signature: dict[Interned, FleetStats] = {}
+    by_signature: dict[tuple[int, int], FleetStats] = {}
     for node_info in snapshot.node_infos.values():
         if node_info.fabric is not None:
             stats = by_signature.get(node_info.state.allocation_signature)

@@ -140,7 +140,7 @@ def held_by(claim: Claim) -> str:
 
 def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:
     """One node per allocation signature that may fit after a release, at most 24. The most free devices come first."""
-    by_busy: dict[int, dict[Interned, NodeInfo]] = {}
+    by_busy: dict[int, dict[tuple[int, int], NodeInfo]] = {}
     for equivalent in unschedulable:
         if equivalent.status.reason.code in FREEABLE_CODES:
             by_busy.setdefault(equivalent.node_info.busy.bit_count(), {}).setdefault(

@@ -270,7 +270,7 @@ class Binder:
             devices=chosen.all_devices,
             score=chosen.score,
             ring_gbps=chosen.ring_gbps,
-            generation=self._cache.snapshot().version,
+            generation=self._cache.version,
             seconds=seconds,
         )
 

@@ -7,7 +7,7 @@ After a collection, no gang collects for as long as this one did.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -70,11 +70,15 @@ class GangCollecting:
         """A gang found no room, or the policy changed."""
         self._changed.set()
 
-    async def run(self) -> None:
-        """Choose the gang that collects, and end its collection in time, until cancelled."""
+    async def run(self, rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """Choose the gang that collects, and end its collection in time, until cancelled.
+
+        See Rebuilds.done for `rebuilt`.
+        """
         while True:
             self._changed.clear()
             self._expire()
+            await rebuilt()
             while (key := self._next()) is not None:
                 await self._try(key)
             seconds = self._next_deadline - self._clock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 
@@ -64,10 +64,14 @@ class GangMonitor:
             if key not in changed and waiting.reason.code in MISSING:
                 self._check_complete(key, waiting)
 
-    async def run(self) -> None:
-        """End plans and pauses at their deadlines, and read bound members, until cancelled."""
+    async def run(self, rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """End plans and pauses at their deadlines, and read bound members, until cancelled.
+
+        See Rebuilds.done for `rebuilt`.
+        """
         while True:
             self._gangs.rescheduled.clear()
+            await rebuilt()
             self._gangs.plans.expire()
             self._gangs.plans.requeue_due()
             self._bound_members.expire()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -99,11 +99,12 @@ class Nominator:
         if self._filter_service.policy.nominate:
             self._changed.set()
 
-    async def run(self) -> None:
-        """Run until cancelled."""
+    async def run(self, rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled. See Rebuilds.done for `rebuilt`."""
         while True:
             await self._changed.wait()
             self._changed.clear()
+            await rebuilt()
             await asyncio.sleep(_PAUSE_SECONDS if await self._nominate() else self._backoff.next())
 
     def _give_way(self, pod: Pod) -> None:

@@ -34,7 +34,7 @@ from extender.extension.write_barrier import WriteBarrier
 from extender.model import Claim, GroupSource, ObjectKey, Pod, RequestMix
 from extender.policy import Policy
 from extender.records import PolicyState
-from extender.runtime import HoldExpirer, Informers, Supervisor
+from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
 from extender.scheduling import Evaluator
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
@@ -42,6 +42,7 @@ _FLUSH_SECONDS = 1.0  # for the last records; the console may be absent
 # kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
 _POD_GROUPS = {GroupSource.CORE: "podgroups", GroupSource.SCHEDULER_PLUGINS: "podgroups.scheduling.x-k8s.io"}
+_STEP = 4  # changed nodes or slices that one step of a search computes again
 _OBSERVED = _SUPPLY | {"pods", "podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"}
 
 
@@ -76,6 +77,7 @@ class Service:
         self.requeuer = Requeuer(writer, now)
         self.expirer = HoldExpirer(clock)
         self.cache = ClusterCache(features, listener=ReservationSink(put, clock, self.requeuer, self.expirer))
+        self.rebuilds = Rebuilds(self.cache)
         self.orphans = OrphanCollector(self.cache, writer, clock, self.supervisor)
         self.background_evaluator = BackgroundEvaluator(clock, limits.rest)
         self.evaluator = Evaluator(features)
@@ -107,12 +109,12 @@ class Service:
         self.informers.start()
         start = self.supervisor.start
         start("requeue", self._requeue)
-        start("gangs", self.gang_monitor.run)
-        start("gang-collecting", self.gangs.collecting.run)
+        start("gangs", partial(self.gang_monitor.run, self.rebuilds.done))
+        start("gang-collecting", partial(self.gangs.collecting.run, self.rebuilds.done))
         start("hold-expiry", partial(self.expirer.run, self.cache))
-        start("nominations", self.nominator.run)
+        start("nominations", partial(self.nominator.run, self.rebuilds.done))
         start("orphans", self.orphans.run)
-        start("background-evaluation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
+        start("background-evaluation", partial(self.background_evaluator.run, self._continue_evaluation))
         if self.outbox is not None:
             start("records", self.outbox.run)
         return self
@@ -148,6 +150,7 @@ class Service:
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """See Binder.bind."""
+        await self.rebuilds.done()
         await self.binder.bind(key, uid, node)
 
     def use_policy(self, policy: Policy) -> None:
@@ -175,11 +178,18 @@ class Service:
 
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
+        while self.cache.backlog:
+            self.cache.rebuild(_STEP)
+            yield False
         for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
             for fits in search():
                 yield fits
                 if fits:
                     return
+
+    def _continue_evaluation(self) -> bool:
+        """See FilterService.continue_evaluation. It waits for the requeuer, which computes many changed nodes again."""
+        return self.cache.backlog > _STEP or self.filter_service.continue_evaluation()
 
     def _is_served(self, source: GroupSource) -> bool:
         """Whether the API server serves the PodGroups of this source."""

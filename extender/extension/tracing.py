@@ -94,6 +94,7 @@ class TracedService:
         self._service = service
         self._traces = traces
         self.cached_pod = service.cached_pod
+        self.rebuilds = service.rebuilds
         self.calls = service.calls
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:

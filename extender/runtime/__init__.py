@@ -13,6 +13,7 @@ from extender.runtime.policy_reload import (
     read_policy,
     watch_policies,
 )
+from extender.runtime.rebuilds import Rebuilds
 from extender.runtime.supervisor import Supervisor
 from extender.runtime.watch_progress import WatchProgress
 from extender.runtime.watched_resources import watched_resources
@@ -23,6 +24,7 @@ __all__ = [
     "HoldExpirer",
     "Informers",
     "PolicyFile",
+    "Rebuilds",
     "Supervisor",
     "WatchProgress",
     "in_this_loop",

@@ -24,6 +24,7 @@ from extender.scheduling.equivalence_key import IdentityCheck, equivalence_key
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.state_numbers import StateNumbers
 from extender.scheduling.status_group import StatusGroup, group_of
 
 _NAME = itemgetter(0)
@@ -44,10 +45,12 @@ class NodeRanking:
     def __init__(self, requirements: PodRequirements, *, vacant: int = 16) -> None:
         self.requirements = requirements
         self._vacant = vacant
+        self._numbers = StateNumbers(requirements)
         self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup of vacant classes
         self._classes: EquivalenceClasses | None = None  # None: the classes are the NodeStates of the snapshot
         self._nodes: Mapping[int, NodeState | EquivalenceClass] = {}  # classes with nodes, by number
-        self._pending: dict[int, NodeInfo] = {}  # classes to evaluate, by number, each with one of its nodes
+        # Classes to evaluate, by number, each with one of its nodes; None: any node that is in the state now.
+        self._pending: dict[int, NodeInfo | None] = {}
         self._unschedulable: dict[int, Unschedulable] = {}
         self._unschedulable_by_text: dict[str, Unschedulable] = {}  # thousands of classes share one status
         self._placements: dict[int, Placement] = {}
@@ -71,11 +74,11 @@ class NodeRanking:
         """
         try:
             # First the classes that an earlier call left: the search that its budget interrupted now has a full budget.
-            self._evaluate_pending(context)
+            self._evaluate_pending(snapshot, context)
             self._begin(context)
             if self._classes is None:
-                self._add_new_states(snapshot)
-                self._evaluate_pending(context.sharing_selections())
+                self._add_new_states(snapshot, context)
+                self._evaluate_pending(snapshot, context.sharing_selections())
             else:
                 self._evaluate_new(self._classes, snapshot, context)
         except CallBudgetSpent:
@@ -98,7 +101,9 @@ class NodeRanking:
     def evaluate(self, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of a NodeInfo, computed now if its class has none. Raises CallBudgetSpent."""
         self._begin(context)
-        found = node_info.state.number if self._classes is None else self._classes.number_of_node(node_info)
+        if self._classes is None and not self._numbers.knows(node_info.state):
+            self._numbers.learn(node_info, context)
+        found = self._numbers.of(node_info.state) if self._classes is None else self._classes.number_of_node(node_info)
         status = self._status_of(found)
         return status if status is not None else self._evaluate(found, node_info, context)
 
@@ -114,7 +119,9 @@ class NodeRanking:
 
     def equivalence_class(self, node_info: NodeInfo) -> int | None:
         """The number of the node's class since the last `update`. This ranking never uses a number again."""
-        return node_info.state.number if self._classes is None else self._classes.number_of(node_info.node.name)
+        if self._classes is not None:
+            return self._classes.number_of(node_info.node.name)
+        return self._numbers.of(node_info.state)
 
     @property
     def by_state(self) -> bool:
@@ -252,31 +259,28 @@ class NodeRanking:
             self._baseline = context.baseline
             self._stale = list(self._order)
 
-    def _evaluate_pending(self, context: EvaluationContext) -> None:
+    def _evaluate_pending(self, snapshot: Snapshot, context: EvaluationContext) -> None:
         while self._pending:
-            number, node_info = self._pending.popitem()
-            if number not in self._placements and number not in self._unschedulable:
+            number, found = self._pending.popitem()
+            state = snapshot.states.get(number) if found is None else None
+            node_info = snapshot.node_infos[state.names[0]] if state is not None else found
+            if node_info is not None and number not in self._placements and number not in self._unschedulable:
                 try:
                     self._evaluate(number, node_info, context)
                 except CallBudgetSpent:
-                    self._pending[number] = node_info
+                    self._pending[number] = found
                     raise
 
-    def _add_new_states(self, snapshot: Snapshot) -> None:
-        """Add the states of changed nodes to `_pending` if they have no status."""
-        changed = snapshot.changed_since(self._version) if self._version >= 0 else None
-        node_infos, placements, unschedulable = snapshot.node_infos, self._placements, self._unschedulable
+    def _add_new_states(self, snapshot: Snapshot, context: EvaluationContext) -> None:
+        """Add the states of changed nodes to `_pending` if they have no status. Raises CallBudgetSpent."""
         self._nodes = snapshot.states
-        if changed is None:
-            changed = [state.names[0] for state in snapshot.states.values()]
-        for name in changed:
-            node_info = node_infos.get(name)
-            if (
-                node_info is not None
-                and node_info.state.number not in placements
-                and node_info.state.number not in unschedulable
-            ):
-                self._pending[node_info.state.number] = node_info
+        placements, unschedulable = self._placements, self._unschedulable
+        for state in snapshot.states_since(self._version):
+            if not self._numbers.knows(state):
+                self._numbers.learn(snapshot.node_infos[state.names[0]], context)
+            number = self._numbers.of(state)
+            if number not in placements and number not in unschedulable:
+                self._pending[number] = None
         self._version = snapshot.version
 
     def _evaluate_new(self, classes: EquivalenceClasses, snapshot: Snapshot, context: EvaluationContext) -> None:
@@ -288,7 +292,7 @@ class NodeRanking:
             context.budget.mark_progress()
             if number not in self._placements and number not in self._unschedulable:
                 self._pending[number] = node_info
-                self._evaluate_pending(context)
+                self._evaluate_pending(snapshot, context)
 
     def _key(self, node_info: NodeInfo) -> Hashable:
         assert self._context is not None, "_begin sets the context before any class is computed"
@@ -297,7 +301,7 @@ class NodeRanking:
             return requirements.key, node_info.state.number
         return (
             requirements.key,
-            node_info.state.allocation_signature.number,
+            node_info.state.allocation_signature,
             *equivalence_key(node_info, requirements, context),
         )
 

@@ -74,10 +74,11 @@ class Verbs:
 
     async def _filter(self, body: bytes) -> bytes:
         args = decode_args(body, self._offsets)
-        pod, names = self._service.cached_pod(*args.identity), args.names
-        if not (pod or args).concerns_berth:
+        names = args.names
+        if not (self._service.cached_pod(*args.identity) or args).concerns_berth:
             return encode_passed(args)
-        pod = pod or args.pod
+        await self._service.rebuilds.done()
+        pod = self._service.cached_pod(*args.identity) or args.pod
         try:
             answer = self._service.filter(pod, names)
         except WireError:
@@ -93,6 +94,7 @@ class Verbs:
 
     async def _prioritize(self, body: bytes) -> bytes:
         args = decode_args(body, self._offsets)
+        await self._service.rebuilds.done()
         pod, names = self._service.cached_pod(*args.identity) or args.pod, args.names
         try:
             return encode_scores(self._service.prioritize(pod, names))

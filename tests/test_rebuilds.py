@@ -1,0 +1,128 @@
+"""A change of many nodes is computed in stretches, and no call answers before all of it is computed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from extender.allocation import Features, NodeInfo
+from extender.cache import ClusterCache
+from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.node_info_builder import NodeInfoBuilder
+from extender.cache.object_index import ObjectIndex
+from extender.model import Node, Taint, TaintRule
+from extender.runtime import Rebuilds
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.wire import SliceDecoder, decode_node
+from tests.running_berth import berthing, claim, pod
+
+NODES = 40
+STRETCH = 3  # looks at the clock
+MOST = 4 * STRETCH  # nodes or slices of one stretch
+
+
+class CountingBuilder(NodeInfoBuilder):
+    def __init__(self) -> None:
+        super().__init__(Features())
+        self.built = 0
+
+    def build(
+        self,
+        node: Node,
+        store: ObjectIndex,
+        allocated_devices: AllocatedDevices,
+        previous: NodeInfo | None,
+        *,
+        only_use: bool,
+    ) -> NodeInfo:
+        self.built += 1
+        return super().build(node, store, allocated_devices, previous, only_use=only_use)
+
+
+def shared_slice(cache: ClusterCache) -> None:
+    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": [{"name": "d0"}]}
+    cache.apply_slice("net", SliceDecoder().decode({"metadata": {"name": "net"}, "spec": spec}))
+
+
+def whole_driver(cache: ClusterCache) -> None:
+    cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="gpu.nvidia.com"))
+
+
+def one_device_everywhere(cache: ClusterCache) -> None:
+    cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), device="gpu-1"))
+
+
+def one_shared_device(cache: ClusterCache) -> None:
+    """The rule matches one slice, but all nodes see it."""
+    shared_slice(cache)
+    cache.snapshot()
+    cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="net.example.com"))
+
+
+CHANGES = [shared_slice, whole_driver, one_device_everywhere, one_shared_device]
+
+
+def filled(builder: NodeInfoBuilder) -> ClusterCache:
+    cache, decoder, machine = ClusterCache(builder=builder), SliceDecoder(), carried_machines()["t4-4"]
+    for number in range(NODES):
+        cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", machine, {})))
+        found = decoder.decode(gpu_slice(f"n{number}", machine))
+        cache.apply_slice(found.name, found)
+    return cache
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_other_tasks_run_between_stretches(change: Callable[[ClusterCache], None]) -> None:
+    builder, ticks = CountingBuilder(), count()
+    cache = filled(builder)
+    cache.snapshot()
+    rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
+    change(cache)
+    assert cache.backlog >= NODES
+    began = before = builder.built
+    longest = 0
+
+    async def watch() -> None:
+        nonlocal before, longest
+        while True:
+            longest, before = max(longest, builder.built - before), builder.built
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.gather(*(rebuilds.done() for _ in range(5)))
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    cache.snapshot()
+    assert max(longest, builder.built - before) <= MOST, "several callers do the work of one"
+    assert builder.built == began + NODES, "no node is built twice"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_snapshot_completes_what_was_begun(change: Callable[[ClusterCache], None]) -> None:
+    """No snapshot has old and new nodes: whether it comes early or late, all of the change is in it."""
+    for begun in range(0, 3 * NODES, 7):
+        cache = filled(NodeInfoBuilder(Features()))
+        version = cache.snapshot().version
+        change(cache)
+        if begun:
+            cache.rebuild(begun)
+        snapshot = cache.snapshot()
+        assert len({id(info.state) for info in snapshot.node_infos.values()}) == 1
+        assert sorted(snapshot.changed_since(version) or ()) == sorted(snapshot.node_infos)
+        assert cache.backlog == 0
+
+
+async def test_a_filter_call_right_after_a_rule_sees_it_on_all_nodes() -> None:
+    async with berthing({f"n{number}": "t4-4" for number in range(30)}) as b:
+        b.cluster.apply(claim("c", 1))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        assert (await b.filter("p"))["NodeNames"]
+        b.app.service.cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="gpu.nvidia.com"))
+        assert b.app.service.cache.backlog >= 30
+        assert not (await b.filter("p"))["NodeNames"]

@@ -1,0 +1,97 @@
+"""Rankings that follow changes of shared pools give what new rankings give, and evaluate no more than they must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.allocation import Features
+from extender.cache import ClusterCache
+from extender.model import DeviceClass, ObjectKey
+from extender.policy import Policy
+from extender.scheduling import Evaluator, NodeRanking, PodRequirements, requirements_of
+from extender.wire import decode_claim, decode_pod
+from tests.test_shared_pools import GPU, NET, apply, filled, hold, steps
+
+# Requests as (DeviceClass, number of devices, selector), by pod.
+PODS = {
+    "a GPU": [(GPU, 1, "")],
+    "two GPUs with a selector": [(GPU, 2, "device.attributes['gpu.nvidia.com'].productName != 'x'")],
+    "a shared device": [(NET, 1, "")],
+    "three shared devices": [(NET, 3, "")],
+    "a GPU and a shared device": [(GPU, 1, ""), (NET, 1, "")],
+    "any device": [("any", 1, "")],
+    "a GPU by its UUID": [(GPU, 1, "device.attributes['gpu.nvidia.com'].uuid != 'x'")],
+    "a shared device under an attribute that it lacks": [(NET, 1, "device.attributes['a.b'].c == 1")],
+}
+
+
+def with_pods(cache: ClusterCache) -> dict[str, PodRequirements]:
+    for name, selector in ((GPU, f"device.driver == '{GPU}'"), (NET, f"device.driver == '{NET}'"), ("any", "true")):
+        cache.apply_class(name, DeviceClass(name, (selector,)))
+    found = {}
+    for number, (name, requests) in enumerate(PODS.items()):
+        uid = f"pod-{number}"
+        asked = [
+            {"name": f"r{i}", "exactly": {"deviceClassName": class_, "count": count, **_selectors(selector)}}
+            for i, (class_, count, selector) in enumerate(requests)
+        ]
+        metadata = {"namespace": "x", "name": uid, "uid": uid, "resourceVersion": "1"}
+        cache.apply_claim(
+            ObjectKey("x", uid), decode_claim({"metadata": metadata, "spec": {"devices": {"requests": asked}}})
+        )
+        spec = {"resourceClaims": [{"name": "c", "resourceClaimName": uid}]}
+        requirements = requirements_of(decode_pod({"metadata": metadata, "spec": spec}), cache.snapshot(), Policy())
+        assert isinstance(requirements, PodRequirements), requirements
+        found[name] = requirements
+    return found
+
+
+def _selectors(text: str) -> dict[str, Any]:
+    return {"selectors": [{"cel": {"expression": text}}]} if text else {}
+
+
+def answer(ranking: NodeRanking, cache: ClusterCache, evaluator: Evaluator) -> dict[str, Any]:
+    """The status of each node: the chosen devices and the score, or the reason."""
+    snapshot = cache.snapshot()
+    context = evaluator.evaluation_context(snapshot)
+    assert ranking.update(snapshot, context)
+    assert ranking.refresh(snapshot, context)
+    best = {name: (placement.solution.mask, placement.score) for name, placement in ranking.best(None, 100)}
+    by_node = {
+        name: getattr(ranking.status(info), "text", None) or best[name] for name, info in snapshot.node_infos.items()
+    }
+    assert {name: by_node[name] for name in best} == best
+    assert ranking.reasons() == {name: text for name, text in by_node.items() if name not in best}
+    return by_node
+
+
+@given(steps, st.data())
+def test_a_ranking_that_follows_gives_what_a_new_one_gives(sequence: list[tuple[str, int, Any]], data: Any) -> None:
+    cache = filled()
+    requirements = with_pods(cache)
+    evaluator = Evaluator(Features())
+    followed = {name: NodeRanking(one) for name, one in requirements.items()}
+    for step in sequence:
+        apply(cache, step)
+        if data.draw(st.booleans()):
+            answer(followed[data.draw(st.sampled_from(sorted(PODS)))], cache, evaluator)
+    for name, ranking in followed.items():
+        new = NodeRanking(requirements[name])
+        assert answer(ranking, cache, evaluator) == answer(new, cache, Evaluator(Features())), name
+
+
+def test_a_claim_on_a_shared_device_evaluates_only_pods_that_can_have_one() -> None:
+    cache, evaluator = filled(), Evaluator(Features())
+    followed = {name: NodeRanking(one) for name, one in with_pods(cache).items()}
+    for ranking in followed.values():
+        answer(ranking, cache, evaluator)
+    before = {name: ranking.evaluations for name, ranking in followed.items()}
+    hold(cache, "all", "d0")
+    for ranking in followed.values():
+        answer(ranking, cache, evaluator)
+    evaluated = {name for name, ranking in followed.items() if ranking.evaluations > before[name]}
+    assert not evaluated & {"a GPU", "two GPUs with a selector"}
+    assert evaluated >= {"a shared device", "three shared devices", "a GPU and a shared device", "any device"}
