@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.eventually import eventually
@@ -25,7 +27,7 @@ async def test_the_metrics_follow_a_gang_and_count_plans_by_outcome() -> None:
     now = [0.0]
     async with berthing(NODES, clock=lambda: now[0]) as b:
 
-        async def shows(expected: dict[str, float]) -> None:
+        async def shows(expected: Mapping[str, float]) -> None:
             async def shown() -> bool:
                 return await gangs(b) == expected
 
