@@ -67,7 +67,7 @@ def test_values(text: str, expected: list) -> None:
         (b"a: [1,\nb", "is not YAML or JSON"),
         (
             b"---\na: 1\n---\nb:\n\tc",
-            "f, document 2: is not YAML or JSON: found character that cannot start any token (line 5, column 1)",
+            "f, document 2: is not YAML or JSON: a tab, but YAML indents with spaces (line 5, column 1)",
         ),
         (b"a: 1\na: 2", "a key occurs twice (line 2, column 1)"),
         (b"a: {[b]: 1}", "a key must be a string (line 1, column 5)"),
