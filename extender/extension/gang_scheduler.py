@@ -313,12 +313,14 @@ class GangScheduler:
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
         snapshot, may_fit_later = self._cache.snapshot(), reason.code in _MAY_FIT_LATER
+        version = snapshot.version if may_fit_later else -1
         if key.source is GroupSource.CORE and len(names) < len(snapshot.node_infos):
-            return self._rejected(pod, names, reason)  # the next call may name the nodes of another topology domain
-        # The cache shows when a gang that was offered all nodes fits. kube-scheduler alone knows when it offers others.
-        wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
-        self.waiting.pause(key, reason, snapshot.version if may_fit_later else -1, pod.uid, wakes=wakes)
-        self.rescheduled.set()
+            self.waiting.go_on(key, reason, version, pod.uid)  # the next call may name another topology domain
+        else:
+            # The cache shows when a gang that was offered all nodes fits. Only kube-scheduler knows of other offers.
+            wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
+            self.waiting.pause(key, reason, version, pod.uid, wakes=wakes)
+            self.rescheduled.set()
         self.collecting.wake()
         return self._rejected(pod, names, reason)
 
