@@ -220,6 +220,10 @@ class GangScheduler:
         gang = gang_of(pod, membership, self._cache.snapshot())
         if not gang.missing:
             return None
+        if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
+            reason = Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
+            self.waiting.pause(gang.key, reason, uid=pod.uid, wakes=False)
+            return self._rejected(pod, names, reason)
         for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
             self._cache.release(uid)
         others = [forming for key, forming in self.forming.items() if key != gang.key]
