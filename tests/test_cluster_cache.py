@@ -13,7 +13,18 @@ from extender.allocation import UNUSED, ChangeLog
 from extender.cache import CacheListener, ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, Event, InvalidTransition, Reservations
-from extender.model import Allocation, Claim, DeviceId, ObjectKey, PoolKey, ReservationState, Result, from_int
+from extender.model import (
+    Allocation,
+    Claim,
+    DeviceId,
+    GroupKey,
+    GroupSource,
+    ObjectKey,
+    PoolKey,
+    ReservationState,
+    Result,
+    from_int,
+)
 from extender.runtime import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -217,9 +228,8 @@ def test_order_of_events_does_not_matter(order: list[int]) -> None:
     machine = carried_machines()["a100-pcie-8-bridged"]
     decoder = SliceDecoder()
     node = decode_node(node_object("n", machine, {}))
-    claim = Claim(
-        ObjectKey("x", "c"), "u", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-3")),))
-    )
+    allocation = Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-3")),))
+    claim = Claim(ObjectKey("x", "c"), "u", "1", allocation=allocation, group="job")
     other = Claim(
         ObjectKey("x", "d"), "v", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-4")),))
     )
@@ -238,9 +248,10 @@ def test_order_of_events_does_not_matter(order: list[int]) -> None:
     for position in order:
         events[position]()
         cache.snapshot()
-    node_info = cache.snapshot().node_infos["n"]
-    assert node_info.busy == 0b1000
-    assert len(node_info.gpu_bits) == 8
+    snapshot = cache.snapshot()
+    assert snapshot.node_infos["n"].busy == 0b1000
+    assert len(snapshot.node_infos["n"].gpu_bits) == 8
+    assert snapshot.claims_of_group(GroupKey("x", GroupSource.BERTH, "job")) == {claim.key: "n"}
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), max_size=30), st.integers(1, 8), st.integers(0, 30))

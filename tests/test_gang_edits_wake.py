@@ -10,10 +10,10 @@ import pytest
 from extender.model import GroupKey, GroupSource
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing
+from tests.running_berth import Berthing, berthing, pod
 from tests.test_gang_bad_input import labelled, pod_group
 from tests.test_gang_plan_ends import annotate
-from tests.test_gangs import NODES, delete, member, reasons
+from tests.test_gangs import INCOMPLETE, NODES, delete, gets_a_node, member, reasons
 
 Edit = Callable[[Berthing], None]
 
@@ -111,3 +111,20 @@ async def test_pods_that_name_no_group_are_not_remembered_as_one_gang() -> None:
         await b.settled()
         await reasons(b, "p0")
         assert b.app.service.gangs.waiting.get(GroupKey("default", GroupSource.BERTH, "")) is None
+
+
+async def test_a_pod_of_another_scheduler_is_no_member_and_does_not_wake_the_others_again_and_again() -> None:
+    async with berthing(NODES) as b:
+        for i in range(2):
+            member(b, f"p{i}")
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": "3"}
+        b.cluster.apply(pod("p2", annotations=notes, schedulerName="default-scheduler"))
+        await b.settled()
+        assert await reasons(b, "p1") == {INCOMPLETE}
+        (waiting,) = (b.app.service.gangs.waiting.get(key) for key in b.app.service.cache.store.members)
+        assert waiting is not None
+        assert not waiting.wakes, "the end of the pause wakes no pod"
+        touches = b.app.service.requeuer.touches
+        member(b, "p3")
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the last member wakes the others")
+        await eventually(lambda: gets_a_node(b, "p1"), "the gang is planned")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from extender.sandbox import carried_machines
+from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, claim, pod
 from tests.test_gangs import bind_all
@@ -110,3 +111,17 @@ async def test_a_member_beyond_the_minimum_is_bound_beside_the_others_or_retried
             answer = await b.filter(name, RACKS["a"])
             assert await b.bind(name, answer["NodeNames"][0]) == ""
         assert {b.node_of(name) for name in first} == set(RACKS["a"])
+
+
+async def test_a_gang_that_was_offered_some_nodes_is_requeued_when_a_hold_ends() -> None:
+    """Only Berth sees that. In-tree plugins reject some nodes in most clusters, also without topology constraints."""
+    async with racks() as b:
+        b.cluster.apply(claim("held", 8))
+        b.cluster.apply(pod("alone", "held"))
+        await b.settled()
+        assert (await b.filter("alone", ["a0"]))["NodeNames"] == ["a0"]
+        assert not (await b.filter("p0", RACKS["a"]))["NodeNames"]
+        touches = b.app.service.requeuer.touches
+        b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "alone"))
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the gang is requeued")
+        assert await bind_all(b, await tried(b, RACKS["a"])) == ["", "", ""]

@@ -78,3 +78,13 @@ def test_the_documentation_lists_every_source() -> None:
     text = (Path(__file__).parents[1] / "docs" / "gangs.md").read_text()
     rows = re.findall(r"^\| [0-9] \| `([^`]+)`", text, re.MULTILINE)
     assert rows == [source.value for source in GroupSource]
+
+
+def test_names_that_differ_only_at_their_end_are_not_one_group() -> None:
+    """An annotation may be long: a name that is cut could be that of another group."""
+    for length, problem in ((253, ""), (254, " has more than 253 characters")):
+        notes = {"berth.dev/group": "a" * length, "berth.dev/group-min": "2"}
+        found = decode_pod(pod_of({"metadata": {"annotations": notes}})).membership
+        assert found is not None
+        assert found.problem.endswith(problem)
+        assert bool(found.problem) == bool(problem)

@@ -170,6 +170,7 @@ class ObjectIndex:
             self._names.setdefault(new.pool.driver, {}).setdefault(new.pool.name, set()).add(name)
             self._effective[name] = effective = _tainted(new, self.rules.values())
             self._index(name, effective)
+            self._index_groups_on(effective)
         for node, slice_ in before.items():
             self.link_changes.note(node, slice_, self.fabric.get(node), now)
 
@@ -269,6 +270,12 @@ class ObjectIndex:
         node = self._node_of(new) if new is not None and new.group else ""
         if new is not None and node:
             self.groups.setdefault((key.namespace, new.group), {})[key] = node
+
+    def _index_groups_on(self, slice_: Slice) -> None:
+        """Claims may be listed before the slice that says which node their devices belong to."""
+        if slice_.selection.node_name:
+            for claim in self.claims_on(slice_.pool):
+                self._index_group(claim.key, claim, claim)
 
     def _node_of(self, claim: Claim) -> str:
         """The node of a claim's devices; '' if no device belongs to a single node."""

@@ -100,7 +100,8 @@ class GangMonitor:
                 continue
             pod, name = self._cache.store.pods.get(uid), forming.planned.names.get(uid, "")
             if pod is None or pod.deleting:
-                self._gangs.plans.changed(forming, f"pod {name} of group {forming.key.name} was deleted")
+                how = "was deleted" if pod is not None else "was deleted, or bound by another client than Berth"
+                self._gangs.plans.changed(forming, f"pod {name} of group {forming.key.name} {how}")
                 return
             if pod.membership is None or pod.membership.key != forming.key:
                 self._gangs.plans.changed(forming, f"pod {name} left group {forming.key.name}")

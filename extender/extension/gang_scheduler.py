@@ -220,6 +220,10 @@ class GangScheduler:
         gang = gang_of(pod, membership, self._cache.snapshot())
         if not gang.missing:
             return None
+        if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
+            reason = Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
+            self.waiting.pause(gang.key, reason, uid=pod.uid, wakes=False)
+            return self._rejected(pod, names, reason)
         for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
             self._cache.release(uid)
         others = [forming for key, forming in self.forming.items() if key != gang.key]
@@ -313,12 +317,14 @@ class GangScheduler:
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
         snapshot, may_fit_later = self._cache.snapshot(), reason.code in _MAY_FIT_LATER
+        version = snapshot.version if may_fit_later else -1
         if key.source is GroupSource.CORE and len(names) < len(snapshot.node_infos):
-            return self._rejected(pod, names, reason)  # the next call may name the nodes of another topology domain
-        # The cache shows when a gang that was offered all nodes fits. kube-scheduler alone knows when it offers others.
-        wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
-        self.waiting.pause(key, reason, snapshot.version if may_fit_later else -1, pod.uid, wakes=wakes)
-        self.rescheduled.set()
+            self.waiting.go_on(key, reason, version, pod.uid)  # the next call may name another topology domain
+        else:
+            # The cache shows when a gang that was offered all nodes fits. Only kube-scheduler knows of other offers.
+            wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
+            self.waiting.pause(key, reason, version, pod.uid, wakes=wakes)
+            self.rescheduled.set()
         self.collecting.wake()
         return self._rejected(pod, names, reason)
 

@@ -120,6 +120,15 @@ class WaitingGangs:
         seconds = min(_FIRST_PAUSE * 2.0 ** min(failures, 16), _LONGEST_PAUSE)
         self._pause(key, reason, version, uid, seconds).wakes = wakes
 
+    def go_on(self, key: GroupKey, reason: Reason, version: int, uid: str) -> None:
+        """No plan exists for the nodes of one filter request. The next one may name others: the gang does not pause.
+
+        For `version` see `pause`.
+        """
+        gang = self._pause(key, reason, version, "", 0.0)
+        gang.wakes = False
+        gang.note(uid)
+
     def changed(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.
 

@@ -73,7 +73,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
         problem = f"pod annotation {own}: the pod names no group, as {GroupSource.BERTH.value} does"
         return Membership(GroupKey(namespace, GroupSource.BERTH, ""), problem=problem)
     source, name = named
-    key = GroupKey(namespace, source, name)
+    key = GroupKey(namespace, source, name[:_MOST_NAME])
     try:
         _check_name(source, name)
         return Membership(
@@ -102,12 +102,14 @@ def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) 
         named |= {source: labels.get(source.value) for source in _JOBS}
     for source, name in named.items():
         if type(name) is str and name:
-            return source, (_leader(labels) if source is GroupSource.LEADER_WORKER_SET else "") or name[:_MOST_NAME]
+            return source, (_leader(labels) if source is GroupSource.LEADER_WORKER_SET else "") or name
     return None
 
 
 def _check_name(source: GroupSource, name: str) -> None:
     """Commands, URLs and the annotation of a claim separate a group's name from other words by '/' and '='."""
+    if len(name) > _MOST_NAME:
+        raise ValueError(f"pod annotation {source.value}: {shown(name)} has more than {_MOST_NAME} characters")
     if source is GroupSource.BERTH and not _GROUP_NAME.fullmatch(name):
         allowed = "letters, digits, '.', '_' and '-', with a letter or digit at both ends"
         raise ValueError(f"pod annotation {source.value}: {shown(name)} is no name of a group: use {allowed}")
@@ -120,7 +122,7 @@ def _leader(labels: Mapping[str, object]) -> str:
     """
     owner, index = labels.get(_LWS_NAME), labels.get(_LWS_GROUP)
     is_known = type(owner) is str and type(index) is str and owner and index
-    return f"{owner}-{index}"[:_MOST_NAME] if is_known else ""
+    return f"{owner}-{index}" if is_known else ""
 
 
 def _minimum(source: GroupSource, notes: Mapping[str, object]) -> int:
