@@ -4,14 +4,14 @@ missed."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice, pairwise
 
 import pytest
 
 from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_state import FormingGang, PlannedGang
+from extender.extension.gang_state import FormingGang, PlannedGang, WaitsForGang
 from extender.model import DeviceId, GroupKey, GroupSource, Membership, Pod, Reason, Result, Taint, Toleration
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
@@ -40,13 +40,13 @@ class CountedPlanning(GangPlanning):
         gang: Gang,
         pod: Pod,
         names: Sequence[str] | None,
-        others: Sequence[FormingGang],
+        occupied: Mapping[GroupKey, frozenset[str]],
         before: FormingGang | None,
         *,
         accepted: bool = False,
-    ) -> PlannedGang | Reason:
+    ) -> PlannedGang | WaitsForGang | Reason:
         CountedPlanning.plans += 1
-        return super().plan(gang, pod, names, others, before, accepted=accepted)
+        return super().plan(gang, pod, names, occupied, before, accepted=accepted)
 
 
 class Waiting(Gangs):
@@ -97,7 +97,7 @@ class Waiting(Gangs):
         membership, planning = members[0].membership, GangPlanning(self.cache, self.filter_service)
         assert membership is not None
         gang = gang_of(members[0], membership, self.cache.snapshot())
-        return isinstance(planning.plan(gang, members[0], None, (), None), PlannedGang)
+        return isinstance(planning.plan(gang, members[0], None, {}, None), PlannedGang)
 
 
 def test_a_change_without_room_for_a_member_plans_no_gang() -> None:

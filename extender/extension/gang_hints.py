@@ -16,7 +16,7 @@ from extender.extension.filter_service import FilterService
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import PlannedGang, WaitingGang
-from extender.model import CallBudgetSpent, Code, GroupKey, Pod
+from extender.model import CallBudgetSpent, Code, GroupKey, Pod, Reason
 from extender.scheduling import Placement, PodRequirements, gang_of, most_units
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
@@ -99,10 +99,10 @@ class GangHints:
         snapshot, membership = self._cache.snapshot(), member.membership
         assert membership is not None, "the pod is a member of the group"
         gang = gang_of(member, membership, snapshot)
-        found = self._planning.plan(gang, member, None, (), None)
+        found = self._planning.plan(gang, member, None, {}, None)
         if isinstance(found, PlannedGang):
             waiting.version, waiting.retry_at = -1, -inf
             return True
         waiting.version = snapshot.version
-        waiting.needs = self._planning.needs(gang) if found.code in _PROVEN else None
+        waiting.needs = self._planning.needs(gang) if isinstance(found, Reason) and found.code in _PROVEN else None
         return False

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang
-from extender.model import CallBudget, CallBudgetSpent, Claim, Code, Pod, Reason
+from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.model import CallBudget, CallBudgetSpent, Claim, Code, GroupKey, Pod, Reason
 from extender.scheduling import (
     CollectedDomain,
     EvaluationContext,
@@ -39,7 +39,7 @@ class _Attempt:
 
     pod: Pod
     names: Sequence[str] | None
-    others: Sequence[FormingGang]
+    occupied: Mapping[GroupKey, frozenset[str]]  # nodes that the gang must not use, by the gang that uses them
     before: FormingGang | None
     context: EvaluationContext
     collected: CollectedDomain | None  # of another gang, whose nodes the plan leaves out
@@ -66,16 +66,16 @@ class GangPlanning:
         gang: Gang,
         pod: Pod,
         names: Sequence[str] | None,
-        others: Sequence[FormingGang],
+        occupied: Mapping[GroupKey, frozenset[str]],
         before: FormingGang | None,
         *,
         accepted: bool = False,
-    ) -> PlannedGang | Reason:
+    ) -> PlannedGang | WaitsForGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
         `names` are the nodes that kube-scheduler offers to `pod` and to members of its kind. Other members, and all if
-        it is None, may use the nodes that their selectors and tolerations allow. `others` are gangs with a plan: two
-        gangs never form on one node, because kube-scheduler could have room there for half of each.
+        it is None, may use the nodes that their selectors and tolerations allow. `occupied` has the nodes of gangs with
+        a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
         The plan has one budget, and the namespace pays for a plan that fails. Raises CallBudgetSpent, at once if the
         namespace has less evaluation time left than that. `accepted`: kube-scheduler has chosen the nodes of `before`,
         so the plan is made anyway.
@@ -85,11 +85,11 @@ class GangPlanning:
             raise CallBudgetSpent
         with self._filter_service.evaluation(namespace, for_plan=True) as context:
             collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
-            found = self._planned(gang, _Attempt(pod, names, others, before, context, collected, limited))
-            context.budget.in_vain = isinstance(found, Reason)
+            found = self._planned(gang, _Attempt(pod, names, occupied, before, context, collected, limited))
+            context.budget.in_vain = not isinstance(found, PlannedGang)
         return found
 
-    def _planned(self, gang: Gang, attempt: _Attempt) -> PlannedGang | Reason:
+    def _planned(self, gang: Gang, attempt: _Attempt) -> PlannedGang | WaitsForGang | Reason:
         kept = attempt.settled
         members = self._members(gang, kept) if gang.is_complete else _incomplete(gang)
         if isinstance(members, Reason):
@@ -120,7 +120,7 @@ class GangPlanning:
 
     def _largest(
         self, gang: Gang, members: GangMembers, sizes: Sequence[int], attempt: _Attempt
-    ) -> PlannedGang | Reason | GangShortage:
+    ) -> PlannedGang | WaitsForGang | GangShortage:
         """The plan of the first size that fits; else the shortage of the last one."""
         for count in sizes:
             found = self._plan(gang, members.first(count, attempt.settled), attempt)
@@ -145,7 +145,7 @@ class GangPlanning:
 
     def fits(self, gang: Gang, pod: Pod) -> bool:
         """Whether a waiting gang fits now. Raises CallBudgetSpent if that is not known."""
-        return isinstance(self.plan(gang, pod, None, (), None), PlannedGang)
+        return isinstance(self.plan(gang, pod, None, {}, None), PlannedGang)
 
     def needs(self, gang: Gang) -> GangNeeds | None:
         """What a gang without room needs. None if not only room for a member can help it, or if it has many kinds.
@@ -207,18 +207,17 @@ class GangPlanning:
             return found.why.reason  # it ends without a change of the pods
         return Reason(Code.INVALID, (f"pod {found.pod.key} of the group: {found.why.reason}",))
 
-    def _plan(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | Reason | GangShortage:
-        problem, others = self._problem(gang, members, attempt), attempt.others
+    def _plan(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | WaitsForGang | GangShortage:
+        problem = self._problem(gang, members, attempt)
         if attempt.collected is not None:
             problem = _without_kept(problem, attempt.collected, attempt.settled)
         found = self._solve(problem, attempt)
-        wanted = {node for node, _ in found.placements.values()} if isinstance(found, GangPlan) else set[str]()
-        conflict = next((other for other in others if not wanted.isdisjoint(other.planned.nodes)), None)
+        wanted = found.nodes if isinstance(found, GangPlan) else frozenset[str]()
+        conflict = next((key for key, nodes in attempt.occupied.items() if not wanted.isdisjoint(nodes)), None)
         if isinstance(found, GangPlan) and conflict is not None:
-            occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
-            apart = self._solve(_avoiding(problem, occupied), attempt)
+            apart = self._solve(_avoiding(problem, frozenset[str]().union(*attempt.occupied.values())), attempt)
             if not isinstance(apart, GangPlan) or apart.level != found.level:
-                return Reason(Code.GANG_WAITS, (str(conflict.key),))
+                return WaitsForGang(conflict, wanted)
             found = apart
         if isinstance(found, GangShortage):
             return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 
 import structlog
@@ -11,7 +12,8 @@ from extender.cache import ClusterCache
 from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold, is_held
-from extender.extension.gang_state import FormingGang, GangCounts
+from extender.extension.gang_state import FormingGang, GangCounts, WaitingGang
+from extender.extension.gang_turn import GangTurn
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import BerthError, Code, GroupKey, Pod, Reason
@@ -43,6 +45,7 @@ class GangPlans:
         self._changed = changed
         self._slots = BindSlots(clock, limits)
         self._queue = SlotQueue(clock)
+        self.turn = GangTurn(clock, lambda key: self._waits(key, Code.GANG_WAITS))
         self._log = structlog.get_logger("berth.gangs")
         self.forming: dict[GroupKey, FormingGang] = {}
         self.counts = GangCounts()
@@ -65,12 +68,35 @@ class GangPlans:
     def _plans_of(self, namespace: str) -> list[FormingGang]:
         return [plan for plan in self.forming.values() if plan.key.namespace == namespace]
 
+    def complete_since(self, key: GroupKey) -> float:
+        """When a filter request first found that enough members of a gang without a plan exist; now, if this one is."""
+        waiting = self._waiting.get(key)
+        return min(waiting.complete_since if waiting is not None else inf, self._clock())
+
+    def occupied_for(self, key: GroupKey) -> dict[GroupKey, frozenset[str]]:
+        """The nodes on which a gang must not form, by the gang that forms there or that has the turn."""
+        found = {other.key: other.planned.nodes for other in self.forming.values() if other.key != key}
+        if self.turn.key is None or key in self.forming:
+            return found
+        turn = self.turn.before(key, self.complete_since(key))
+        return found | ({turn.key: turn.nodes} if turn is not None else {})
+
+    def waits_for_other(self, waiting: WaitingGang) -> bool:
+        """Whether the gang waits for another one, which forms now or has the turn."""
+        keys = [*self.forming, *([self.turn.key] if self.turn.key is not None else [])]
+        return waiting.reason.code is Code.GANG_WAITS and any(str(key) == waiting.reason.params[0] for key in keys)
+
+    def left_turn(self, key: GroupKey) -> None:
+        """The gang does not wait for another one any more. If it gets no plan, gangs that wait for it may get one."""
+        if self.turn.leave(key):
+            self._requeue_waiting()
+
     def have_slots(self, key: GroupKey, count: int) -> bool:
         """Whether a gang can get `count` slots for its binds now, beside those kept for gangs that wait longer."""
-        waiting = self._waiting.get(key)
-        complete_since = min(waiting.complete_since if waiting is not None else inf, self._clock())
+        complete_since = self.complete_since(key)
         with_plan = {other.namespace for other in self.forming}
-        kept = self._queue.kept_from(key, complete_since, with_plan, self._waits_for_slots)
+        waits = partial(self._waits, code=Code.GANG_QUEUED)
+        kept = self._queue.kept_from(key, complete_since, with_plan, waits)
         if self._slots.plans_in_the_way(key.namespace, count, self.forming.values(), kept) is not None:
             if self._queue.leave(key):
                 self._requeue_waiting()  # it may have no room, and then keeps no slots from others
@@ -78,9 +104,9 @@ class GangPlans:
         self._queue.wait(key, count, complete_since)
         return False
 
-    def _waits_for_slots(self, key: GroupKey) -> bool:
+    def _waits(self, key: GroupKey, code: Code) -> bool:
         waiting = self._waiting.get(key)
-        return waiting is not None and waiting.reason.code is Code.GANG_QUEUED
+        return waiting is not None and waiting.reason.code is code
 
     def held_members(self) -> frozenset[str]:
         """UIDs of the members of all plans."""
@@ -102,6 +128,7 @@ class GangPlans:
     def _requeue_waiting(self) -> None:
         if self._waiting.any_for(*_WAIT_FOR_OTHERS):
             self._queue.requeued()
+            self.turn.requeued()
             self._sink.fits()
 
     def bind_failed(self, forming: FormingGang, pod: Pod, error: BerthError) -> None:
@@ -201,14 +228,17 @@ class GangPlans:
                 self.end(forming, "")
 
     def requeue_due(self) -> None:
-        """Let kube-scheduler retry the gangs that wait for slots, if more of them can get some than before."""
+        """Let kube-scheduler retry the gangs that wait for slots or for another gang, if more may get a plan now."""
         gives_way, lost_turn = self._slots.began_to_give_way(self.forming.values()), self._queue.lost_turn()
         if (gives_way or lost_turn) and self._waiting.any_for(Code.GANG_QUEUED):
             self._queue.requeued()
             self._sink.fits()
+        if self.turn.lost():
+            self._requeue_waiting()
 
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` or `requeue_due` has work; infinite if there is none."""
         ends = min((forming.ends_at for forming in self.forming.values()), default=inf)
-        return min(ends, self._slots.next_deadline(self.forming.values()), self._queue.next_deadline)
+        slots = min(self._slots.next_deadline(self.forming.values()), self._queue.next_deadline)
+        return min(ends, slots, self.turn.next_deadline)

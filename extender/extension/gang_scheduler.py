@@ -20,7 +20,7 @@ from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold_all, is_held
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_plans import GangPlans
-from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
+from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitsForGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod, Reason
@@ -109,7 +109,8 @@ class GangScheduler:
         if missing <= 0:
             return None
         waiting = self.waiting.get(key)
-        if waiting is not None and (self._clock() < waiting.retry_at or self._waits_for_other(waiting)):
+        self.plans.turn.asked(key)
+        if waiting is not None and (self._clock() < waiting.retry_at or self.plans.waits_for_other(waiting)):
             waiting.note(pod.uid)
             if not waiting.asked_early:
                 waiting.asked_early = True
@@ -124,11 +125,6 @@ class GangScheduler:
         snapshot = self._cache.snapshot()
         minimum = gang_minimum(membership, snapshot)
         return minimum and minimum - len(placed_members(membership.key, snapshot))
-
-    def _waits_for_other(self, waiting: WaitingGang) -> bool:
-        """Whether the gang waits for the end of another gang's plan."""
-        reason = waiting.reason
-        return reason.code is Code.GANG_WAITS and any(str(key) == reason.params[0] for key in self.forming)
 
     def _follow(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
@@ -162,13 +158,12 @@ class GangScheduler:
         The plan for an earlier domain stays if this one has no room.
         """
         gang = gang_of(pod, membership, self._cache.snapshot())
-        others = [other for other in self.forming.values() if other is not forming]
         try:
-            found = self._planning.plan(gang, pod, names, others, None)
+            found = self._planning.plan(gang, pod, names, self.plans.occupied_for(gang.key), None)
         except CallBudgetSpent:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
-        if isinstance(found, Reason):
-            return self._rejected(pod, names, found)
+        if not isinstance(found, PlannedGang):
+            return self._rejected(pod, names, found if isinstance(found, Reason) else found.reason)
         self.plans.end(forming, "kube-scheduler tries another topology domain")
         return self._form(gang, pod, names, found, None, forming.since)
 
@@ -226,9 +221,8 @@ class GangScheduler:
             return self._rejected(pod, names, reason)
         for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
             self._cache.release(uid)
-        others = [forming for key, forming in self.forming.items() if key != gang.key]
         try:
-            found = self._planning.plan(gang, pod, names, others, before)
+            found = self._planning.plan(gang, pod, names, self.plans.occupied_for(gang.key), before)
         except CallBudgetSpent:
             if before is not None:
                 self.plans.end(before, f"planning again for pod {pod.key} takes longer than a call")
@@ -238,15 +232,22 @@ class GangScheduler:
             self.rescheduled.set()
             return self._rejected(pod, names, unfinished)
         if isinstance(found, PlannedGang):
+            self.plans.turn.leave(gang.key)
             return self._form(gang, pod, names, found, before, since)
         self._cache.freed()
+        wanted = found.nodes if isinstance(found, WaitsForGang) else None
+        found = found.reason if isinstance(found, WaitsForGang) else found
         self.counts.no_plan[found.code.name] += 1
         if before is not None and found.code is Code.GANG_REFUSED:
             found = self.plans.refusal(before, [pod.uid])
         if before is not None:
             self.plans.end(before, str(found))
-        if found.code is Code.GANG_WAITS:
-            return self._wait(gang.key, pod, names, found)
+        if wanted is not None:
+            result = self._wait(gang.key, pod, names, found)
+            self.plans.turn.wait(gang.key, wanted, self.plans.complete_since(gang.key))
+            self.rescheduled.set()
+            return result
+        self.plans.left_turn(gang.key)
         for claim in self._planning.unused_allocations(gang):
             self._sink.unsuitable(claim)
         if found.code is Code.EXTENDED_STALE:
@@ -372,13 +373,13 @@ class GangScheduler:
             self._cache.release(uid)
         forming.answered.intersection_update(forming.arrived)
         gang = gang_of(pod, pod.membership, self._cache.snapshot())
-        others = [other for other in self.forming.values() if other is not forming]
         try:
-            found = self._planning.plan(gang, pod, None, others, forming, accepted=True)
+            found = self._planning.plan(gang, pod, None, self.plans.occupied_for(gang.key), forming, accepted=True)
         except CallBudgetSpent:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
-        if isinstance(found, Reason):
-            why = f"kube-scheduler chose other nodes than Berth: {found}"
+        if not isinstance(found, PlannedGang):
+            reason = found if isinstance(found, Reason) else found.reason
+            why = f"kube-scheduler chose other nodes than Berth: {reason}"
             self.plans.fail(forming, why, self.plans.refusal(forming, forming.bound_elsewhere))
             return
         forming.planned = found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from extender.model import Claim, GroupKey, GroupSource, ObjectKey, Reason
+from extender.model import Claim, Code, GroupKey, GroupSource, ObjectKey, Reason
 from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 
 _MEMBER_SECONDS = 0.05  # for each member
@@ -40,7 +40,19 @@ class PlannedGang:
     @property
     def nodes(self) -> frozenset[str]:
         """The nodes of the plan."""
-        return frozenset(node for node, _ in self.plan.placements.values())
+        return self.plan.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsForGang:
+    """A gang that fits on these nodes, of which another gang uses some. That gang is to be bound first."""
+
+    other: GroupKey
+    nodes: frozenset[str]
+
+    @property
+    def reason(self) -> Reason:
+        return Reason(Code.GANG_WAITS, (str(self.other),))
 
 
 @dataclass(slots=True, eq=False)

@@ -55,6 +55,10 @@ class GangPlan:
     level: str  # 'node', the label of the level, or '' if no level has a domain with room for all
     domain: str  # the name of the node or the value of the label; '' if level is ''
 
+    @property
+    def nodes(self) -> frozenset[str]:
+        return frozenset(node for node, _ in self.placements.values())
+
 
 @dataclass(frozen=True, slots=True)
 class GangShortage:

@@ -1,0 +1,92 @@
+"""A gang that needs many nodes gets its turn, although ever new small gangs form on some of these nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.extension.gang_turn import GangTurn
+from tests.eventually import eventually
+from tests.running_berth import berthing
+from tests.test_gang_pauses import key
+from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
+
+LARGE, SMALL, OTHER = key("large"), key("small"), key("other")
+
+
+def waits_for(group: str) -> set[str]:
+    return {f"waits until group default/{group} is bound: both need the same node"}
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+async def test_new_gangs_do_not_form_on_the_nodes_of_a_gang_that_waits(is_asked: bool) -> None:
+    now = [0.0]
+    async with berthing(NODES, clock=lambda: now[0]) as b:
+        gangs, requeuer = b.app.service.gangs, b.app.service.requeuer
+        for group, size, gpus in (("large", 3, 6), ("first", 2, 1), ("second", 2, 1)):
+            for i in range(size):
+                member(b, f"{group}-{i}", group, size, gpus)
+        await b.settled()
+        first = await planned(b, "first-0", "first-1")
+        assert await reasons(b, "large-0") == waits_for("first")
+        now[0] += 1.0
+        assert not (await b.filter("second-0"))["NodeNames"], "a new gang comes after one that waits"
+        touches = requeuer.touches
+        assert await bind_all(b, first) == ["", ""]
+        await eventually(lambda: requeuer.touches > touches, "the gangs are requeued")
+        await b.settled()
+        assert await reasons(b, "second-0") == waits_for("large")
+        if not is_asked:
+            touches, now[0] = requeuer.touches, now[0] + 15.0
+            gangs.rescheduled.set()
+            await eventually(lambda: requeuer.touches > touches, "the large gang has lost its turn")
+            assert await bind_all(b, await planned(b, "second-0", "second-1")) == ["", ""]
+            return
+        large = await planned(b, "large-0", "large-1", "large-2")
+        assert await reasons(b, "second-1") == waits_for("large")
+        assert await bind_all(b, large) == ["", "", ""]
+        assert await bind_all(b, await planned(b, "second-0", "second-1")) == ["", ""]
+
+
+async def test_a_gang_that_is_deleted_has_no_turn() -> None:
+    async with berthing(NODES) as b:
+        for group, size, gpus in (("large", 3, 6), ("first", 2, 1), ("second", 2, 1)):
+            for i in range(size):
+                member(b, f"{group}-{i}", group, size, gpus)
+        await b.settled()
+        await planned(b, "first-0", "first-1")
+        assert await reasons(b, "large-0") == waits_for("first")
+        for i in range(3):
+            delete(b, "pods", f"large-{i}")
+        await b.settled()
+        assert len(set((await planned(b, "second-0", "second-1")).values())) == 1
+
+
+def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
+    now, waiting = [0.0], {LARGE, SMALL, OTHER}
+    turn = GangTurn(lambda: now[0], waiting.__contains__)
+    turn.wait(SMALL, frozenset({"n0"}), complete_since=5.0)
+    turn.wait(LARGE, frozenset({"n1"}), complete_since=3.0)
+    turn.wait(OTHER, frozenset({"n2"}), complete_since=4.0)
+    first = turn.before(OTHER, 4.0)
+    assert first is not None
+    assert (first.key, first.nodes) == (LARGE, frozenset({"n1"}))
+    assert turn.before(LARGE, 3.0) is None
+    assert turn.before(key("older"), 2.0) is None
+    turn.requeued()
+    now[0] = 10.0
+    turn.requeued()
+    assert turn.next_deadline == 15.0
+    turn.asked(LARGE)
+    now[0] = 20.0
+    assert not turn.lost()
+    turn.requeued()
+    now[0] = 35.0
+    assert turn.before(OTHER, 4.0) is None
+    assert turn.lost()
+    assert not turn.lost(), "once"
+    turn.wait(OTHER, frozenset({"n2"}), complete_since=4.0)
+    waiting.remove(OTHER)
+    assert turn.before(SMALL, 5.0) is None
+    turn.wait(SMALL, frozenset({"n0"}), complete_since=5.0)
+    assert turn.leave(SMALL)
+    assert not turn.leave(SMALL)
