@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from extender.model import LIST_KINDS, Constraint, Device, InvalidClaim, Semver
+from extender.model import LIST_TYPES, Constraint, Device, InvalidClaim, Semver
 
 TypedSet = tuple[str, frozenset[object]]
 _SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
 
 
 def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> TypedSet | None:
-    """(scalar kind, set of values) of an attribute; None if it is absent, unknown, or a list while `lists` is False."""
+    """(scalar type, set of values) of an attribute; None if it is absent, unknown, or a list while `lists` is False."""
     found = device.attributes.typed(name)
     if found is None and "/" not in name:
         found = device.attributes.typed(f"{driver}/{name}")
     if found is None or found[0] == "unknown":
         return None
-    kind, value = found
-    if kind in LIST_KINDS:
+    value_type, value = found
+    if value_type in LIST_TYPES:
         if not lists:
             return None
-        return _SCALAR_OF[kind], frozenset(map(_plain, value))  # type: ignore[arg-type] # the kind of a tuple
-    return kind, frozenset((_plain(value),))
+        return _SCALAR_OF[value_type], frozenset(map(_plain, value))  # type: ignore[arg-type] # the type of a tuple
+    return value_type, frozenset((_plain(value),))
 
 
 def _plain(value: object) -> object:
-    # As in the reference, versions are compared as strings. Callers also compare the kind, so True does not equal 1.
+    # As in the reference, versions are compared as strings. Callers also compare the type, so True does not equal 1.
     return value.text if isinstance(value, Semver) else value
 
 
@@ -68,21 +68,21 @@ class MatchAttribute(_AttributeConstraint):
     """All covered devices have the same value. Lists must have at least one value in common."""
 
     def _entry(self, values: TypedSet) -> TypedSet | None:
-        kind, common = values
+        value_type, common = values
         if self._added:
             known, shared = self._added[-1]
-            if kind != known:
+            if value_type != known:
                 return None
             common = shared & common
-        return (kind, common) if common else None
+        return (value_type, common) if common else None
 
 
 class DistinctAttribute(_AttributeConstraint):
     """No two covered devices have the same value. Lists must be disjoint."""
 
     def _entry(self, values: TypedSet) -> TypedSet | None:
-        kind, mine = values
-        overlaps = any(other == kind and not mine.isdisjoint(theirs) for other, theirs in self._added)
+        value_type, mine = values
+        overlaps = any(other == value_type and not mine.isdisjoint(theirs) for other, theirs in self._added)
         return None if overlaps else values
 
 

@@ -43,7 +43,7 @@ from extender.model.claim import (
     special_claim_prefix,
 )
 from extender.model.device import (
-    LIST_KINDS,
+    LIST_TYPES,
     NO_ATTRIBUTES,
     NO_CAPACITY,
     Attributes,
@@ -107,7 +107,7 @@ __all__ = [
     "FINALIZER",
     "GROUP_ANNOTATION",
     "IMPLICIT_RESOURCE_PREFIX",
-    "LIST_KINDS",
+    "LIST_TYPES",
     "MAX_CONSUMERS",
     "MAX_INT64",
     "MAX_RESULTS",

@@ -1,7 +1,7 @@
 """Devices, slices and pools as resource.k8s.io/v1 describes them.
 
-Each device stores a tuple of attribute values and shares a schema (names and kinds) with all devices that have the
-same attributes. 40,000 devices of six models share six schemas.
+Each device stores a tuple of attribute values. It shares a schema (names and value types) with all devices that have
+the same attributes: 40,000 devices of six models share six schemas.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from extender.model.semver import Semver
 T = TypeVar("T")
 Scalar = int | bool | str | Semver
 Value = Scalar | tuple[Scalar, ...]
-LIST_KINDS = frozenset({"ints", "bools", "strings", "versions"})
+LIST_TYPES = frozenset({"ints", "bools", "strings", "versions"})
 
 
 class PoolKey(NamedTuple):
@@ -44,16 +44,26 @@ def is_identity(name: str) -> bool:
 
 
 class Schema:
-    """Names and kinds of attributes. Devices with the same names and kinds share one object."""
+    """Names and value types of attributes. Devices with the same names and types share one object."""
 
-    __slots__ = ("__weakref__", "domains", "has_lists", "index", "irregular", "kinds", "names", "problem", "shared")
+    __slots__ = (
+        "__weakref__",
+        "domains",
+        "has_lists",
+        "index",
+        "irregular",
+        "names",
+        "problem",
+        "shared",
+        "value_types",
+    )
 
-    def __init__(self, names: tuple[str, ...], kinds: tuple[str, ...], problem: str = "") -> None:
+    def __init__(self, names: tuple[str, ...], value_types: tuple[str, ...], problem: str = "") -> None:
         self.names = names
-        self.kinds = kinds
+        self.value_types = value_types
         self.index = {name: position for position, name in enumerate(names)}
         self.domains = frozenset(name.partition("/")[0] for name in names)
-        self.has_lists = not LIST_KINDS.isdisjoint(kinds)
+        self.has_lists = not LIST_TYPES.isdisjoint(value_types)
         self.problem = problem  # why CEL cannot evaluate an expression on such a device, or ""
         self.irregular = self.has_lists or bool(problem)  # CEL checks such a device before each evaluation
         # Positions of the attributes that do not identify the device.
@@ -81,9 +91,9 @@ class Attributes(Mapping[str, Value]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Attributes):
             return NotImplemented
-        return (self.schema.names, self.schema.kinds, self.values_) == (
+        return (self.schema.names, self.schema.value_types, self.values_) == (
             other.schema.names,
-            other.schema.kinds,
+            other.schema.value_types,
             other.values_,
         )
 
@@ -96,9 +106,9 @@ class Attributes(Mapping[str, Value]):
         return (self.schema, *[values[i] for i in self.schema.shared])
 
     def typed(self, name: str) -> tuple[str, Value] | None:
-        """(kind, value), or None if the device does not have the attribute."""
+        """(value type, value), or None if the device does not have the attribute."""
         position = self.schema.index.get(name)
-        return None if position is None else (self.schema.kinds[position], self.values_[position])
+        return None if position is None else (self.schema.value_types[position], self.values_[position])
 
 
 NO_ATTRIBUTES = Attributes(Schema((), ()), ())

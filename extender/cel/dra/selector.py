@@ -11,7 +11,7 @@ from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalErro
 from extender.cel.pricing import UNBOUNDED
 from extender.cel.program import Checked, Program, build, check, cost
 from extender.cel.values import type_name
-from extender.model import LIST_KINDS, Device
+from extender.model import LIST_TYPES, Device
 
 _INTERNAL = "internal error of the evaluation:"  # a fault of Berth
 
@@ -73,7 +73,7 @@ def _fault(error: Exception) -> CelError:
 
 def _unsupported(device: Device) -> str:
     schema = device.attributes.schema
-    name = next(n for n, kind in zip(schema.names, schema.kinds, strict=True) if kind in LIST_KINDS)
+    name = next(n for n, value_type in zip(schema.names, schema.value_types, strict=True) if value_type in LIST_TYPES)
     return f"attribute {name}: unsupported attribute value"
 
 
