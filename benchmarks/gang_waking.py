@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from extender.extension.bound_members import BoundMembers
 from extender.extension.gang_hints import GangHints
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.gang_state import FormingGang, PlannedGang
+from extender.extension.gang_state import FormingGang, PlannedGang, WaitsForGang
 from extender.extension.sinks import FilterSink
 from extender.model import GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import Gang
@@ -43,13 +43,13 @@ class _Planning(GangPlanning):
         gang: Gang,
         pod: Pod,
         names: Sequence[str] | None,
-        others: Sequence[FormingGang],
+        occupied: Mapping[GroupKey, frozenset[str]],
         before: FormingGang | None,
         *,
         accepted: bool = False,
-    ) -> PlannedGang | Reason:
+    ) -> PlannedGang | WaitsForGang | Reason:
         self.plans += 1
-        return super().plan(gang, pod, names, others, before, accepted=accepted)
+        return super().plan(gang, pod, names, occupied, before, accepted=accepted)
 
 
 class World:
