@@ -1,4 +1,4 @@
-"""Gangs for whose members kube-scheduler has shown a limit: the most members of one kind on a node."""
+"""Gangs for whose members kube-scheduler has shown a limit: the most equal members on a node."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_search_counts_members_that_take_the_same_devices_on_other_nodes() -> 
 
 
 def test_equal_nodes_differ_by_the_members_that_stay_there() -> None:
-    """n0 has room for one more member of the kind, and n1 for two. Each member may use other nodes than the other."""
+    """n0 has room for one more equal member, and n1 for two. Each member may use other nodes than the other."""
     world = cluster("s/r/c:2")
     world.gang(2)
     limit = NodeLimit(2, {"n0": 1})

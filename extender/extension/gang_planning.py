@@ -30,7 +30,7 @@ from extender.scheduling import (
     plan_sizes,
 )
 
-_KINDS = 4  # of members, whose needs a waiting gang keeps in memory; a gang with more kinds is planned more often
+_CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Attempt:
     context: EvaluationContext
     collected: CollectedDomain | None  # of another gang, whose nodes the plan leaves out
     limited: bool  # whether the plan assumes that no node has more room than kube-scheduler has shown on one
-    alike: bool = True  # whether the plan assumes that `names` are offered to all members of the pod's kind
+    alike: bool = True  # whether the plan assumes that `names` are offered to all members equal to the pod
 
     @property
     def settled(self) -> frozenset[str]:
@@ -73,7 +73,7 @@ class GangPlanning:
     ) -> PlannedGang | WaitsForGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
-        `names` are the nodes that kube-scheduler offers to `pod` and to members of its kind. Other members, and all if
+        `names` are the nodes that kube-scheduler offers to `pod` and to members of its class. Other members, and all if
         it is None, may use the nodes that their selectors and tolerations allow. `occupied` has the nodes of gangs with
         a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
         The plan has one budget, and the namespace pays for a plan that fails. Raises CallBudgetSpent, at once if the
@@ -148,7 +148,7 @@ class GangPlanning:
         return isinstance(self.plan(gang, pod, None, {}, None), PlannedGang)
 
     def needs(self, gang: Gang) -> GangNeeds | None:
-        """What a gang without room needs. None if not only room for a member can help it, or if it has many kinds.
+        """What a gang without room needs. None if not only room for a member can help it, or if it has many classes.
 
         Raises CallBudgetSpent.
         """
@@ -158,11 +158,11 @@ class GangPlanning:
         found = members.requirements.values()
         if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
             return None
-        kinds = {(one.key, one.node_selectors): one for one in found}
-        if len(kinds) > _KINDS:
+        classes = {(one.key, one.node_selectors): one for one in found}
+        if len(classes) > _CLASSES:
             return None
         claims = tuple(claim for one in found for claim in one.pending_claims)
-        return GangNeeds(tuple(kinds.values()), claims, self._lacking(gang, members), self._basis(gang.waiting[0]))
+        return GangNeeds(tuple(classes.values()), claims, self._lacking(gang, members), self._basis(gang.waiting[0]))
 
     def _lacking(self, gang: Gang, members: GangMembers) -> int:
         fewest = members.first(plan_sizes(gang, members)[-1])
@@ -225,16 +225,16 @@ class GangPlanning:
         last_messages = {member.uid: known[member.uid].unschedulable for member in members.pods if member.uid in known}
         without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
         names = {member.uid: member.key for member in members.pods}
-        return PlannedGang(found, members.requirements, members.kinds, without, last_messages, names)
+        return PlannedGang(found, members.requirements, members.equivalence_keys, without, last_messages, names)
 
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before
-        nodes, kinds = self.usable_nodes(members, attempt.context.budget), members.kinds
-        if names is not None and pod.uid in kinds:
+        nodes, keys = self.usable_nodes(members, attempt.context.budget), members.equivalence_keys
+        if names is not None and pod.uid in keys:
             offered = frozenset(names)
             # A single name can be a node that preemption has nominated for this pod alone.
             is_alike = attempt.alike and len(offered) > 1
-            alike = [uid for uid, kind in kinds.items() if kind == kinds[pod.uid]] if is_alike else [pod.uid]
+            alike = [uid for uid, key in keys.items() if key == keys[pod.uid]] if is_alike else [pod.uid]
             nodes |= dict.fromkeys(alike, offered)
         if before is None:
             return gang_problem(gang, members, self._filter_service.policy, nodes)

@@ -150,13 +150,13 @@ class GangPlans:
         self._waiting.pause(forming.key, reason or self._late(forming))
 
     def refusal(self, forming: FormingGang, uids: Sequence[str], code: Code = Code.GANG_REFUSED) -> Reason:
-        """The reason that names a pod which kube-scheduler did not bind: one of `uids`, or one of the same kind.
+        """The reason that names a pod which kube-scheduler did not bind: one of `uids`, or an equal one.
 
         kube-scheduler may refuse another of some equal pods in each attempt, and it retries pods whose reason changes.
         So the pod of the last reason is named again if it can be.
         """
-        kinds, named = forming.planned.kinds, self._waiting.named_pod(forming.key)
-        if named not in forming.planned.names or kinds.get(named) not in [kinds.get(uid) for uid in uids]:
+        keys, named = forming.planned.equivalence_keys, self._waiting.named_pod(forming.key)
+        if named not in forming.planned.names or keys.get(named) not in [keys.get(uid) for uid in uids]:
             named = uids[0]
             self._waiting.name_pod(forming.key, named)
         return Reason(code, (forming.key.name, str(forming.planned.names[named])))

@@ -34,7 +34,9 @@ from extender.scheduling import (
 from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
-_REPLANS = 3  # new plans after kube-scheduler rejected a planned node, besides one for each kind of members
+_REPLANS = (
+    3  # new plans after kube-scheduler rejected a planned node, besides one for each equivalence class of members
+)
 _WAITING = 4096  # remembered gangs that wait
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 
@@ -174,24 +176,24 @@ class GangScheduler:
         forming.answered.discard(pod.uid)
         forming.arrived.pop(pod.uid, None)
         self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
-        if forming.replans < _REPLANS + len(set(forming.planned.kinds.values())):
+        if forming.replans < _REPLANS + len(set(forming.planned.equivalence_keys.values())):
             return self._plan(pod, membership, names, forming)
         self.plans.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
         return self._no_plan(forming.key, pod, names, self.plans.refusal(forming, [pod.uid]))
 
     def _exclude(self, forming: FormingGang, uid: str, node: str, *, alone: bool) -> None:
-        """Exclude a node that kube-scheduler rejected for a member, for all members of its kind.
+        """Exclude a node that kube-scheduler rejected for a member, for all members equal to it.
 
         If kube-scheduler has accepted n of them there, the planner assumes that no node has room for more than n.
         `alone`: preemption may have nominated the only node that was offered, which says nothing about other members.
         """
-        kinds = forming.planned.kinds
-        for other in [uid] if alone else kinds.keys() - forming.settled:
-            if kinds[other] == kinds[uid]:
+        keys = forming.planned.equivalence_keys
+        for other in [uid] if alone else keys.keys() - forming.settled:
+            if keys[other] == keys[uid]:
                 forming.excluded.setdefault(other, set()).add(node)
-        accepted = forming.settled_on(kinds[uid])[node]
+        accepted = forming.settled_on(keys[uid])[node]
         if accepted and not alone:
-            forming.most[kinds[uid]] = min(accepted, forming.most.get(kinds[uid], accepted))
+            forming.most[keys[uid]] = min(accepted, forming.most.get(keys[uid], accepted))
 
     def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
         """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""

@@ -23,7 +23,7 @@ class PlannedGang:
 
     plan: GangPlan
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
-    kinds: Mapping[str, Hashable]  # likewise; see GangMembers.kinds
+    equivalence_keys: Mapping[str, Hashable]  # likewise; see GangMembers.equivalence_keys
     without_devices: frozenset[str]  # UIDs of the other members
     last_messages: Mapping[str, str]  # UID to kube-scheduler's last message about the pod before the plan
     names: Mapping[str, ObjectKey]  # UID to the member's name
@@ -117,17 +117,17 @@ class FormingGang:
         is_own = any(known and known in message for known in own)
         return bool(message) and not is_own and self.key.source is not GroupSource.CORE
 
-    def settled_on(self, kind: Hashable) -> Counter[str]:
-        """Node to number of settled members of this kind."""
-        placements, kinds = self.planned.plan.placements, self.planned.kinds
+    def settled_on(self, equivalence_key: Hashable) -> Counter[str]:
+        """Node to number of settled members with this key."""
+        placements, keys = self.planned.plan.placements, self.planned.equivalence_keys
         settled = self.settled & placements.keys()
-        return Counter(self.arrived.get(uid, placements[uid][0]) for uid in settled if kinds[uid] == kind)
+        return Counter(self.arrived.get(uid, placements[uid][0]) for uid in settled if keys[uid] == equivalence_key)
 
     def limits(self) -> dict[str, NodeLimit]:
-        """UID of each member that is not settled to the limit of its kind."""
-        by_kind = {kind: NodeLimit(most, self.settled_on(kind)) for kind, most in self.most.items()}
-        kinds = self.planned.kinds
-        return {uid: by_kind[kinds[uid]] for uid in kinds.keys() - self.settled if kinds[uid] in by_kind}
+        """UID of each member that is not settled to the limit of its equivalence class."""
+        limits = {key: NodeLimit(most, self.settled_on(key)) for key, most in self.most.items()}
+        keys = self.planned.equivalence_keys
+        return {uid: limits[keys[uid]] for uid in keys.keys() - self.settled if keys[uid] in limits}
 
     @property
     def runs(self) -> bool:
@@ -171,7 +171,7 @@ class FormingGang:
 class GangNeeds:
     """What the members of a gang without room need. A node on which none of them fits alone makes no room for it."""
 
-    members: tuple[PodRequirements, ...]  # one of each kind
+    members: tuple[PodRequirements, ...]  # one of each equivalence class
     claims: tuple[Claim, ...]  # of all members; none was allocated or promised
     lacking: int  # members for which the nodes together lack room, at least
     basis: Hashable  # what else a plan reads, see GangPlanning

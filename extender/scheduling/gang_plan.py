@@ -11,7 +11,7 @@ from extender.scheduling.pod_requirements import PodRequirements
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeLimit:
-    """How many members of one kind fit on a node by CPU and everything else but devices, as kube-scheduler has shown.
+    """How many equal members fit on a node by CPU and everything else but devices, as kube-scheduler has shown.
 
     Members that refer to the same object count together.
     """

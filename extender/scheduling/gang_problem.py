@@ -32,8 +32,8 @@ class GangMembers:
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
 
     @property
-    def kinds(self) -> dict[str, Hashable]:
-        """UID to the kind of each member that needs devices. kube-scheduler offers a kind the same nodes."""
+    def equivalence_keys(self) -> dict[str, Hashable]:
+        """UID to the equivalence key of each member that needs devices. Equal members are offered the same nodes."""
         return {
             pod.uid: (
                 found.key,
