@@ -31,7 +31,7 @@ from extender.extension.binding_cycle import (
     unchanged,
 )
 from extender.extension.bindings import Bindings
-from extender.extension.claim_writes import ClaimWrites, Planned
+from extender.extension.claim_writes import ClaimWrites, NewAllocations
 from extender.extension.condition_waits import ConditionWaits
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_barrier import GangBarrier
@@ -53,7 +53,7 @@ from extender.scheduling import (
     Skip,
     Unschedulable,
     UnschedulableAndUnresolvable,
-    plan,
+    new_allocations,
     readiness,
     requirements_of,
     scored_node,
@@ -274,7 +274,9 @@ class Binder:
             seconds=seconds,
         )
 
-    async def _written(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
+    async def _written(
+        self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations
+    ) -> list[Claim]:
         """Write the claims, and return them once nothing keeps the pod from using their devices."""
         with self._dependencies.span(cycle.pod.uid, "write claims"):
             claims = await self._claims.write(cycle, requirements, planned)
@@ -291,7 +293,7 @@ class Binder:
 
     def _plan_and_assume(
         self, cycle: BindingCycle, requirements: PodRequirements
-    ) -> tuple[PodRequirements, Planned, ScoredNode]:
+    ) -> tuple[PodRequirements, NewAllocations, ScoredNode]:
         """Choose the devices on the newest snapshot and assume them, without an await in between. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
         status = self._filter_service.evaluate_node(requirements, node, snapshot)
@@ -309,7 +311,7 @@ class Binder:
         if mismatch is not None:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
-        planned = plan(
+        planned = new_allocations(
             node_info,
             requirements,
             status,
@@ -320,7 +322,7 @@ class Binder:
             self._cache.assume(claim.uid, cycle.pod.uid, node, allocation.results)
         return requirements, planned, scored_node(node_info, status, requirements, snapshot)
 
-    def _finish_assumed(self, pod: Pod, planned: Planned, finish: Callable[[str], None]) -> None:
+    def _finish_assumed(self, pod: Pod, planned: NewAllocations, finish: Callable[[str], None]) -> None:
         """Call `finish` for each claim that this bind still assumes.
 
         The watch may have confirmed the claim before, and another bind may already write it.

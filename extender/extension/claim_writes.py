@@ -27,7 +27,7 @@ _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1
 _FRESH_SECONDS = LANDING_SECONDS / 2  # for this time after its start, a bind needs no other read of its claims
 
-Planned = list[tuple[Claim, Allocation]]
+NewAllocations = list[tuple[Claim, Allocation]]
 
 
 class ClaimWrites:
@@ -40,7 +40,7 @@ class ClaimWrites:
         self._compensations = Compensations(writer, self._special)
         self._shared = SharedClaims(writer, self._retried)
 
-    async def write(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
+    async def write(self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations) -> list[Claim]:
         """Allocate the planned claims, and add the consumer to the pod's claims that are already allocated.
 
         Returns all claims of the pod: as this bind wrote or read them, or as it knew them if it only added a consumer.

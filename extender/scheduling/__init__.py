@@ -54,7 +54,7 @@ from extender.scheduling.pod_requirements import (
     requirements_of,
 )
 from extender.scheduling.ranking_cache import RankingCache
-from extender.scheduling.shortlist import held_by_claim, held_results, plan, scores, shortlist
+from extender.scheduling.shortlist import held_by_claim, held_results, new_allocations, scores, shortlist
 from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
@@ -117,10 +117,10 @@ __all__ = [
     "minimum_of",
     "most_units",
     "natural",
+    "new_allocations",
     "no_room",
     "own_devices",
     "placed_members",
-    "plan",
     "plan_gang",
     "plan_sizes",
     "problem_for",

@@ -160,7 +160,7 @@ def held_by_claim(node_info: NodeInfo, placement: Placement) -> list[tuple[Resul
     ]
 
 
-def plan(
+def new_allocations(
     node_info: NodeInfo,
     requirements: PodRequirements,
     placement: Placement,
