@@ -6,7 +6,7 @@ import pytest
 
 from extender.extension.gang_turn import GangTurn
 from tests.eventually import eventually
-from tests.running_berth import berthing
+from tests.running_berth import berthing, claim, pod
 from tests.test_gang_pauses import key
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
@@ -90,3 +90,21 @@ def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_
     turn.wait(SMALL, frozenset({"n0"}), complete_since=5.0)
     assert turn.leave(SMALL)
     assert not turn.leave(SMALL)
+
+
+async def test_a_gang_that_waits_for_one_of_the_same_name_does_not_wait_for_itself() -> None:
+    """Two gangs of one namespace have the same name if their pods name them in different ways."""
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"large-{i}", "large", 3, 6)
+        for i in range(2):
+            b.cluster.apply(claim(f"kueue-{i}-gpus", 1))
+            made = pod(f"kueue-{i}", f"kueue-{i}-gpus", annotations={"kueue.x-k8s.io/pod-group-total-count": "2"})
+            made["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "large"}
+            b.cluster.apply(made)
+        await b.settled()
+        kueue = await planned(b, "kueue-0", "kueue-1")
+        assert await reasons(b, "large-0") == waits_for("large")
+        assert await bind_all(b, kueue) == ["", ""]
+        await b.settled()
+        assert len(set((await planned(b, "large-0", "large-1", "large-2")).values())) == 3

@@ -83,8 +83,7 @@ class GangPlans:
 
     def waits_for_other(self, waiting: WaitingGang) -> bool:
         """Whether the gang waits for another one, which forms now or has the turn."""
-        keys = [*self.forming, *([self.turn.key] if self.turn.key is not None else [])]
-        return waiting.reason.code is Code.GANG_WAITS and any(str(key) == waiting.reason.params[0] for key in keys)
+        return waiting.other is not None and (waiting.other in self.forming or waiting.other == self.turn.key)
 
     def left_turn(self, key: GroupKey) -> None:
         """The gang does not wait for another one any more. If it gets no plan, gangs that wait for it may get one."""
