@@ -220,6 +220,7 @@ class GangScheduler:
         if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
             reason = Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
             self.waiting.pause(gang.key, reason, uid=pod.uid, wakes=False)
+            self.plans.left_turn(gang.key)
             return self._rejected(pod, names, reason)
         for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
             self._cache.release(uid)
@@ -313,6 +314,8 @@ class GangScheduler:
             gang = gang_of(pod, pod.membership, self._cache.snapshot())
             for claim in self._planning.unused_allocations(gang):
                 self._sink.unsuitable(claim)
+        if other is None:
+            self.plans.left_turn(key)
         return self._rejected(pod, names, reason)
 
     def _invalid(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
