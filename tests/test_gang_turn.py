@@ -6,7 +6,7 @@ import pytest
 
 from extender.extension.gang_turn import GangTurn
 from tests.eventually import eventually
-from tests.running_berth import berthing
+from tests.running_berth import berthing, claim, pod
 from tests.test_gang_pauses import key
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
@@ -90,3 +90,45 @@ def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_
     turn.wait(SMALL, frozenset({"n0"}), complete_since=5.0)
     assert turn.leave(SMALL)
     assert not turn.leave(SMALL)
+
+
+async def test_a_gang_that_waits_for_one_of_the_same_name_does_not_wait_for_itself() -> None:
+    """Two gangs of one namespace have the same name if their pods name them in different ways."""
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"large-{i}", "large", 3, 6)
+        for i in range(2):
+            b.cluster.apply(claim(f"kueue-{i}-gpus", 1))
+            made = pod(f"kueue-{i}", f"kueue-{i}-gpus", annotations={"kueue.x-k8s.io/pod-group-total-count": "2"})
+            made["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "large"}
+            b.cluster.apply(made)
+        await b.settled()
+        kueue = await planned(b, "kueue-0", "kueue-1")
+        assert await reasons(b, "large-0") == waits_for("large")
+        assert await bind_all(b, kueue) == ["", ""]
+        await b.settled()
+        assert len(set((await planned(b, "large-0", "large-1", "large-2")).values())) == 3
+
+
+async def test_gangs_are_requeued_when_a_member_of_the_gang_with_the_turn_gets_another_scheduler() -> None:
+    now = [0.0]
+    async with berthing(NODES, clock=lambda: now[0]) as b:
+        plans, requeuer = b.app.service.gangs.plans, b.app.service.requeuer
+        for group, size, gpus in (("first", 2, 1), ("large", 3, 6), ("second", 2, 1)):
+            for i in range(size):
+                member(b, f"{group}-{i}", group, size, gpus)
+        await b.settled()
+        first = await planned(b, "first-0", "first-1")
+        assert await reasons(b, "large-0") == waits_for("first")
+        assert await bind_all(b, first) == ["", ""]
+        delete(b, "pods", "large-2")
+        other = pod("large-2", annotations={"berth.dev/group": "large", "berth.dev/group-min": "3"})
+        other["spec"]["schedulerName"] = "default-scheduler"
+        b.cluster.apply(other)
+        await b.settled()
+        now[0] += 1.0
+        assert await reasons(b, "second-0") == waits_for("large")
+        touches = requeuer.touches
+        assert await reasons(b, "large-0") == {"waits until at least 3 pods of group large and their claims exist"}
+        assert plans.turn.key is None
+        await eventually(lambda: requeuer.touches > touches, "the second gang is requeued")

@@ -83,8 +83,7 @@ class GangPlans:
 
     def waits_for_other(self, waiting: WaitingGang) -> bool:
         """Whether the gang waits for another one, which forms now or has the turn."""
-        keys = [*self.forming, *([self.turn.key] if self.turn.key is not None else [])]
-        return waiting.reason.code is Code.GANG_WAITS and any(str(key) == waiting.reason.params[0] for key in keys)
+        return waiting.other is not None and (waiting.other in self.forming or waiting.other == self.turn.key)
 
     def left_turn(self, key: GroupKey) -> None:
         """The gang does not wait for another one any more. If it gets no plan, gangs that wait for it may get one."""
@@ -120,10 +119,18 @@ class GangPlans:
         if not forming.committed:
             forming.ended = forming.ended or why
         for uid in forming.planned.members:
-            self._cache.release(uid)
+            self._release(forming, uid)
         self._cache.freed()
         self._changed()
         self._requeue_waiting()
+
+    def _is_replaced(self, forming: FormingGang) -> bool:
+        """Whether the plan has ended and the gang has a new one: the holds of its members belong to the new plan."""
+        return self.forming.get(forming.key, forming) is not forming
+
+    def _release(self, forming: FormingGang, uid: str) -> None:
+        if not self._is_replaced(forming):
+            self._cache.release(uid)
 
     def _requeue_waiting(self) -> None:
         if self._waiting.any_for(*_WAIT_FOR_OTHERS):
@@ -197,13 +204,13 @@ class GangPlans:
     def leave(self, forming: FormingGang, uid: str) -> None:
         """A member of a committed gang is gone or cannot be bound by the plan: it is placed alone from now on."""
         forming.left.add(uid)
-        self._cache.release(uid)
+        self._release(forming, uid)
         self._cache.freed()
         self._end_if_done(forming)
 
     def keep(self, forming: FormingGang, uid: str) -> None:
         """The bind of a member of a committed gang failed. No other pod gets its devices before its next attempt."""
-        if uid in forming.planned.plan.placements:
+        if uid in forming.planned.plan.placements and not self._is_replaced(forming):
             hold(self._cache, forming, uid)
 
     def retry(self, forming: FormingGang, uid: str) -> None:

@@ -220,6 +220,7 @@ class GangScheduler:
         if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
             reason = Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
             self.waiting.pause(gang.key, reason, uid=pod.uid, wakes=False)
+            self.plans.left_turn(gang.key)
             return self._rejected(pod, names, reason)
         for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
             self._cache.release(uid)
@@ -237,16 +238,16 @@ class GangScheduler:
             self.plans.turn.leave(gang.key)
             return self._form(gang, pod, names, found, before, since)
         self._cache.freed()
-        wanted = found.nodes if isinstance(found, WaitsForGang) else None
+        waits = found if isinstance(found, WaitsForGang) else None
         found = found.reason if isinstance(found, WaitsForGang) else found
         self.counts.no_plan[found.code.name] += 1
         if before is not None and found.code is Code.GANG_REFUSED:
             found = self.plans.refusal(before, [pod.uid])
         if before is not None:
             self.plans.end(before, str(found))
-        if wanted is not None:
-            result = self._wait(gang.key, pod, names, found)
-            self.plans.turn.wait(gang.key, wanted, self.plans.complete_since(gang.key))
+        if waits is not None:
+            result = self._wait(gang.key, pod, names, found, waits.other)
+            self.plans.turn.wait(gang.key, waits.nodes, self.plans.complete_since(gang.key))
             self.rescheduled.set()
             return result
         self.plans.left_turn(gang.key)
@@ -305,12 +306,16 @@ class GangScheduler:
         self._sink.attempted(pod, 1, len(names))
         return FilterResult([forming.planned.plan.placements[pod.uid][0]])
 
-    def _wait(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        if self.waiting.wait(key, pod.uid, reason) and pod.membership is not None:
+    def _wait(
+        self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason, other: GroupKey | None = None
+    ) -> FilterResult:
+        if self.waiting.wait(key, pod.uid, reason, other) and pod.membership is not None:
             # An earlier attempt may have left allocations, which only keep devices from other pods.
             gang = gang_of(pod, pod.membership, self._cache.snapshot())
             for claim in self._planning.unused_allocations(gang):
                 self._sink.unsuitable(claim)
+        if other is None:
+            self.plans.left_turn(key)
         return self._rejected(pod, names, reason)
 
     def _invalid(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:

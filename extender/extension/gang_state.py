@@ -183,6 +183,7 @@ class WaitingGang:
 
     reason: Reason
     complete_since: float = inf  # when a filter request first found that enough members exist
+    other: GroupKey | None = None  # the gang whose end this one waits for
     version: int = -1  # of the snapshot without room for the gang; -1 if the gang waits for something else
     retry_at: float = -inf  # no filter request plans the gang before this time
     wakes: bool = True  # whether a plan may succeed after `retry_at` although Berth sees no change

@@ -84,8 +84,8 @@ class WaitingGangs:
             if gang.reason.code is code:
                 gang.retry_at = -inf
 
-    def wait(self, key: GroupKey, uid: str, reason: Reason) -> bool:
-        """The gang waits for an event that Berth sees: new members, or the end of another gang's plan.
+    def wait(self, key: GroupKey, uid: str, reason: Reason, other: GroupKey | None = None) -> bool:
+        """The gang waits for an event that Berth sees: new members, or the end of the plan of the gang `other`.
 
         Returns whether it did not wait for that before.
         """
@@ -98,6 +98,7 @@ class WaitingGangs:
             pause = gang.retry_at if gang is not None else -inf  # it goes on when members are missing meanwhile
             gang = WaitingGang(reason, since, retry_at=pause)
             self._gangs.put(key.namespace, key, gang)
+        gang.other = other
         gang.note(uid)
         return is_new
 
@@ -160,7 +161,7 @@ class WaitingGangs:
     def _pause(self, key: GroupKey, reason: Reason, version: int, uid: str, seconds: float) -> WaitingGang:
         before, now = self._gangs.get(key), self._clock()
         since = min(before.complete_since if before is not None else inf, now)
-        gang = WaitingGang(reason, since, version, now + seconds)
+        gang = WaitingGang(reason, since, version=version, retry_at=now + seconds)
         self._gangs.put(key.namespace, key, gang)
         if uid:
             gang.note(uid)

@@ -1,0 +1,30 @@
+"""A committed plan that has ended goes on for its binds: it must not touch a new plan of the same gang."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.running_berth import berthing
+from tests.test_gang_pauses import key
+from tests.test_gangs import NODES, member, planned
+
+
+@pytest.mark.parametrize("how", ["bound", "leave"])
+async def test_an_ended_plan_does_not_end_the_holds_of_a_new_one(how: str) -> None:
+    async with berthing(NODES) as b:
+        plans, reservations = b.app.service.gangs.plans, b.app.service.cache.reservations
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        await planned(b, "p0")
+        old = plans.forming[key()]
+        old.committed = True
+        plans.end(old, "")
+        await planned(b, "p0")
+        assert plans.forming[key()] is not old
+        for uid in old.planned.members:
+            if how == "bound":
+                plans.bound(old, uid)
+            else:
+                plans.leave(old, uid)
+        assert reservations.holds == 3
