@@ -12,7 +12,7 @@ from extender.cache import ClusterCache
 from extender.model import DeviceClass, ObjectKey
 from extender.policy import Policy
 from extender.scheduling import Evaluator, NodeRanking, PodRequirements, requirements_of
-from extender.wire import decode_claim, decode_pod
+from extender.wire import decode_claim, decode_node, decode_pod
 from tests.test_shared_pools import GPU, NET, apply, filled, hold, steps
 
 # Requests as (DeviceClass, number of devices, selector), by pod.
@@ -95,3 +95,18 @@ def test_a_claim_on_a_shared_device_evaluates_only_pods_that_can_have_one() -> N
     evaluated = {name for name, ranking in followed.items() if ranking.evaluations > before[name]}
     assert not evaluated & {"a GPU", "two GPUs with a selector"}
     assert evaluated >= {"a shared device", "three shared devices", "a GPU and a shared device", "any device"}
+
+
+def test_a_use_that_comes_and_goes_while_nodes_are_built_hides_no_node() -> None:
+    """One of two equal nodes is built with a use that ends before the next snapshot."""
+    cache, evaluator = filled(), Evaluator(Features())
+    for name in ("n6", "n7"):
+        cache.apply_node(name, decode_node({"metadata": {"name": name}}))
+    requirements = with_pods(cache)["a GPU"]
+    cache.snapshot()
+    hold(cache, "all", "d0")
+    cache.apply_node("n6", decode_node({"metadata": {"name": "n6", "labels": {"a": "b"}}}))
+    cache.rebuild(1)
+    cache.release("d0")
+    cache.apply_node("n6", decode_node({"metadata": {"name": "n6"}}))
+    assert answer(NodeRanking(requirements), cache, evaluator).keys() == {f"n{number}" for number in range(8)}
