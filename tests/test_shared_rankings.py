@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import Features
+from extender.allocation import NUMBERS, Features, NodeInfo, PoolGroup, SharedUse, hypothetical_snapshot
 from extender.cache import ClusterCache
 from extender.model import DeviceClass, ObjectKey
 from extender.policy import Policy
@@ -110,3 +111,30 @@ def test_a_use_that_comes_and_goes_while_nodes_are_built_hides_no_node() -> None
     cache.release("d0")
     cache.apply_node("n6", decode_node({"metadata": {"name": "n6"}}))
     assert answer(NodeRanking(requirements), cache, evaluator).keys() == {f"n{number}" for number in range(8)}
+
+
+def test_each_of_thousands_of_groups_has_a_status_and_counts_as_memory() -> None:
+    """A driver may publish a slice with a node selector for each node: then each node has a group of its own."""
+    cache, evaluator = filled(), Evaluator(Features())
+    requirements = with_pods(cache)["a GPU"]
+    snapshot = cache.snapshot()
+    one = snapshot.node_infos["n5"]
+    infos = {f"n{number}": _in_own_group(one, f"n{number}") for number in range(5000)}
+    many = hypothetical_snapshot(snapshot, infos, 1)
+    ranking, few = NodeRanking(requirements), NodeRanking(requirements)
+    assert ranking.update(many, evaluator.evaluation_context(many))
+    assert not [name for name, info in infos.items() if ranking.status(info) is None]
+    assert few.update(snapshot, evaluator.evaluation_context(snapshot))
+    assert ranking.estimated_bytes > few.estimated_bytes + 100 * len(infos)
+    before = ranking.estimated_bytes
+    del infos, many
+    assert ranking.update(snapshot, evaluator.evaluation_context(snapshot))
+    assert ranking.estimated_bytes < before / 2, "nothing is kept for groups without nodes"
+
+
+def _in_own_group(info: NodeInfo, name: str) -> NodeInfo:
+    use = info.state.shared
+    assert use is not None
+    own = SharedUse(PoolGroup(use.group.parts), use.pools, use.busy, use.held)
+    state = replace(info.state, names=[name], number=next(NUMBERS), shared=own)
+    return replace(info, node=replace(info.node, name=name), state=state)
