@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ from extender.model import DeviceClass, ObjectKey
 from extender.policy import Policy
 from extender.scheduling import Evaluator, NodeRanking, PodRequirements, requirements_of
 from extender.wire import decode_claim, decode_node, decode_pod
-from tests.test_shared_pools import GPU, NET, apply, filled, hold, steps
+from tests.test_shared_pools import GPU, NET, OTHER_SIDE, SELECTOR, apply, filled, hold, slice_object, steps, two_nodes
 
 # Requests as (DeviceClass, number of devices, selector), by pod.
 PODS = {
@@ -29,11 +31,11 @@ PODS = {
 }
 
 
-def with_pods(cache: ClusterCache) -> dict[str, PodRequirements]:
+def with_pods(cache: ClusterCache, pods: Mapping[str, list[tuple[str, int, str]]] = PODS) -> dict[str, PodRequirements]:
     for name, selector in ((GPU, f"device.driver == '{GPU}'"), (NET, f"device.driver == '{NET}'"), ("any", "true")):
         cache.apply_class(name, DeviceClass(name, (selector,)))
     found = {}
-    for number, (name, requests) in enumerate(PODS.items()):
+    for number, (name, requests) in enumerate(pods.items()):
         uid = f"pod-{number}"
         asked = [
             {"name": f"r{i}", "exactly": {"deviceClassName": class_, "count": count, **_selectors(selector)}}
@@ -138,3 +140,18 @@ def _in_own_group(info: NodeInfo, name: str) -> NodeInfo:
     own = SharedUse(PoolGroup(use.group.parts), use.pools, use.busy, use.held)
     state = replace(info.state, names=[name], number=next(NUMBERS), shared=own)
     return replace(info, node=replace(info.node, name=name), state=state)
+
+
+@pytest.mark.parametrize(("side", "node"), [("left", "a"), ("right", "b")])
+def test_a_group_can_have_a_device_that_only_some_of_its_nodes_reach(side: str, node: str) -> None:
+    devices = [
+        {"name": "d0", "nodeSelector": SELECTOR, "attributes": {"side": {"string": "left"}}},
+        {"name": "d1", "nodeSelector": OTHER_SIDE, "attributes": {"side": {"string": "right"}}},
+    ]
+    cache = two_nodes(slice_object("sides", perDeviceNodeSelection=True, devices=devices))
+    selector = f"device.attributes['{NET}'].side == '{side}'"
+    requirements = with_pods(cache, {"one side": [(NET, 1, selector)]})["one side"]
+    ranking, evaluator = NodeRanking(requirements), Evaluator(Features())
+    assert isinstance(answer(ranking, cache, evaluator)[node], tuple)
+    hold(cache, "sides", "d0" if side == "left" else "d1")
+    assert answer(ranking, cache, evaluator) == answer(NodeRanking(requirements), cache, evaluator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from extender.allocation import NodeInfo, NodeState, PoolGroup
@@ -43,11 +44,13 @@ class StateNumbers:
             self._reads[node_info.state.shared.group] = self._reads_shared(node_info, context)
 
     def _reads_shared(self, node_info: NodeInfo, context: EvaluationContext) -> bool:
-        """Whether the requirements may match a device of the node's shared pools."""
+        """Whether the requirements may match a device of the node's shared pools, on any node."""
         shared = 0
         for first, part in node_info.inventory.shared_parts:
             shared |= ((1 << len(part.devices)) - 1) << first
-        problem = problem_for(node_info, self._requirements, context)
+        # Another node of the group may reach devices that this node does not reach.
+        everywhere = replace(node_info, inventory=replace(node_info.inventory, reachable=-1))
+        problem = problem_for(everywhere, self._requirements, replace(context, selections=None))
         try:
             for name, spec in zip(problem.names, problem.specs, strict=True):
                 for option in (option for request in spec.requests for option in request.alternatives):
