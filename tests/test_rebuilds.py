@@ -126,3 +126,22 @@ async def test_a_filter_call_right_after_a_rule_sees_it_on_all_nodes() -> None:
         b.app.service.cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="gpu.nvidia.com"))
         assert b.app.service.cache.backlog >= 30
         assert not (await b.filter("p"))["NodeNames"]
+
+
+async def test_a_caller_ends_though_each_stretch_is_followed_by_another_change() -> None:
+    """A caller waits for the changes that came before it: drivers may change slices faster than nodes are built."""
+    builder, ticks = CountingBuilder(), count()
+    cache = filled(builder)
+    cache.snapshot()
+    rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
+    shared_slice(cache)
+    calls = [asyncio.create_task(rebuilds.done()) for _ in range(5)]
+    began = builder.built
+    while not all(call.done() for call in calls) and builder.built < began + 10 * NODES:
+        await asyncio.sleep(0)
+        shared_slice(cache)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert not any(call.cancelled() for call in calls)
+    assert builder.built <= began + NODES + MOST, "callers that came together wait for the same nodes"

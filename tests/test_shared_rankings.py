@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import Features
+from extender.allocation import NUMBERS, Features, NodeInfo, PoolGroup, SharedUse, hypothetical_snapshot
 from extender.cache import ClusterCache
 from extender.model import DeviceClass, ObjectKey
 from extender.policy import Policy
 from extender.scheduling import Evaluator, NodeRanking, PodRequirements, requirements_of
-from extender.wire import decode_claim, decode_pod
-from tests.test_shared_pools import GPU, NET, apply, filled, hold, steps
+from extender.wire import decode_claim, decode_node, decode_pod
+from tests.test_shared_pools import GPU, NET, OTHER_SIDE, SELECTOR, apply, filled, hold, slice_object, steps, two_nodes
 
 # Requests as (DeviceClass, number of devices, selector), by pod.
 PODS = {
@@ -28,11 +31,11 @@ PODS = {
 }
 
 
-def with_pods(cache: ClusterCache) -> dict[str, PodRequirements]:
+def with_pods(cache: ClusterCache, pods: Mapping[str, list[tuple[str, int, str]]] = PODS) -> dict[str, PodRequirements]:
     for name, selector in ((GPU, f"device.driver == '{GPU}'"), (NET, f"device.driver == '{NET}'"), ("any", "true")):
         cache.apply_class(name, DeviceClass(name, (selector,)))
     found = {}
-    for number, (name, requests) in enumerate(PODS.items()):
+    for number, (name, requests) in enumerate(pods.items()):
         uid = f"pod-{number}"
         asked = [
             {"name": f"r{i}", "exactly": {"deviceClassName": class_, "count": count, **_selectors(selector)}}
@@ -95,3 +98,60 @@ def test_a_claim_on_a_shared_device_evaluates_only_pods_that_can_have_one() -> N
     evaluated = {name for name, ranking in followed.items() if ranking.evaluations > before[name]}
     assert not evaluated & {"a GPU", "two GPUs with a selector"}
     assert evaluated >= {"a shared device", "three shared devices", "a GPU and a shared device", "any device"}
+
+
+def test_a_use_that_comes_and_goes_while_nodes_are_built_hides_no_node() -> None:
+    """One of two equal nodes is built with a use that ends before the next snapshot."""
+    cache, evaluator = filled(), Evaluator(Features())
+    for name in ("n6", "n7"):
+        cache.apply_node(name, decode_node({"metadata": {"name": name}}))
+    requirements = with_pods(cache)["a GPU"]
+    cache.snapshot()
+    hold(cache, "all", "d0")
+    cache.apply_node("n6", decode_node({"metadata": {"name": "n6", "labels": {"a": "b"}}}))
+    cache.rebuild(1)
+    cache.release("d0")
+    cache.apply_node("n6", decode_node({"metadata": {"name": "n6"}}))
+    assert answer(NodeRanking(requirements), cache, evaluator).keys() == {f"n{number}" for number in range(8)}
+
+
+def test_each_of_thousands_of_groups_has_a_status_and_counts_as_memory() -> None:
+    """A driver may publish a slice with a node selector for each node: then each node has a group of its own."""
+    cache, evaluator = filled(), Evaluator(Features())
+    requirements = with_pods(cache)["a GPU"]
+    snapshot = cache.snapshot()
+    one = snapshot.node_infos["n5"]
+    infos = {f"n{number}": _in_own_group(one, f"n{number}") for number in range(5000)}
+    many = hypothetical_snapshot(snapshot, infos, 1)
+    ranking, few = NodeRanking(requirements), NodeRanking(requirements)
+    assert ranking.update(many, evaluator.evaluation_context(many))
+    assert not [name for name, info in infos.items() if ranking.status(info) is None]
+    assert few.update(snapshot, evaluator.evaluation_context(snapshot))
+    assert ranking.estimated_bytes > few.estimated_bytes + 100 * len(infos)
+    before = ranking.estimated_bytes
+    del infos, many
+    assert ranking.update(snapshot, evaluator.evaluation_context(snapshot))
+    assert ranking.estimated_bytes < before / 2, "nothing is kept for groups without nodes"
+
+
+def _in_own_group(info: NodeInfo, name: str) -> NodeInfo:
+    use = info.state.shared
+    assert use is not None
+    own = SharedUse(PoolGroup(use.group.parts), use.pools, use.busy, use.held)
+    state = replace(info.state, names=[name], number=next(NUMBERS), shared=own)
+    return replace(info, node=replace(info.node, name=name), state=state)
+
+
+@pytest.mark.parametrize(("side", "node"), [("left", "a"), ("right", "b")])
+def test_a_group_can_have_a_device_that_only_some_of_its_nodes_reach(side: str, node: str) -> None:
+    devices = [
+        {"name": "d0", "nodeSelector": SELECTOR, "attributes": {"side": {"string": "left"}}},
+        {"name": "d1", "nodeSelector": OTHER_SIDE, "attributes": {"side": {"string": "right"}}},
+    ]
+    cache = two_nodes(slice_object("sides", perDeviceNodeSelection=True, devices=devices))
+    selector = f"device.attributes['{NET}'].side == '{side}'"
+    requirements = with_pods(cache, {"one side": [(NET, 1, selector)]})["one side"]
+    ranking, evaluator = NodeRanking(requirements), Evaluator(Features())
+    assert isinstance(answer(ranking, cache, evaluator)[node], tuple)
+    hold(cache, "sides", "d0" if side == "left" else "d1")
+    assert answer(ranking, cache, evaluator) == answer(NodeRanking(requirements), cache, evaluator)

@@ -21,6 +21,8 @@ class NodeInfos(Mapping[str, NodeInfo]):
     def __init__(self, vacant_states: int) -> None:
         """`vacant_states`: how many states without nodes are kept."""
         self.states: dict[int, NodeState] = {}  # see Snapshot.states
+        # States whose own part another state has, too: some of its nodes are built with a newer use of shared pools.
+        self._others: dict[int, list[NodeState]] = {}  # by number of the own part
         self._vacated: LRUCache[int, NodeState] = LRUCache(vacant_states)  # states without nodes
         self._built: dict[str, NodeInfo] = {}  # the use of shared pools in them may be that of an older state
         self._state_of: dict[str, NodeState] = {}
@@ -115,13 +117,27 @@ class NodeInfos(Mapping[str, NodeInfo]):
 
     def _vacate(self, state: NodeState) -> None:
         self._vacated[state.number] = self.states.pop(state.number)
-        if state.shared is not None and self.states.get(state.own.number) is state:
-            del self.states[state.own.number]
+        if state.shared is None:
+            return
+        own, others = state.own.number, self._others.get(state.own.number, [])
+        if self.states[own] is not state:
+            others.remove(state)
+        elif others:
+            self.states[own] = others.pop()
+        else:
+            del self.states[own]
+        if not others:
+            self._others.pop(own, None)
 
     def _occupy(self, state: NodeState) -> None:
         self._vacated.pop(state.number, None)
+        if state.number in self.states:
+            return
         self.states[state.number] = state
         if state.shared is not None:
+            before = self.states.get(state.own.number)
+            if before is not None:
+                self._others.setdefault(state.own.number, []).append(before)
             self.states[state.own.number] = state
 
 

@@ -29,14 +29,22 @@ class Rebuilds:
         self._clock = clock
         self._stretch = stretch
         self._building = asyncio.Lock()
+        self._computed = 0  # nodes and slices since the start
 
     async def done(self) -> None:
-        """Wait until the next snapshot has to build only a few nodes. Call it before work that takes a snapshot."""
-        if self._cache.backlog <= _FEW:
+        """Wait until the next snapshot has to build only a few nodes. Call it before work that takes a snapshot.
+
+        While changes come faster than their nodes are built, the wait ends after as many nodes as had to be built when
+        it began. The snapshot then builds the rest at once.
+        """
+        backlog = self._cache.backlog
+        if backlog <= _FEW:
             return
+        enough = self._computed + backlog
         async with self._building:  # one caller builds, so that a stretch is all that other tasks wait for
-            while self._cache.backlog > _FEW:
+            while self._cache.backlog > _FEW and self._computed < enough:
                 until = self._clock() + self._stretch
                 while self._cache.backlog > _FEW and self._clock() < until:
                     self._cache.rebuild(_STEP)
+                    self._computed += _STEP
                 await asyncio.sleep(0)

@@ -33,6 +33,7 @@ _REFRESHED = 2  # stale placements that one update computes again
 _BASE_BYTES = 4096
 _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
 _NODE_BYTES, _CLASS_BYTES = 80, 320  # only with own EquivalenceClasses
+_GROUP_BYTES = 112  # of a group of shared pools
 
 
 class NodeRanking:
@@ -187,6 +188,7 @@ class NodeRanking:
             + specs
             + own
             + statuses
+            + len(self._numbers) * _GROUP_BYTES
             + self._own_placements * _PLACEMENT_BYTES
             + self._own_picks * _PICK_BYTES
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from cachetools import FIFOCache
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
-from extender.allocation import NodeInfo, NodeState
+from extender.allocation import NodeInfo, NodeState, PoolGroup
 from extender.model import InvalidClaim
 from extender.scheduling.evaluate import EvaluationContext, problem_for
 from extender.scheduling.pod_requirements import PodRequirements
-
-_GROUPS = 4096  # groups of shared pools that are remembered
 
 
 class StateNumbers:
@@ -21,29 +20,37 @@ class StateNumbers:
 
     def __init__(self, requirements: PodRequirements) -> None:
         self._requirements = requirements
-        self._reads: FIFOCache[int, bool] = FIFOCache(_GROUPS)  # group to whether the requirements match a device in it
+        # Whether the requirements match a device in a group. No limit may drop the group of a node: the node would have
+        # no status. An entry ends with its group.
+        self._reads: WeakKeyDictionary[PoolGroup, bool] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        """The number of known groups."""
+        return len(self._reads)
 
     def of(self, state: NodeState) -> int:
         """The number of a state; no status has the number of a state with an unknown group."""
-        if state.shared is None or self._reads.get(state.shared.group.number, True):
+        if state.shared is None or self._reads.get(state.shared.group, True):
             return state.number
         return state.own.number
 
     def knows(self, state: NodeState) -> bool:
         """Whether the number of the state is final. If not, `learn` a node in it first."""
-        return state.shared is None or state.shared.group.number in self._reads
+        return state.shared is None or state.shared.group in self._reads
 
     def learn(self, node_info: NodeInfo, context: EvaluationContext) -> None:
         """Find out whether the requirements match a device in the node's group. Raises CallBudgetSpent."""
         if node_info.state.shared is not None:
-            self._reads[node_info.state.shared.group.number] = self._reads_shared(node_info, context)
+            self._reads[node_info.state.shared.group] = self._reads_shared(node_info, context)
 
     def _reads_shared(self, node_info: NodeInfo, context: EvaluationContext) -> bool:
-        """Whether the requirements may match a device of the node's shared pools."""
+        """Whether the requirements may match a device of the node's shared pools, on any node."""
         shared = 0
         for first, part in node_info.inventory.shared_parts:
             shared |= ((1 << len(part.devices)) - 1) << first
-        problem = problem_for(node_info, self._requirements, context)
+        # Another node of the group may reach devices that this node does not reach.
+        everywhere = replace(node_info, inventory=replace(node_info.inventory, reachable=-1))
+        problem = problem_for(everywhere, self._requirements, replace(context, selections=None))
         try:
             for name, spec in zip(problem.names, problem.specs, strict=True):
                 for option in (option for request in spec.requests for option in request.alternatives):
