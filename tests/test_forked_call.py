@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from extender.console.forked_call import ForkedCallFailed, forked
 from extender.model import BerthError, WireError
@@ -76,6 +84,23 @@ async def test_a_call_that_is_cancelled_ends_its_child(tmp_path: Path) -> None:
     assert has_ended(pid)
 
 
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_a_call_that_is_cancelled_at_its_start_closes_its_files_once(new_loop: Any, turns: int) -> None:
+    """A file that is closed twice may be a new connection of another client by then."""
+
+    async def cancel_early() -> None:
+        task = asyncio.create_task(forked(partial(time.sleep, HANG_SECONDS), HANG_SECONDS))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(cancel_early())
+
+
 async def test_an_error_of_the_child_reaches_the_caller() -> None:
     def reject() -> None:
         raise WireError("count", "must be a number")
@@ -87,3 +112,65 @@ async def test_an_error_of_the_child_reaches_the_caller() -> None:
         await forked(reject, HANG_SECONDS)
     with pytest.raises(RuntimeError, match=r"in fail(.|\n)*KeyError: 'lost'"):
         await forked(fail, HANG_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("end", "sentence"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "the process of the work was ended by signal 9"),
+        (lambda: os._exit(3), "the process of the work ended without a result"),
+    ],
+)
+async def test_a_child_that_ends_early_did_not_take_too_long(end: Any, sentence: str) -> None:
+    """The kernel kills a process of a container that has no memory left."""
+    with pytest.raises(ForkedCallFailed, match=sentence):
+        await forked(end, HANG_SECONDS)
+
+
+async def test_a_result_that_cannot_be_sent_is_a_fault() -> None:
+    with pytest.raises(RuntimeError, match="pickle"):
+        await forked(lambda: threading.Lock(), HANG_SECONDS)
+
+
+class NoThreads(ThreadPoolExecutor):
+    """An executor in a container that is at its limit of processes."""
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:  # type: ignore[override]  # any call fails
+        raise RuntimeError("can't start new thread")
+
+
+async def test_no_child_stays_a_zombie_where_no_thread_can_start() -> None:
+    asyncio.get_running_loop().set_default_executor(NoThreads())
+    assert has_ended(await forked(os.getpid, HANG_SECONDS))
+
+
+async def test_a_process_that_ignores_its_children_gets_their_results() -> None:
+    """A parent process hands down that it ignores SIGCHLD."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert has_ended(await forked(os.getpid, HANG_SECONDS))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+async def test_no_free_file_is_said() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(ForkedCallFailed, match=r"cannot start a process: .*Too many open files"):
+            await forked(os.getpid, HANG_SECONDS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_process_with_a_limit_of_memory_has_children() -> None:
+    """A child must not ask for more memory than the limit of its parent, as `ulimit -v` sets it."""
+    lines = [
+        "import asyncio, pathlib, resource",
+        "from extender.console.forked_call import forked",
+        "most = int(pathlib.Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize() + (64 << 20)",
+        "resource.setrlimit(resource.RLIMIT_AS, (most, most))",
+        "print(asyncio.run(forked(lambda: 'computed', 30.0)))",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert done.stdout == "computed\n", done.stderr

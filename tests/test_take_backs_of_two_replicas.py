@@ -85,6 +85,26 @@ async def test_a_slow_bind_reads_whether_its_own_allocation_was_taken_back() -> 
         assert b.node_of("p") == ""
 
 
+async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
+    """The first claim may have been taken back while the API server took long to return the second."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in ("c1", "c2"):
+            b.cluster.apply(claim(name))
+        b.cluster.apply(pod("p", "c1", "c2"))
+        await b.settled()
+
+        async def take_back(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/c2/status"):
+                await asyncio.sleep(LANDING_SECONDS)
+            elif method == "GET" and path.endswith("/resourceclaims/c2") and has_devices(b, "c1"):
+                await asyncio.sleep(LANDING_SECONDS)
+                patch(b, "c1", TAKEN_BACK, "status")
+
+        b.cluster.api.intercept = take_back
+        assert await b.bind("p", "n1") == "claim default/c1 was taken back in the meantime"
+        assert b.node_of("p") == ""
+
+
 async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_marked_it_again() -> None:
     """That process may be about to take the allocation back."""
     async with berthing({"n1": "t4-4"}) as b:

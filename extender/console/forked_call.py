@@ -19,6 +19,7 @@ from extender.model import BerthError
 
 T = TypeVar("T")
 _MORE_BYTES = 96 << 20  # that the child may allocate beyond the memory of its parent
+_CHUNK_BYTES = 1 << 16
 
 
 class ForkedCallFailed(BerthError):
@@ -32,17 +33,17 @@ async def forked(work: Callable[[], T], seconds: float) -> T:
     after `seconds`, and limits its memory. A cancelled call ends its child. Raises ForkedCallFailed, BerthError with
     the text of a BerthError in the child, or RuntimeError with the traceback of another error there.
     """
-    read_fd, write_fd = os.pipe()
-    with os.fdopen(read_fd, "rb", buffering=0) as replies:
-        try:
-            child = _fork(work, write_fd, seconds)
-        finally:
-            os.close(write_fd)
-        try:
-            outcome, value = _decoded(await _everything(replies), seconds)
-        finally:
-            os.kill(child, signal.SIGKILL)  # it may have ended, but keeps its number until waitpid
-            await asyncio.shield(asyncio.to_thread(os.waitpid, child, 0))
+    child, read_fd = _fork(work, seconds)
+    try:
+        data = await _everything(read_fd)
+    except BaseException:
+        with suppress(ProcessLookupError):  # it has ended, and this process ignores SIGCHLD
+            os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        os.close(read_fd)
+        status = _wait(child)
+    outcome, value = _decoded(data, status, seconds)
     if outcome == "fault":
         raise RuntimeError(value)
     if outcome == "spent":
@@ -53,18 +54,35 @@ async def forked(work: Callable[[], T], seconds: float) -> T:
     return result
 
 
-def _fork(work: Callable[[], Any], write_fd: int, seconds: float) -> int:
-    """Fork; returns the child's process id. Raises ForkedCallFailed."""
+def _fork(work: Callable[[], Any], seconds: float) -> tuple[int, int]:
+    """Fork; returns the child's process id, and the pipe with its outcome. Raises ForkedCallFailed."""
+    try:
+        read_fd, write_fd = os.pipe()
+    except OSError as error:
+        raise ForkedCallFailed(f"cannot start a process: {error}") from error
     try:
         with warnings.catch_warnings():
             # Python 3.12 warns of threads, whose locks stay as they are in the child. `work` takes no such lock.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
     except OSError as error:
+        os.close(write_fd)
+        os.close(read_fd)
         raise ForkedCallFailed(f"cannot start a process: {error}") from error
     if child == 0:
         _run(work, write_fd, seconds)
-    return child
+    os.close(write_fd)
+    return child, read_fd
+
+
+def _wait(child: int) -> int:
+    """The wait status of a child that has closed its pipe or was killed, so that this blocks for a moment only.
+
+    A thread could wait instead, but in a container at its limit of processes no thread starts.
+    """
+    with suppress(ChildProcessError):  # this process ignores SIGCHLD, so the kernel keeps no status
+        return os.waitpid(child, 0)[1]
+    return 0
 
 
 def _run(work: Callable[[], Any], write_fd: int, seconds: float) -> NoReturn:
@@ -74,10 +92,7 @@ def _run(work: Callable[[], Any], write_fd: int, seconds: float) -> NoReturn:
         for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        _limit_memory()
-        gc.freeze()  # a collection would write to the pages of all objects, and so copy them
-        _close_files(write_fd)
-        _write(write_fd, pickle.dumps(_outcome(work)))
+        _write(write_fd, _outcome(work, write_fd))
         os._exit(0)
     finally:
         os._exit(1)
@@ -87,7 +102,8 @@ def _limit_memory() -> None:
     """Without a limit, the kernel would end the parent, too, as soon as both exceed the memory of their container."""
     with suppress(OSError):  # only Linux has the file
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + _MORE_BYTES
+        wanted, limits = pages * resource.getpagesize() + _MORE_BYTES, resource.getrlimit(resource.RLIMIT_AS)
+        most = min([wanted, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
@@ -99,15 +115,24 @@ def _close_files(kept: int) -> None:
                 os.close(fd)
 
 
-def _outcome(work: Callable[[], Any]) -> tuple[str, Any]:
+def _outcome(work: Callable[[], Any], write_fd: int) -> bytes:
+    """The pickled kind and value of the outcome."""
+    outcome: tuple[str, Any]
     try:
-        return "result", work()
+        gc.freeze()  # a collection would write to the pages of all objects, and so copy them
+        _limit_memory()
+        _close_files(write_fd)
+    except OSError as error:
+        return pickle.dumps(("spent", f"cannot prepare a process: {error}"))
+    try:
+        return pickle.dumps(("result", work()))
     except BerthError as error:
-        return "error", str(error)
+        outcome = "error", str(error)
     except MemoryError:
-        return "spent", f"gave up: the work takes more than {_MORE_BYTES >> 20} MiB"
+        outcome = "spent", f"gave up: the work takes more than {_MORE_BYTES >> 20} MiB"
     except BaseException:  # noqa: BLE001 - the parent raises it
-        return "fault", traceback.format_exc()
+        outcome = "fault", traceback.format_exc()
+    return pickle.dumps(outcome)
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -116,20 +141,31 @@ def _write(fd: int, data: bytes) -> None:
         left = left[os.write(fd, left) :]
 
 
-async def _everything(replies: Any) -> bytes:
-    """Read an open pipe to its end."""
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), replies)
+async def _everything(fd: int) -> bytes:
+    """Read a pipe to its end. A transport would close the pipe, too: uvloop does so in a later turn of its loop."""
+    loop, chunks, ended = asyncio.get_running_loop(), list[bytes](), asyncio.Event()
+
+    def read() -> None:
+        chunks.append(os.read(fd, _CHUNK_BYTES))
+        if not chunks[-1]:
+            loop.remove_reader(fd)
+            ended.set()
+
+    loop.add_reader(fd, read)
     try:
-        return await reader.read()
+        await ended.wait()
     finally:
-        transport.close()
+        loop.remove_reader(fd)
+    return b"".join(chunks)
 
 
-def _decoded(data: bytes, seconds: float) -> tuple[str, Any]:
+def _decoded(data: bytes, status: int, seconds: float) -> tuple[str, Any]:
     try:
         outcome: tuple[str, Any] = pickle.loads(data)  # noqa: S301 - a child of this process wrote it
     except (EOFError, pickle.UnpicklingError) as error:
-        raise ForkedCallFailed(f"gave up: the work took more than {seconds:.2g} s") from error
+        code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGALRM:
+            raise ForkedCallFailed(f"gave up: the work took more than {seconds:.2g} s") from error
+        how = f"was ended by signal {-code}" if code < 0 else "ended without a result"
+        raise ForkedCallFailed(f"the process of the work {how}") from error
     return outcome
