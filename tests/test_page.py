@@ -83,7 +83,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         )
         tiles = await page.run("[...document.querySelectorAll('.tile')].map(tile => tile.innerText)")
         # The change of the last seconds is shown once there are two samples of the fleet.
-        assert re.match(r"Free GPUs\n12(−8 in \d+\s?s)?\nof 20 on 3 nodes", tiles[0])
+        assert re.match(r"Free GPUs\n12(\u22128 in \d+\s?s)?\nof 20 on 3 nodes", tiles[0])
         assert tiles[1].startswith("Largest free NVLink set\n8")
         assert tiles[2].startswith("Waiting pods\n1\nfor ")
         await page.until("document.querySelectorAll('.tile').length === 4")
