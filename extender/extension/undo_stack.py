@@ -33,9 +33,10 @@ class UndoStack:
         which is a bug, after all compensations have run.
         """
         stacks, self._compensations = self._compensations, {}
-        bugs = await asyncio.gather(*(self._unwind_claim(stack, error) for stack in stacks.values()))
-        for bug in filter(None, bugs):
-            raise bug
+        unwound = (self._unwind_claim(stack, error) for stack in stacks.values())
+        for bug in await asyncio.gather(*unwound, return_exceptions=True):
+            if bug is not None:
+                raise bug
 
     async def _unwind_claim(self, stack: list[Compensation], error: BerthError) -> Exception | None:
         """Run the compensations of one claim, last first. Returns the first bug."""
