@@ -14,7 +14,7 @@ _FEW = 8  # changed nodes that a snapshot builds at once
 
 
 class Rebuilds:
-    """A caller of `done` builds what is left, and yields to the event loop after each stretch.
+    """A caller of `done` builds the remaining nodes, and yields to the event loop after each stretch.
 
     Without a caller nothing is built: the next snapshot builds everything at once. `stretch` is in seconds.
     """
