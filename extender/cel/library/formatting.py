@@ -16,7 +16,7 @@ _LONGEST_PRECISION = 4  # digits of a precision; int() rejects thousands
 _MAX_PRECISION = 100  # more than a double has; without a limit an expression could build megabytes
 _DIGITS = 6  # Go's default precision
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_ESCAPES = {
+ESCAPES = {
     "\a": "\\a",
     "\b": "\\b",
     "\f": "\\f",
@@ -185,8 +185,8 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
+    if char in ESCAPES:
+        return ESCAPES[char]
     if char.isprintable():
         return char
     code = ord(char)

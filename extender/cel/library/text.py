@@ -10,7 +10,7 @@ from typing import Any
 from extender.cel import pricing
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.library.formatting import format_string
+from extender.cel.library.formatting import ESCAPES, format_string
 from extender.cel.overloads import function, member, plain
 from extender.cel.pricing import WALK, Price, Values, pattern_units
 
@@ -22,19 +22,7 @@ _SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
-_QUOTED = str.maketrans(
-    {
-        "\a": "\\a",
-        "\b": "\\b",
-        "\f": "\\f",
-        "\n": "\\n",
-        "\r": "\\r",
-        "\t": "\\t",
-        "\v": "\\v",
-        "\\": "\\\\",
-        '"': '\\"',
-    }
-)
+_QUOTED = str.maketrans(ESCAPES)
 
 
 def matches(text: str, program: Any) -> bool:
