@@ -8,39 +8,20 @@ from itertools import count
 
 import pytest
 
-from extender.allocation import Features, NodeInfo
+from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.cache.object_index import ObjectIndex
-from extender.model import Node, Taint, TaintRule
+from extender.model import Taint, TaintRule
 from extender.runtime import Rebuilds
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_node
 from tests.running_berth import berthing, claim, pod
+from tests.test_shared_pools import CountingBuilder
 
 NODES = 40
 STRETCH = 3  # looks at the clock
 MOST = 4 * STRETCH  # nodes or slices of one stretch
-
-
-class CountingBuilder(NodeInfoBuilder):
-    def __init__(self) -> None:
-        super().__init__(Features())
-        self.built = 0
-
-    def build(
-        self,
-        node: Node,
-        store: ObjectIndex,
-        allocated_devices: AllocatedDevices,
-        previous: NodeInfo | None,
-        *,
-        only_use: bool,
-    ) -> NodeInfo:
-        self.built += 1
-        return super().build(node, store, allocated_devices, previous, only_use=only_use)
 
 
 def shared_slice(cache: ClusterCache) -> None:
@@ -84,13 +65,13 @@ async def test_other_tasks_run_between_stretches(change: Callable[[ClusterCache]
     rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
     change(cache)
     assert cache.backlog >= NODES
-    began = before = builder.built
+    began = before = builder.built.total()
     longest = 0
 
     async def watch() -> None:
         nonlocal before, longest
         while True:
-            longest, before = max(longest, builder.built - before), builder.built
+            longest, before = max(longest, builder.built.total() - before), builder.built.total()
             await asyncio.sleep(0)
 
     watching = asyncio.create_task(watch())
@@ -98,8 +79,8 @@ async def test_other_tasks_run_between_stretches(change: Callable[[ClusterCache]
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     cache.snapshot()
-    assert max(longest, builder.built - before) <= MOST, "several callers do the work of one"
-    assert builder.built == began + NODES, "no node is built twice"
+    assert max(longest, builder.built.total() - before) <= MOST, "several callers do the work of one"
+    assert builder.built.total() == began + NODES, "no node is built twice"
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -136,12 +117,12 @@ async def test_a_caller_ends_though_each_stretch_is_followed_by_another_change()
     rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
     shared_slice(cache)
     calls = [asyncio.create_task(rebuilds.done()) for _ in range(5)]
-    began = builder.built
-    while not all(call.done() for call in calls) and builder.built < began + 10 * NODES:
+    began = builder.built.total()
+    while not all(call.done() for call in calls) and builder.built.total() < began + 10 * NODES:
         await asyncio.sleep(0)
         shared_slice(cache)
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
     assert not any(call.cancelled() for call in calls)
-    assert builder.built <= began + NODES + MOST, "callers that came together wait for the same nodes"
+    assert builder.built.total() <= began + NODES + MOST, "callers that came together wait for the same nodes"
