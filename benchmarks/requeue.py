@@ -15,6 +15,7 @@ import time
 from benchmarks.fleet import Fleet
 from extender.extension.requeue import Requeuer
 from extender.model import Pod
+from extender.runtime import Rebuilds
 
 FEW = 4
 
@@ -35,7 +36,8 @@ def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
 async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     """The longest CPU milliseconds between two turns of the loop, with one node event each `gap` seconds."""
     requeuer = Requeuer(_Writer(), lambda: "", pause=gap)  # type: ignore[arg-type]  # a fake
-    task = asyncio.create_task(requeuer.run(fleet.filter_service.queueing_hints.find_schedulable))
+    search, rebuilt = fleet.filter_service.queueing_hints.find_schedulable, Rebuilds(fleet.cache).done
+    task = asyncio.create_task(requeuer.run(search, rebuilt))
     nodes, longest, ends = list(fleet.devices), 0.0, 0.0
     for event in range(events):
         # The event itself, and folding it in, is what every filter pays, too.

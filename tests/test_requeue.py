@@ -295,11 +295,15 @@ class _Looks:
         yield answer
 
 
+async def _nothing_to_build() -> None:
+    pass
+
+
 async def test_a_touch_that_failed_is_made_up_for() -> None:
     """The search that found a fit is over, and without another event no further search would start."""
     writer, looks = _Writer(failures=2), _Looks(True)
     requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
-    task = asyncio.create_task(requeuer.run(looks))
+    task = asyncio.create_task(requeuer.run(looks, _nothing_to_build))
     requeuer.supply_changed()
     await eventually(lambda: writer.touched)
     task.cancel()
@@ -312,8 +316,8 @@ async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> N
     requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
     requeuer.supply_changed()
     with pytest.raises(RuntimeError):
-        await requeuer.run(looks)
-    task = asyncio.create_task(requeuer.run(looks))
+        await requeuer.run(looks, _nothing_to_build)
+    task = asyncio.create_task(requeuer.run(looks, _nothing_to_build))
     await eventually(lambda: writer.touched)
     task.cancel()
 
@@ -350,7 +354,7 @@ async def test_others_have_their_turn_during_a_long_look() -> None:
     writer = _Writer()
     requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0, stretch=0)
     requeuer.supply_changed()
-    tasks = [asyncio.create_task(requeuer.run(look)), asyncio.create_task(other())]
+    tasks = [asyncio.create_task(requeuer.run(look, _nothing_to_build)), asyncio.create_task(other())]
     await eventually(lambda: writer.touched)
     for task in tasks:
         task.cancel()

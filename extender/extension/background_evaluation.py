@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 _LEAST_SECONDS = 0.02  # of a pause, so that the loop does not spin while no namespace has tokens
 
@@ -20,10 +20,14 @@ class BackgroundEvaluator:
         """Start again, because an evaluation is unfinished."""
         self._work_left.set()
 
-    async def run(self, work: Callable[[], bool]) -> None:
-        """Run until cancelled. `work` does one slice and returns whether work is left."""
+    async def run(self, work: Callable[[], bool], rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled. `work` does one slice and returns whether work is left.
+
+        See Rebuilds.done for `rebuilt`.
+        """
         while True:
             await self._work_left.wait()
+            await rebuilt()
             began = self._clock()
             if not work():
                 self._work_left.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
 
@@ -52,38 +52,40 @@ class Requeuer:
         self._requested = True
         self._changed.set()
 
-    async def run(self, search: Callable[[], Iterator[bool]]) -> None:
+    async def run(self, search: Callable[[], Iterator[bool]], rebuilt: Callable[[], Awaitable[None]]) -> None:
         """Run until cancelled.
 
         `search` begins a search over the nodes that changed since the last one. It yields after each step; the last
         value is True if a rejected pod fits. A search or an update that failed is repeated after the pause, or when
-        the supervisor starts this task again.
+        the supervisor starts this task again. See Rebuilds.done for `rebuilt`.
         """
         while True:
             await self._changed.wait()
-            await self._once(search)
+            await self._once(search, rebuilt)
             await asyncio.sleep(self._pause)
 
-    async def _once(self, search: Callable[[], Iterator[bool]]) -> None:
+    async def _once(self, search: Callable[[], Iterator[bool]], rebuilt: Callable[[], Awaitable[None]]) -> None:
         self._changed.clear()
         done = False
         try:
             self._touch_pending, self._requested = self._touch_pending or self._requested, False
-            self._touch_pending = self._touch_pending or await self._finds_pod(search)
+            self._touch_pending = self._touch_pending or await self._finds_pod(search, rebuilt)
             self._touch_pending = self._touch_pending and not await self._touch()
             done = not self._touch_pending
         finally:
             if not done:
                 self._changed.set()
 
-    async def _finds_pod(self, search: Callable[[], Iterator[bool]]) -> bool:
+    async def _finds_pod(self, search: Callable[[], Iterator[bool]], rebuilt: Callable[[], Awaitable[None]]) -> bool:
         """Whether a rejected pod fits on a changed node. Yields to the event loop after every stretch."""
+        await rebuilt()
         until = time.monotonic() + self._stretch
         for fits in search():
             if fits:
                 return True
             if time.monotonic() > until:
                 await asyncio.sleep(0)
+                await rebuilt()
                 until = time.monotonic() + self._stretch
         return False
 

@@ -42,7 +42,6 @@ _FLUSH_SECONDS = 1.0  # for the last records; the console may be absent
 # kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
 _POD_GROUPS = {GroupSource.CORE: "podgroups", GroupSource.SCHEDULER_PLUGINS: "podgroups.scheduling.x-k8s.io"}
-_STEP = 4  # changed nodes or slices that one step of a search computes again
 _OBSERVED = _SUPPLY | {"pods", "podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"}
 
 
@@ -114,7 +113,8 @@ class Service:
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("nominations", partial(self.nominator.run, self.rebuilds.done))
         start("orphans", self.orphans.run)
-        start("background-evaluation", partial(self.background_evaluator.run, self._continue_evaluation))
+        continue_evaluation = self.filter_service.continue_evaluation
+        start("background-evaluation", partial(self.background_evaluator.run, continue_evaluation, self.rebuilds.done))
         if self.outbox is not None:
             start("records", self.outbox.run)
         return self
@@ -174,22 +174,15 @@ class Service:
         await self.informers.listed()
         if any(pod.may_need_devices for pod in self.cache.store.pods.values()):
             self.requeuer.requeue_now()
-        await self.requeuer.run(self._find_schedulable)
+        await self.requeuer.run(self._find_schedulable, self.rebuilds.done)
 
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
-        while self.cache.backlog:
-            self.cache.rebuild(_STEP)
-            yield False
         for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
             for fits in search():
                 yield fits
                 if fits:
                     return
-
-    def _continue_evaluation(self) -> bool:
-        """See FilterService.continue_evaluation. It waits for the requeuer, which computes many changed nodes again."""
-        return self.cache.backlog > _STEP or self.filter_service.continue_evaluation()
 
     def _is_served(self, source: GroupSource) -> bool:
         """Whether the API server serves the PodGroups of this source."""
