@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,8 @@ from extender.extension.bound_members import BoundMembers
 from extender.model import GroupKey, GroupSource
 from extender.scheduling import members_with_claims
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing
+from tests.running_berth import Berthing, berthing, pod
+from tests.test_gang_pauses import read_due
 from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 
 NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(6)}
@@ -88,7 +90,7 @@ async def test_members_that_terminate_never_count_again() -> None:
         cache = b.app.service.cache
         bound = BoundMembers(cache, read, lambda: now[0])
         bound.want(KEY)
-        await bound.read_wanted(lambda *_: None)
+        await read_due(bound)
         gone = {b.pod(f"old{i}")["metadata"]["uid"]: "" for i in range(4)}
         for reads in (1, 2):
             assert cache.snapshot().bound_members[KEY] == gone
@@ -96,7 +98,7 @@ async def test_members_that_terminate_never_count_again() -> None:
             now[0] = bound.next_deadline
             bound.expire()
             assert cache.snapshot().bound_members[KEY] == gone, "until the next read"
-            await bound.read_wanted(lambda *_: None)
+            await read_due(bound)
         for i in range(4):
             delete(b, "pods", f"old{i}")
             delete(b, "resourceclaims", f"old{i}-gpus")
@@ -115,6 +117,31 @@ async def test_a_further_member_of_a_running_gang_is_placed_after_the_read() -> 
         assert await reasons(b, "p4") == {UNREAD}
         await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
         assert (await b.filter("p4"))["NodeNames"] == ["n4", "n5"]
+
+
+async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:
+    async with berthing(NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        member(b, "p4", minimum=4)
+        slow = pod("w0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "4"})
+        b.cluster.apply({**slow, "metadata": {**slow["metadata"], "namespace": "slow"}})
+        await b.settled()
+        began, answered = asyncio.Event(), asyncio.Event()
+
+        async def delay(method: str, path: str) -> None:
+            if path == "/api/v1/namespaces/slow/pods":
+                began.set()
+                await answered.wait()
+
+        b.cluster.api.intercept = delay
+        service = b.app.service
+        (waiting,) = (one for one in service.cache.store.pods.values() if one.key.namespace == "slow")
+        assert not service.filter(waiting, list(NODES)).passed
+        await eventually(began.is_set, "the read of the slow namespace began")
+        touches = service.requeuer.touches
+        assert await reasons(b, "p4") == {UNREAD}
+        await eventually(lambda: service.requeuer.touches > touches, "the pod is requeued after the other read")
+        answered.set()
 
 
 async def test_a_read_of_an_earlier_gang_does_not_count_for_a_new_one_of_its_name() -> None:

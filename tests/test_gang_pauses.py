@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import inf
 
 from extender.cluster import Unavailable
-from extender.extension.bound_members import BoundMembers
+from extender.extension.bound_members import BoundMembers, Members
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.policy import Policy
@@ -184,6 +185,11 @@ class _Reads:
         return {key(): {"uid-job": "n0"}}
 
 
+async def read_due(bound: BoundMembers, done: Callable[[GroupKey, Members], None] = lambda *_: None) -> None:
+    """Read the namespaces that are due, all at a time."""
+    await asyncio.gather(*(bound.read(namespace, keys, done) for namespace, keys in bound.take_due().items()))
+
+
 async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgotten() -> None:
     now = [0.0]
     async with berthing(NODES) as b:
@@ -201,26 +207,39 @@ async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgo
         for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 16.0):
             assert bound.want(key())
             assert not bound.want(key()), "it is wanted already"
-            await bound.read_wanted(read)
+            await read_due(bound, read)
             assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
             assert bound.next_deadline == now[0] + 30.0
             assert bound.want(key("other")), "its namespace was read a moment ago"
             count = len(reads.namespaces)
-            await bound.read_wanted(read)
+            await read_due(bound, read)
             assert len(reads.namespaces) == count
             assert bound.next_deadline == now[0] + pause
             now[0] += pause
         done.clear()
-        await bound.read_wanted(read)
+        await read_due(bound, read)
         assert set(done) == {key(), key("other")}, "a group of the read before waits still"
         now[0] = bound.next_deadline
         bound.expire()
         assert key() not in cache.snapshot().bound_members
         reads.fails = True
         assert bound.want(key())
-        await bound.read_wanted(read)
+        await read_due(bound, read)
         assert not cache.snapshot().bound_members.get(key())
         assert reads.namespaces == ["default"] * 8
+
+
+async def test_the_namespaces_that_are_read_at_a_time_are_bounded() -> None:
+    async with berthing(NODES) as b:
+        bound = BoundMembers(b.app.service.cache, _Reads(), lambda: 0.0, reads=2)
+        for namespace in "abc":
+            bound.want(key("job", namespace))
+        first = bound.take_due()
+        assert list(first) == ["a", "b"]
+        assert not bound.take_due()
+        assert bound.next_deadline == inf, "the end of a read makes room for the next one"
+        await bound.read("a", first["a"], lambda *_: None)
+        assert list(bound.take_due()) == ["c"]
 
 
 async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() -> None:
@@ -230,13 +249,13 @@ async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() ->
         for namespace in ("a", "b"):
             for i in range(5):
                 assert bound.want(key(f"job-{i}", namespace)) == (i < 2)
-        await bound.read_wanted(lambda *_: None)
+        await read_due(bound)
         assert Counter(one.namespace for one in cache.snapshot().bound_members) == {"a": 2, "b": 2}
         now[0] = 1.0
         next_ones = {key(f"next-{i}", "a") for i in range(2)}
         for one in next_ones:
             assert bound.want(one)
-        await bound.read_wanted(lambda *_: None)
+        await read_due(bound)
         assert {one for one in cache.snapshot().bound_members if one.namespace == "a"} == next_ones
 
 

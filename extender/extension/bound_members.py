@@ -19,6 +19,7 @@ from extender.model import GroupKey
 from extender.scheduling import members_with_claims
 
 _MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
+_READS = 8  # namespaces that are read at a time
 _SECONDS = 30.0  # until the bound members of a namespace are forgotten
 # Until they may be read again, doubled with each read while those of the last one are known: a large namespace has
 # thousands of pods, and any tenant can want reads all the time.
@@ -42,7 +43,8 @@ class _LastRead:
 class BoundMembers:
     """Puts the bound members into the cache.
 
-    `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds.
+    `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds. At most `reads`
+    namespaces are read at a time.
     """
 
     def __init__(
@@ -52,15 +54,18 @@ class BoundMembers:
         clock: Callable[[], float],
         seconds: float = _SECONDS,
         groups: int = _MOST_GROUPS,
+        reads: int = _READS,
     ) -> None:
         self._most_groups = groups
+        self._most_reads = reads
         self._cache = cache
         self._read = read
         self._clock = clock
         self._seconds = seconds
         self._wanted: dict[str, set[GroupKey]] = {}  # by namespace
         self._known: dict[str, _LastRead] = {}  # by namespace
-        self._reading: set[GroupKey] = set()  # without those whose waiting pods changed meanwhile
+        # The groups that are read now, by namespace; without those whose waiting pods changed meanwhile.
+        self._reading: dict[str, set[GroupKey]] = {}
         self._log = structlog.get_logger("berth.gangs")
 
     def want(self, key: GroupKey) -> bool:
@@ -73,7 +78,7 @@ class BoundMembers:
 
     def forget(self, key: GroupKey) -> None:
         """Other pods of the group wait now, so the pods that were read may be those of an earlier gang of its name."""
-        self._reading.discard(key)
+        self._reading.get(key.namespace, set()).discard(key)
         if key in self._cache.store.bound_members:
             self._cache.use_bound_members(key, self._gone(key) or None)
 
@@ -100,37 +105,50 @@ class BoundMembers:
 
     @property
     def next_deadline(self) -> float:
-        """The earliest time at which `expire` or `read_wanted` has work; infinite if there is none."""
+        """The earliest time at which `expire` or `take_due` has work; infinite if there is none.
+
+        The end of a read can make it earlier.
+        """
         ends = min((read.until for read in self._known.values()), default=inf)
         return min([ends, *map(self._may_read_at, self._wanted)])
 
     def _may_read_at(self, namespace: str) -> float:
+        if namespace in self._reading or len(self._reading) >= self._most_reads:
+            return inf
         last = self._known.get(namespace)
         return -inf if last is None else last.again_at
 
-    async def read_wanted(self, done: Callable[[GroupKey, Members], None]) -> None:
-        """Read the wanted groups of namespaces that do not pause.
+    def take_due(self) -> dict[str, set[GroupKey]]:
+        """The wanted groups of namespaces that do not pause. The caller must `read` each of these namespaces."""
+        now, found = self._clock(), dict[str, set[GroupKey]]()
+        for namespace in list(self._wanted):
+            if self._may_read_at(namespace) <= now:
+                found[namespace] = self._with_last(namespace, self._wanted.pop(namespace))
+                self._reading[namespace] = set(found[namespace])
+        return found
+
+    async def read(self, namespace: str, keys: set[GroupKey], done: Callable[[GroupKey, Members], None]) -> None:
+        """Read groups of a namespace that `take_due` returned.
 
         `done` is called for each group, and gets its members of the last read.
         """
-        now = self._clock()
-        for namespace in [name for name in self._wanted if self._may_read_at(name) <= now]:
-            keys, snapshot = self._with_last(namespace, self._wanted.pop(namespace)), self._cache.snapshot()
-            # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
-            before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in keys}
-            self._reading = set(keys)
-            try:
-                found = await self._read(namespace)
-            except ClusterError as error:
-                self._log.warning("could not read the bound pods", namespace=namespace, problem=str(error))
-                found, before = {}, {key: self._gone(key) for key in keys}
+        snapshot = self._cache.snapshot()
+        # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
+        before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in keys}
+        try:
+            found = await self._read(namespace)
+        except ClusterError as error:
+            self._log.warning("could not read the bound pods", namespace=namespace, problem=str(error))
+            found, before = {}, {key: self._gone(key) for key in keys}
+        finally:
+            unchanged = self._reading.pop(namespace)
             self._known[namespace] = self._read_now(namespace, keys)
-            for key in keys - self._reading:
-                self.want(key)
-            for key in self._reading:
-                known = self._cache.store.bound_members.get(key, {})
-                self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})))
-                done(key, known)
+        for key in keys - unchanged:
+            self.want(key)
+        for key in unchanged:
+            known = self._cache.store.bound_members.get(key, {})
+            self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})))
+            done(key, known)
 
     def _with_last(self, namespace: str, keys: set[GroupKey]) -> set[GroupKey]:
         """Besides `keys`, the groups of the last read that wait still, up to the limit. The others are forgotten."""

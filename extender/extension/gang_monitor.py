@@ -14,6 +14,7 @@ from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import MISSING
 from extender.model import Code, GroupKey
+from extender.runtime import Supervisor
 from extender.scheduling import gang_minimum, is_incomplete, lacks_pod_group
 
 
@@ -64,10 +65,10 @@ class GangMonitor:
             if key not in changed and waiting.reason.code in MISSING:
                 self._check_complete(key, waiting)
 
-    async def run(self, rebuilt: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, rebuilt: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
         """End plans and pauses at their deadlines, and read bound members, until cancelled.
 
-        See Rebuilds.done for `rebuilt`.
+        See Rebuilds.done for `rebuilt`. The supervisor runs the reads: a slow one delays nothing else.
         """
         while True:
             self._gangs.rescheduled.clear()
@@ -77,7 +78,8 @@ class GangMonitor:
             self._bound_members.expire()
             if self._waiting.requeue_due(self._cache.snapshot().version):
                 self._sink.fits()
-            await self._bound_members.read_wanted(self._members_read)
+            for namespace, keys in self._bound_members.take_due().items():
+                supervisor.spawn("bound-members", self._read(namespace, keys))
             seconds = self._next_deadline() - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
@@ -85,6 +87,12 @@ class GangMonitor:
 
     def _next_deadline(self) -> float:
         return min(self._gangs.plans.next_deadline, self._waiting.next_deadline, self._bound_members.next_deadline)
+
+    async def _read(self, namespace: str, keys: set[GroupKey]) -> None:
+        try:
+            await self._bound_members.read(namespace, keys, self._members_read)
+        finally:
+            self._gangs.rescheduled.set()
 
     def _members_read(self, key: GroupKey, before: Members) -> None:
         waiting, is_changed = self._waiting.get(key), before != self._cache.store.bound_members.get(key, {})

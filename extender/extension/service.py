@@ -108,7 +108,7 @@ class Service:
         self.informers.start()
         start = self.supervisor.start
         start("requeue", self._requeue)
-        start("gangs", partial(self.gang_monitor.run, self.rebuilds.done))
+        start("gangs", partial(self.gang_monitor.run, self.rebuilds.done, self.supervisor))
         start("gang-collecting", partial(self.gangs.collecting.run, self.rebuilds.done))
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("nominations", partial(self.nominator.run, self.rebuilds.done))
