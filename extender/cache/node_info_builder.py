@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sized
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from extender.allocation import (
@@ -68,7 +67,8 @@ class _Hardware:
     group: PoolGroup | None  # the shared pools; None: the node sees none
 
 
-class _Counters(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class _Counters:
     """The consumed amounts of a pool's shared counters, and the inputs of that computation."""
 
     slices: tuple[Slice, ...]
@@ -97,7 +97,8 @@ class NodeInfoBuilder:
         self._shared_uses: WeakValueDictionary[Hashable, SharedUse] = WeakValueDictionary()
         self._own_states: Interns = WeakValueDictionary()
         self._states: WeakValueDictionary[_StateKey, NodeState] = WeakValueDictionary()
-        self._counters: dict[PoolKey, _Counters] = {}
+        # By pool and generation: while a driver publishes a new generation, some nodes see the old one.
+        self._counters: WeakValueDictionary[tuple[PoolKey, int], _Counters] = WeakValueDictionary()
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
 
     def build(
@@ -118,8 +119,7 @@ class NodeInfoBuilder:
         pools = {pool.key: allocated_devices.pool(pool.key) for pool in found.pools if pool.key not in common}
         # A NodeInfo never changes. So it copies the counters now, before later events change the store.
         counted = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
-        counters = {key: one.consumed for key, one in counted.items()}
-        use = AllocatedState(pools, lambda pool: counters.get(pool.key, {}))
+        use = AllocatedState(pools, lambda pool: counted[pool.key].consumed if pool.key in counted else {})
         busy, held = taken_mask(found, use), held_mask(found, pools, allocated_devices)
         agent_is_fresh = node.name not in store.silent_agents
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
@@ -154,9 +154,7 @@ class NodeInfoBuilder:
     def forget(self, node: str) -> None:
         """Drop the entries of a deleted node."""
         self.agent_problems.pop(node, None)
-        gone = self._hardware.pop(node, None)
-        if gone is not None:
-            self._forget_counters(gone.inventory)
+        self._hardware.pop(node, None)
 
     def interned(self) -> dict[str, int]:
         """The number of kept entries by kind, for benchmarks and tests of the limits."""
@@ -243,18 +241,13 @@ class NodeInfoBuilder:
 
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
-        slices = store.pools.get(pool.key, {})
-        current = slices_of(pool, slices.values())
-        known = self._counters.get(pool.key)
+        current = slices_of(pool, store.pools.get(pool.key, {}).values())
+        key = pool.key, current[0].generation if current else 0
+        known = self._counters.get(key)
         if known is None or not same_objects(known.slices, current) or known.use != use:
             consumed = consumed_counters(current, use)
-            known = self._counters[pool.key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
+            known = self._counters[key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
         return known
-
-    def _forget_counters(self, gone: Inventory) -> None:
-        """Drop the counters of a node's pools. Another node of such a pool computes them again."""
-        for pool in gone.pools:
-            self._counters.pop(pool.key, None)
 
     # -- the hardware ----------------------------------------------------------------------------------------
 
@@ -269,8 +262,6 @@ class NodeInfoBuilder:
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions)
             seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
             attribute_signature = interned(self._attribute_signatures, seen)
-            if known is not None and known.inventory is not found:
-                self._forget_counters(known.inventory)
             known = self._hardware[node.name] = _Hardware(
                 found,
                 live,
