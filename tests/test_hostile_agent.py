@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.allocation import Features, NodeInfo
-from extender.cache import ClusterCache
+from extender.cache import CacheListener, ClusterCache
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.fabric import bandwidth, fabric_of
 from extender.fabric.agent_slices import read_fabric
@@ -176,6 +177,17 @@ class FailingBuilder(NodeInfoBuilder):
         return super().build(node, *args, **more)
 
 
+class CountingListener(CacheListener):
+    def __init__(self) -> None:
+        self.deadlines = self.freed_count = 0
+
+    def deadline_moved(self) -> None:
+        self.deadlines += 1
+
+    def freed(self) -> None:
+        self.freed_count += 1
+
+
 def test_view_that_cannot_be_built_stops_no_other() -> None:
     builder = FailingBuilder()
     cache = ClusterCache(builder=builder)
@@ -191,24 +203,52 @@ def test_view_that_cannot_be_built_stops_no_other() -> None:
     assert node_infos["n2"] is before
     assert cache.failed_nodes == {"n2": "ValueError: no view of n2"}
     builder.failing = frozenset()
-    put(cache, fabric_slice("n3", MACHINES["t4-4"]))
-    assert source_of(cache, "n2") is Source.LIVE, "any later event tries the node again"
+    cache.expire(0.0)
+    assert source_of(cache, "n2") is Source.LIVE
     assert not cache.failed_nodes
 
 
-def test_nodes_that_fail_for_ever_cost_a_few_builds_per_snapshot() -> None:
+def test_a_node_that_fails_is_tried_again_after_pauses_that_grow_until_it_is_built() -> None:
+    builder, listener = FailingBuilder(), CountingListener()
+    cache = ClusterCache(builder=builder, listener=listener)
+    cache.apply_node("n1", decode_node(node_object("n1", MACHINES["t4-4"], {})))
+    assert cache.next_deadline == inf
+    builder.failing, now, pauses = frozenset({"n1"}), 0.0, []
+    for count in range(9):
+        cache.snapshot()
+        assert listener.deadlines == count + 1, "hold-expiry is told of the retry"
+        pauses.append(cache.next_deadline - now)
+        now = max(now, cache.next_deadline)
+        cache.expire(now)
+        assert listener.freed_count == count + 1, "the requeuer builds the node, and looks for pods that fit there"
+    assert pauses == [-inf, 1, 2, 4, 8, 16, 32, 60, 60]
+    builder.failing = frozenset()
+    assert "n1" in cache.snapshot().node_infos
+    assert cache.next_deadline == inf
+    builder.failing = frozenset({"n1"})
+    cache.apply_node("n1", decode_node(node_object("n1", MACHINES["t4-4"], {"x": "y"})))
+    cache.snapshot()
+    cache.expire(now)
+    assert cache.next_deadline == now + 1
+    cache.apply_node("n1", None)
+    cache.snapshot()
+    assert cache.next_deadline == inf
+
+
+def test_failed_nodes_are_not_tried_again_with_each_change_of_another_node() -> None:
     builder = FailingBuilder()
     cache = ClusterCache(builder=builder)
     builder.failing = frozenset(f"n{number}" for number in range(50))
     for number in range(51):
         cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", MACHINES["t4-4"], {})))
     cache.snapshot()
+    cache.expire(0.0)
     builder.tried.clear()
     for number in range(13):
         cache.apply_node("n50", decode_node(node_object("n50", MACHINES["t4-4"], {"x": str(number)})))
         cache.snapshot()
-    assert len(builder.tried) <= 13 * 5, "few at a time, and each in its turn"
-    assert builder.failing <= set(builder.tried), "few at a time, and each in its turn"
+        cache.expire(0.0)
+    assert sorted(builder.tried) == sorted([*builder.failing, *["n50"] * 13])
 
 
 async def test_readiness_metrics_and_audit_name_the_node() -> None:

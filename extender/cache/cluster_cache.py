@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Container, Mapping
-from itertools import islice
 from math import inf
 
 from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
 from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.failed_nodes import FailedNodes
 from extender.cache.fleet_baseline_counter import FleetBaselineCounter
 from extender.cache.link_changes import TOO_OFTEN
 from extender.cache.node_info_builder import NodeInfoBuilder
@@ -38,8 +38,6 @@ from extender.model import (
     extended_resources,
 )
 
-_RETRIED = 4  # failed nodes whose NodeInfo each new snapshot tries to build again
-_SHOWN = 200  # characters of an error text
 _REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
 _VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
@@ -48,7 +46,7 @@ class CacheListener:
     """Receives changes of reservations and deadlines, and ignores them. A subclass must not call the cache."""
 
     def freed(self) -> None:
-        """A reservation ended and left devices free."""
+        """Devices may be free: a reservation ended, or a node whose build failed is tried again."""
 
     def deadline_moved(self) -> None:
         """`next_deadline` moved to an earlier time."""
@@ -82,8 +80,8 @@ class ClusterCache:
         self._gained: set[str] = set()  # nodes that gained room in the current rebuild
         self._remembered_changes = remembered_changes
         self._version = 0
-        # Node to the error of the last build; the node keeps its previous NodeInfo.
-        self.failed_nodes: dict[str, str] = {}
+        self._failed = FailedNodes()
+        self.failed_nodes = self._failed.problems  # node to the error of the last build
         self._snapshot: Snapshot | None = None
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -234,11 +232,14 @@ class ClusterCache:
     # -- time ------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """End the holds whose deadline passed, and mark agents without a recent report as silent."""
+        """End the holds whose deadline passed, mark agents without a recent report as silent, retry failed nodes."""
         self._freed(self.reservations.expire(now))
-        for node in self.store.link_changes.expire(now):
+        retried = self._failed.expire(now)
+        for node in (*retried, *self.store.link_changes.expire(now)):
             self.store.dirty.add(node)
             self._snapshot = None
+        if retried:
+            self._listener.freed()
         while self._agent_reports and next(iter(self._agent_reports.values())) + self._live_memory_seconds <= now:
             node, _ = self._agent_reports.popitem(last=False)
             if node in self.store.nodes:
@@ -250,7 +251,8 @@ class ClusterCache:
     def next_deadline(self) -> float:
         """The earliest time at which `expire` can have work, in seconds of the service's clock; or infinity."""
         agent = next(iter(self._agent_reports.values()), inf) + self._live_memory_seconds
-        return min(self.reservations.next_deadline, agent, self.store.link_changes.next_deadline)
+        others = self.store.link_changes.next_deadline, self._failed.next_deadline
+        return min(self.reservations.next_deadline, agent, *others)
 
     def set_live_memory_seconds(self, seconds: float) -> None:
         """Use the memory data of an agent for `seconds` after its last report."""
@@ -316,7 +318,7 @@ class ClusterCache:
         dirty, used, pools = self.store.take_dirty_nodes()
         if not dirty and not used and not pools:
             return
-        dirty.update(islice(list(self.failed_nodes), _RETRIED), used & self.failed_nodes.keys())
+        dirty.update(used & self.failed_nodes.keys())
         used |= self._node_infos.nodes_to_build(pools)
         changed = dirty | used
         for name in dirty:
@@ -348,8 +350,8 @@ class ClusterCache:
     def _rebuild_node(self, name: str, *, only_use: bool) -> None:
         node_infos = self._node_infos
         node, old = self.store.nodes.get(name), node_infos.get(name)
-        self.failed_nodes.pop(name, None)
         if node is None:
+            self._failed.built(name)
             self._builder.forget(name)
             node_infos.put(name, None)
             self._fleet.replace(old, None)
@@ -357,8 +359,10 @@ class ClusterCache:
         try:
             new = self._builder.build(node, self.store, self.allocated_devices, old, only_use=only_use)
         except Exception as error:  # noqa: BLE001 - a fault in one node's objects must not stop the other nodes
-            self.failed_nodes[name] = f"{type(error).__name__}: {error}"[:_SHOWN]
+            self._failed.failed(name, error)
+            self._listener.deadline_moved()
             return
+        self._failed.built(name)
         self._put_node_info(name, old, new)
 
     def _put_node_info(self, name: str, old: NodeInfo | None, new: NodeInfo) -> None:
