@@ -11,7 +11,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, claim, pod
-from tests.test_gangs import bind_all
+from tests.test_gangs import bind_all, member
 from tests.test_gangs import reasons as reasons_of
 
 RACK = "topology.kubernetes.io/rack"
@@ -19,8 +19,8 @@ RACKS = {rack: [f"{rack}{i}" for i in range(3)] for rack in "abc"}
 
 
 @asynccontextmanager
-async def racks(minimum: int = 3, members: int = 3) -> AsyncIterator[Berthing]:
-    """Three racks of three nodes, and a gang of pods that need a whole node each, with a PodGroup for one rack."""
+async def racks(minimum: int = 3, members: int = 3, gpus: int = 8) -> AsyncIterator[Berthing]:
+    """Three racks of three nodes, and a gang of pods with so many of 8 GPUs each, with a PodGroup for one rack."""
     async with berthing({}) as b:
         for rack, names in RACKS.items():
             for name in names:
@@ -32,7 +32,7 @@ async def racks(minimum: int = 3, members: int = 3) -> AsyncIterator[Berthing]:
         })  # fmt: skip
         await eventually(lambda: b.app.service.cache.store.group_policies, "the PodGroup is known")
         for i in range(members):
-            b.cluster.apply(claim(f"p{i}-gpus", 8))
+            b.cluster.apply(claim(f"p{i}-gpus", gpus))
             b.cluster.apply(pod(f"p{i}", f"p{i}-gpus", schedulingGroup={"podGroupName": "job"}))
         await b.settled()
         yield b
@@ -58,6 +58,24 @@ async def test_kube_scheduler_binds_in_any_domain_that_it_has_tried(chosen: str)
         assert {pool for pool, _ in b.held()} == set(RACKS[chosen])
         assert not b.app.service.gangs.forming
         assert not b.app.service.cache.reservations.holds
+
+
+async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_that_has_the_turn() -> None:
+    async with racks(gpus=1) as b:
+        for group, size, count in (("first", 2, 1), ("large", 3, 6)):
+            for i in range(size):
+                member(b, f"{group}-{i}", group, size, count)
+        await b.settled()
+        for i in range(2):
+            assert (await b.filter(f"first-{i}", RACKS["b"]))["NodeNames"]
+        assert not (await b.filter("large-0", RACKS["b"]))["NodeNames"]
+        assert b.app.service.gangs.plans.turn.key is not None
+        nodes = {f"p{i}": (await b.filter(f"p{i}", RACKS["a"]))["NodeNames"][0] for i in range(3)}
+        answer = await b.filter("p0", RACKS["b"])
+        assert not answer["NodeNames"]
+        told = {"waits until group default/first is bound: both need the same node"}
+        assert set(answer["FailedAndUnresolvableNodes"].values()) == told
+        assert await bind_all(b, nodes) == ["", "", ""], "the plan for the other domain stays"
 
 
 async def test_a_gang_is_bound_where_kube_scheduler_chose_although_its_namespace_has_no_time_left() -> None:

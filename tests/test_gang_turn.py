@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from extender.extension.gang_plans import GangPlans
+from extender.extension.gang_state import FormingGang
 from extender.extension.gang_turn import GangTurn
+from extender.model import Code, Pod, Reason
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
+from tests.test_gang_budget import Gangs, unfinished
 from tests.test_gang_pauses import key
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
@@ -132,3 +138,122 @@ async def test_gangs_are_requeued_when_a_member_of_the_gang_with_the_turn_gets_a
         assert await reasons(b, "large-0") == {"waits until at least 3 pods of group large and their claims exist"}
         assert plans.turn.key is None
         await eventually(lambda: requeuer.touches > touches, "the second gang is requeued")
+
+
+# -- without an API server -----------------------------------------------------------------------------------------
+
+
+def three_gangs() -> tuple[Gangs, list[Pod], list[Pod], list[Pod]]:
+    """The first one is planned, the large one needs the node of the first and all others, the second one is newer."""
+    fleet = Gangs(nodes=3, kinds=1)
+    first = fleet.joined("first", [fleet.pod("a") for _ in range(2)])
+    large = fleet.joined("large", [fleet.pod("b", count=2) for _ in range(5)])
+    second = fleet.joined("second", [fleet.pod("c") for _ in range(2)])
+    assert fleet.gangs.filter(first[0], fleet.names).passed
+    assert set(fleet.reasons(large[:1])) == {waits("a/first")}
+    return fleet, first, large, second
+
+
+def waits(group: str) -> str:
+    return str(Reason(Code.GANG_WAITS, (group,)))
+
+
+def without_time(fleet: Gangs, namespace: str) -> None:
+    """The namespace has no evaluation time left for minutes."""
+    throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
+    long = throttle.budget(namespace, seconds, seconds)
+    long.in_vain, long.began = True, long.began - 1000.0
+    throttle.charge(namespace, long, seconds)
+
+
+def end_first(fleet: Gangs, first: list[Pod]) -> None:
+    (forming,) = fleet.gangs.forming.values()
+    for one in first:
+        fleet.gangs.plans.bound(forming, one.uid)
+
+
+def test_a_gang_whose_plan_takes_longer_than_a_call_keeps_its_turn_for_15_seconds() -> None:
+    fleet, first, large, second = three_gangs()
+    without_time(fleet, "b")
+    end_first(fleet, first)
+    for _ in range(3):
+        assert set(fleet.reasons(large[:1])) == {unfinished("large")}
+        assert set(fleet.reasons(second)) == {waits("b/large")}
+        fleet.clock.now += 5.0
+    assert set(fleet.reasons(large[:1])) == {unfinished("large")}
+    assert fleet.gangs.filter(second[0], fleet.names).passed, "else a gang whose plan never ends keeps its nodes"
+
+
+def failed(plans: GangPlans, forming: FormingGang) -> None:
+    plans.fail(forming, "a bind did not come in time")
+
+
+def changed(plans: GangPlans, forming: FormingGang) -> None:
+    plans.changed(forming, "a member was deleted")
+
+
+@pytest.mark.parametrize("end", [failed, changed])
+def test_a_gang_whose_plan_ends_is_as_old_as_before(end: Callable[[GangPlans, FormingGang], None]) -> None:
+    fleet = Gangs(nodes=3, kinds=1)
+    job, plans = fleet.joined("job", [fleet.pod("a") for _ in range(2)]), fleet.gangs.plans
+    for _ in range(3):
+        assert fleet.gangs.filter(job[0], fleet.names).passed
+        (forming,) = plans.forming.values()
+        assert forming.complete_since < 1.0
+        fleet.clock.now += 10.0
+        end(plans, forming)
+        fleet.clock.now += 10.0
+    assert fleet.gangs.filter(job[0], fleet.names).passed
+    (forming,) = plans.forming.values()
+    for one in job:
+        plans.bound(forming, one.uid)
+    assert fleet.gangs.counts.seconds > 60.0, "the time of the failed plans counts"
+
+
+def test_a_gang_that_is_created_again_is_new() -> None:
+    fleet = Gangs(nodes=3, kinds=1)
+    for created in (0.0, 100.0):
+        fleet.clock.now = created
+        job, plans = fleet.joined("job", [fleet.pod("a") for _ in range(2)]), fleet.gangs.plans
+        fleet.monitor.pods_changed(*fleet.cache.store.take_changed_groups())
+        assert fleet.gangs.filter(job[0], fleet.names).passed
+        (forming,) = plans.forming.values()
+        assert forming.complete_since >= created
+        for one in job:
+            fleet.gone(one)
+        fleet.monitor.pods_changed(*fleet.cache.store.take_changed_groups())
+        assert not plans.forming
+
+
+def test_gangs_of_a_namespace_that_lost_a_turn_come_after_those_of_others_for_five_minutes() -> None:
+    """A tenant may have many older gangs that kube-scheduler asks about once, and then does not try any more."""
+    now, nodes = [0.0], frozenset({"n0"})
+    turn = GangTurn(lambda: now[0], lambda _: True)
+    absent = [key(f"absent-{i}", "a") for i in range(2)]
+    other = key("job", "b")
+    turn.wait(absent[0], nodes, 1.0)
+    turn.requeued()
+    now[0] = 15.0
+    assert turn.lost()
+    turn.wait(absent[1], nodes, 2.0)
+    assert turn.before(key("later", "a"), 3.0) is not None
+    assert turn.before(other, 3.0) is None
+    turn.wait(other, nodes, 3.0)
+    first = turn.before(absent[1], 2.0)
+    assert first is not None
+    assert first.key == other
+    now[0] += 300.0
+    assert turn.before(absent[1], 2.0) is None
+
+
+def test_the_namespaces_that_lost_a_turn_are_bounded() -> None:
+    now, nodes = [0.0], frozenset({"n0"})
+    turn = GangTurn(lambda: now[0], lambda _: True, namespaces=1)
+    for namespace in ("a", "b"):
+        turn.wait(key("absent", namespace), nodes, 1.0)
+        turn.requeued()
+        now[0] += 15.0
+        assert turn.lost()
+    turn.wait(key("job", "b"), nodes, 2.0)
+    assert turn.before(key("later", "a"), 3.0) is None, "a gang of the namespace that lost its turn last comes last"
+    assert turn.before(key("later", "b"), 3.0) is not None

@@ -44,7 +44,7 @@ class GangHints:
             member = next(iter(self._cache.store.members.get(key, {}).values()), None)
             waiting = self._waiting.get(key)
             if member is None or member.membership is None:
-                self._waiting.pop(key)
+                self._waiting.gone(key)
             elif waiting is not None:
                 for fits in self._search(key, member, waiting):
                     yield fits

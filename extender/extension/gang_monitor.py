@@ -56,7 +56,7 @@ class GangMonitor:
             if key not in self._gangs.forming:
                 self._gangs.collecting.group_changed(key)
             if key not in self._cache.store.members:
-                self._waiting.pop(key)  # all members are bound or gone
+                self._waiting.gone(key)  # all members are bound or deleted
             waiting = self._waiting.get(key)
             if waiting is None:
                 continue
@@ -148,7 +148,7 @@ class GangMonitor:
         snapshot = self._cache.snapshot()
         member = next(iter(snapshot.members.get(key, {}).values()), None)
         if member is None:
-            self._waiting.pop(key)
+            self._waiting.gone(key)
         elif member.membership is not None:
             was_unknown = waiting.reason.code is Code.GANG_UNKNOWN
             if was_unknown and lacks_pod_group(member.membership, snapshot):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import inf
 
 import structlog
@@ -18,6 +17,7 @@ from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import BerthError, Code, GroupKey, Pod, Reason
 
+_KEEP_THE_TURN = (Code.GANG_WAITS, Code.GANG_UNFINISHED)  # reasons of the gang with the turn
 _WAIT_FOR_OTHERS = (Code.GANG_WAITS, Code.GANG_QUEUED)  # reasons of gangs that wait for the end of other plans
 
 
@@ -45,7 +45,7 @@ class GangPlans:
         self._changed = changed
         self._slots = BindSlots(clock, limits)
         self._queue = SlotQueue(clock)
-        self.turn = GangTurn(clock, lambda key: self._waits(key, Code.GANG_WAITS))
+        self.turn = GangTurn(clock, lambda key: self._waits(key, *_KEEP_THE_TURN))
         self._log = structlog.get_logger("berth.gangs")
         self.forming: dict[GroupKey, FormingGang] = {}
         self.counts = GangCounts()
@@ -68,18 +68,17 @@ class GangPlans:
     def _plans_of(self, namespace: str) -> list[FormingGang]:
         return [plan for plan in self.forming.values() if plan.key.namespace == namespace]
 
-    def complete_since(self, key: GroupKey) -> float:
-        """When a filter request first found that enough members of a gang without a plan exist; now, if this one is."""
-        waiting = self._waiting.get(key)
-        return min(waiting.complete_since if waiting is not None else inf, self._clock())
-
     def occupied_for(self, key: GroupKey) -> dict[GroupKey, frozenset[str]]:
-        """The nodes on which a gang must not form, by the gang that forms there or that has the turn."""
+        """The nodes on which a gang must not form, by the gang that forms there or that has the turn.
+
+        A gang with a plan keeps its own nodes, and those for which kube-scheduler sent bind requests.
+        """
         found = {other.key: other.planned.nodes for other in self.forming.values() if other.key != key}
-        if self.turn.key is None or key in self.forming:
-            return found
-        turn = self.turn.before(key, self.complete_since(key))
-        return found | ({turn.key: turn.nodes} if turn is not None else {})
+        turn, forming = self.turn.before(key, self._waiting.complete_since(key)), self.forming.get(key)
+        if turn is not None:
+            own = forming.planned.nodes.union(forming.arrived.values()) if forming is not None else frozenset[str]()
+            found[turn.key] = turn.nodes - own
+        return found
 
     def waits_for_other(self, waiting: WaitingGang) -> bool:
         """Whether the gang waits for another one, which forms now or has the turn."""
@@ -92,10 +91,9 @@ class GangPlans:
 
     def have_slots(self, key: GroupKey, count: int) -> bool:
         """Whether a gang can get `count` slots for its binds now, beside those kept for gangs that wait longer."""
-        complete_since = self.complete_since(key)
+        complete_since = self._waiting.complete_since(key)
         with_plan = {other.namespace for other in self.forming}
-        waits = partial(self._waits, code=Code.GANG_QUEUED)
-        kept = self._queue.kept_from(key, complete_since, with_plan, waits)
+        kept = self._queue.kept_from(key, complete_since, with_plan, lambda one: self._waits(one, Code.GANG_QUEUED))
         if self._slots.plans_in_the_way(key.namespace, count, self.forming.values(), kept) is not None:
             if self._queue.leave(key):
                 self._requeue_waiting()  # it may have no room, and then keeps no slots from others
@@ -103,9 +101,9 @@ class GangPlans:
         self._queue.wait(key, count, complete_since)
         return False
 
-    def _waits(self, key: GroupKey, code: Code) -> bool:
+    def _waits(self, key: GroupKey, *codes: Code) -> bool:
         waiting = self._waiting.get(key)
-        return waiting is not None and waiting.reason.code is code
+        return waiting is not None and waiting.reason.code in codes
 
     def held_members(self) -> frozenset[str]:
         """UIDs of the members of all plans."""

@@ -111,7 +111,8 @@ class GangScheduler:
         if missing <= 0:
             return None
         waiting = self.waiting.get(key)
-        self.plans.turn.asked(key)
+        if waiting is not None and self.plans.waits_for_other(waiting):
+            self.plans.turn.asked(key)
         if waiting is not None and (self._clock() < waiting.retry_at or self.plans.waits_for_other(waiting)):
             waiting.note(pod.uid)
             if not waiting.asked_early:
@@ -232,6 +233,7 @@ class GangScheduler:
             self._cache.freed()
             unfinished = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
             self.waiting.postpone(gang.key, unfinished, pod.uid, self._filter_service.limits.retry_seconds)
+            self.plans.turn.unfinished(gang.key)
             self.rescheduled.set()
             return self._rejected(pod, names, unfinished)
         if isinstance(found, PlannedGang):
@@ -247,7 +249,7 @@ class GangScheduler:
             self.plans.end(before, str(found))
         if waits is not None:
             result = self._wait(gang.key, pod, names, found, waits.other)
-            self.plans.turn.wait(gang.key, waits.nodes, self.plans.complete_since(gang.key))
+            self.plans.turn.wait(gang.key, waits.nodes, self.waiting.complete_since(gang.key))
             self.rescheduled.set()
             return result
         self.plans.left_turn(gang.key)
@@ -276,7 +278,7 @@ class GangScheduler:
     ) -> FilterResult:
         now, forming, waiting = self._clock(), before, self.waiting.pop(gang.key)
         if forming is None:
-            complete_since = min(now, waiting.complete_since) if waiting is not None else now
+            complete_since = self.waiting.complete_since(gang.key)
             members = _MEMBER_SECONDS * len(planned.members)
             deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
             since = min(since, now)  # its slots are used since then

@@ -67,7 +67,7 @@ class FormingGang:
     key: GroupKey
     planned: PlannedGang
     quorum: int  # members that must still be bound, so that the minimum runs
-    complete_since: float  # when a filter request first found that enough members exist
+    complete_since: float  # see WaitingGangs
     since: float  # when the turn of its namespace at the slots began, see GangPlans.add
     deadline: float
     progress_at: float  # time of the plan, or of the last bind request that came for a further member
@@ -182,7 +182,6 @@ class WaitingGang:
     """A gang without a plan, and the reason that its members get meanwhile."""
 
     reason: Reason
-    complete_since: float = inf  # when a filter request first found that enough members exist
     other: GroupKey | None = None  # the gang whose end this one waits for
     version: int = -1  # of the snapshot without room for the gang; -1 if the gang waits for something else
     retry_at: float = -inf  # no filter request plans the gang before this time

@@ -2,7 +2,8 @@
 
 Two gangs never form on one node. So a large gang, which needs many nodes, would wait without end while ever new small
 gangs form on some of them. Gangs that are complete since a later time do not form on the nodes of the one that has
-the turn. A gang that kube-scheduler does not try any more loses its turn.
+the turn. A gang that kube-scheduler does not try any more loses its turn, and the gangs of its namespace come after
+those of others for a while: a tenant may have many gangs of this kind.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from cachetools import LRUCache
+
 from extender.model import GroupKey
 
 _ABSENT_SECONDS = 15.0  # from the requeue on; kube-scheduler retries a pod after 10 s at most
+_LAST_SECONDS = 300.0  # for which the gangs of a namespace that lost a turn come last
 
 
 @dataclass(slots=True)
@@ -29,25 +33,32 @@ class WaitingTurn:
 class GangTurn:
     """At most one gang has the turn.
 
-    `waits` tells whether a gang still waits for another one. `clock` returns seconds.
+    `waits` tells whether a gang still waits for another one. `clock` returns seconds. At most so many `namespaces` that
+    lost a turn are remembered.
     """
 
-    def __init__(self, clock: Callable[[], float], waits: Callable[[GroupKey], bool]) -> None:
+    def __init__(self, clock: Callable[[], float], waits: Callable[[GroupKey], bool], namespaces: int = 1024) -> None:
         self._clock = clock
         self._waits = waits
         self._first: WaitingTurn | None = None
         self._lost = False  # whether a gang has lost its turn since the last call of `lost`
+        self._lost_at: LRUCache[str, float] = LRUCache(namespaces)  # by namespace
 
     def wait(self, key: GroupKey, nodes: frozenset[str], complete_since: float) -> None:
-        """A gang waits for another one, although it fits on these nodes: it has the turn if it waits for longest."""
-        first = self._valid()
-        if first is None or first.key == key or complete_since < first.complete_since:
-            self._first = WaitingTurn(key, nodes, complete_since)
+        """A gang waits for another one, although it fits on these nodes: it gets the turn if it comes first."""
+        first, new = self._valid(), WaitingTurn(key, nodes, complete_since)
+        if first is None or first.key == key or self._order(new) < self._order(first):
+            self._first = new
 
     def asked(self, key: GroupKey) -> None:
-        """kube-scheduler tries this gang."""
+        """kube-scheduler tries this gang, which waits still."""
         if self._first is not None and self._first.key == key:
             self._first.requeued_at = inf
+
+    def unfinished(self, key: GroupKey) -> None:
+        """kube-scheduler tried this gang, and its plan took longer than a call: it must not do so for ever."""
+        if self.key == key:
+            self.requeued()
 
     def leave(self, key: GroupKey) -> bool:
         """The gang does not wait for another one any more. Returns whether it had the turn."""
@@ -63,8 +74,8 @@ class GangTurn:
 
     def before(self, key: GroupKey, complete_since: float) -> WaitingTurn | None:
         """The gang on whose nodes this one must not form, if there is one."""
-        first = self._valid()
-        return first if first is not None and first.key != key and first.complete_since < complete_since else None
+        first, new = self._valid(), WaitingTurn(key, frozenset(), complete_since)
+        return first if first is not None and first.key != key and self._order(first) < self._order(new) else None
 
     def requeued(self) -> None:
         """kube-scheduler retries the gangs that wait."""
@@ -82,8 +93,18 @@ class GangTurn:
         """When the turn is lost; infinite if it will not be."""
         return self._first.requeued_at + _ABSENT_SECONDS if self._first is not None else inf
 
+    def _order(self, gang: WaitingTurn) -> tuple[bool, float]:
+        is_last = self._lost_at.get(gang.key.namespace, -inf) + _LAST_SECONDS > self._clock()
+        return is_last, gang.complete_since
+
     def _valid(self) -> WaitingTurn | None:
         first = self._first
-        if first is not None and (self.next_deadline <= self._clock() or not self._waits(first.key)):
+        if first is None:
+            return None
+        now = self._clock()
+        is_absent = self.next_deadline <= now
+        if is_absent:
+            self._lost_at[first.key.namespace] = now
+        if is_absent or not self._waits(first.key):
             self._first, self._lost = None, True
         return self._first

@@ -23,6 +23,7 @@ class WaitingGangs:
         self._not_before: FairCache[GroupKey, float] = FairCache(limit)  # see collects_not_before
         self._failures: FairCache[GroupKey, int] = FairCache(limit)  # plans that failed since a member was bound
         self._named: FairCache[GroupKey, str] = FairCache(limit)  # UID of the pod that the reasons name since then
+        self._complete_since: FairCache[GroupKey, float] = FairCache(limit)  # also of gangs with a plan
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -35,13 +36,26 @@ class WaitingGangs:
         """Remove and return the gang, if it waits."""
         return self._gangs.pop(key)
 
+    def gone(self, key: GroupKey) -> None:
+        """No member of the gang waits any more."""
+        self._gangs.pop(key)
+        self._complete_since.pop(key)
+
+    def complete_since(self, key: GroupKey) -> float:
+        """When a filter request first found that enough members of the gang exist; now, if this one is the first."""
+        found = self._complete_since.get(key)
+        if found is None:
+            found = self._clock()
+            self._complete_since.put(key.namespace, key, found)
+        return found
+
     def failures(self, key: GroupKey) -> int:
         """How many plans of the gang failed since a member was bound."""
         return self._failures.get(key) or 0
 
     def succeeded(self, key: GroupKey) -> None:
         """A member is bound: the gang does not wait any more, and its failures are forgotten."""
-        self._gangs.pop(key)
+        self.gone(key)
         self._failures.pop(key)
         self._named.pop(key)
 
@@ -63,7 +77,7 @@ class WaitingGangs:
         Those that have collected before come last.
         """
         found = [
-            (not_before, gang.complete_since, key)
+            (not_before, self.complete_since(key), key)
             for key, gang in self._gangs.items()
             if gang.reason.code is Code.GANG_NO_ROOM and (not_before := self.may_collect_at(key)) <= now
         ]
@@ -92,11 +106,10 @@ class WaitingGangs:
         gang = self._gangs.get(key)
         is_new = gang is None or gang.reason != reason
         if gang is None or is_new:
-            since = gang.complete_since if gang is not None else inf
             if reason.code not in MISSING:
-                since = min(since, self._clock())
+                self.complete_since(key)
             pause = gang.retry_at if gang is not None else -inf  # it goes on when members are missing meanwhile
-            gang = WaitingGang(reason, since, retry_at=pause)
+            gang = WaitingGang(reason, retry_at=pause)
             self._gangs.put(key.namespace, key, gang)
         gang.other = other
         gang.note(uid)
@@ -159,9 +172,8 @@ class WaitingGangs:
         gang.wakes = gang.asked_early = True
 
     def _pause(self, key: GroupKey, reason: Reason, version: int, uid: str, seconds: float) -> WaitingGang:
-        before, now = self._gangs.get(key), self._clock()
-        since = min(before.complete_since if before is not None else inf, now)
-        gang = WaitingGang(reason, since, version=version, retry_at=now + seconds)
+        self.complete_since(key)
+        gang = WaitingGang(reason, version=version, retry_at=self._clock() + seconds)
         self._gangs.put(key.namespace, key, gang)
         if uid:
             gang.note(uid)
