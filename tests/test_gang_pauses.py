@@ -64,13 +64,16 @@ def test_a_gang_that_always_fails_never_overflows_its_pause() -> None:
 
 
 def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
-    waiting = WaitingGangs(lambda: 0.0, 4)
+    now = [0.0]
+    waiting = WaitingGangs(lambda: now[0], 4)
     for i in range(100):
         waiting.pause(key(f"job-{i}"), REFUSED)
         waiting.collects_not_before(key(f"job-{i}"), 1.0)
     assert len(waiting) == 4
     assert sum(waiting.may_collect_at(key(f"job-{i}")) == 1.0 for i in range(100)) == 4
     assert sum(waiting.failures(key(f"job-{i}")) for i in range(100)) == 4
+    now[0] = 1.0
+    assert sum(waiting.complete_since(key(f"job-{i}")) == 0.0 for i in reversed(range(100))) == 4
 
 
 def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> None:

@@ -111,9 +111,10 @@ class GangScheduler:
         if missing <= 0:
             return None
         waiting = self.waiting.get(key)
-        if waiting is not None and self.plans.waits_for_other(waiting):
+        waits_for_other = waiting is not None and self.plans.waits_for_other(waiting)
+        if waits_for_other:
             self.plans.turn.asked(key)
-        if waiting is not None and (self._clock() < waiting.retry_at or self.plans.waits_for_other(waiting)):
+        if waiting is not None and (waits_for_other or self._clock() < waiting.retry_at):
             waiting.note(pod.uid)
             if not waiting.asked_early:
                 waiting.asked_early = True
