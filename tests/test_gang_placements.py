@@ -78,6 +78,31 @@ async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_tha
         assert await bind_all(b, nodes) == ["", "", ""], "the plan for the other domain stays"
 
 
+async def test_a_gang_is_bound_in_a_domain_that_was_tried_before_an_older_gang_got_the_turn_there() -> None:
+    async with racks(gpus=3) as b:
+        for group, size, count in (("first", 2, 1), ("large", 3, 6)):
+            for i in range(size):
+                member(b, f"{group}-{i}", group, size, count)
+        b.cluster.apply(claim("held", 8))
+        b.cluster.apply(pod("alone", "held"))
+        await b.settled()
+        assert (await b.filter("alone", ["b0"]))["NodeNames"] == ["b0"]
+        assert not (await b.filter("large-0", RACKS["b"]))["NodeNames"], "it has no room yet"
+        b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "alone"))
+        await b.settled()
+        tried_first = {f"p{i}": (await b.filter(f"p{i}", RACKS["b"]))["NodeNames"][0] for i in range(3)}
+        assert (await b.filter("p0", RACKS["a"]))["NodeNames"]
+        (left,) = set(RACKS["b"]) - set(tried_first.values())
+        assert (await b.filter("first-0", [left]))["NodeNames"] == [left]
+
+        async def has_the_turn() -> bool:
+            await b.filter("large-0", RACKS["b"])
+            return b.app.service.gangs.plans.turn.key is not None
+
+        await eventually(has_the_turn, "the large gang has the turn")
+        assert await bind_all(b, tried_first) == ["", "", ""]
+
+
 async def test_a_gang_is_bound_where_kube_scheduler_chose_although_its_namespace_has_no_time_left() -> None:
     """The domains without room cost its time, and the claims are about to be written."""
     async with racks() as b:
