@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from extender.model import GroupKey
 
 _ABSENT_SECONDS = 15.0  # from the requeue on; kube-scheduler retries a pod after 10 s at most
-_LAST_SECONDS = 300.0  # for which the gangs of a namespace that lost a turn come last
+_LAST_SECONDS = 60.0  # for which the gangs of a namespace that lost a turn come last
 
 
 @dataclass(slots=True)
