@@ -94,6 +94,22 @@ async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing
         assert len(b.held()) == 1
 
 
+async def test_two_leftovers_of_a_pod_are_both_deleted() -> None:
+    """Two processes that bound the pod have ended. Found by `tests/two_replicas.py`, seed 1012."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        first, second = await leftover(b), await leftover(b, suffix="fghij", device="gpu-1")
+        b.cluster.store.listen(lambda change: seen.append((change.kind, change.obj["metadata"]["name"])))
+        seen: list[tuple[str, str]] = []
+
+        async def is_placed() -> bool:
+            return await place(b, "p1") == ""
+
+        await eventually(is_placed)
+        assert {("DELETED", first), ("DELETED", second)} <= set(seen)
+        assert len(b.held()) == len(b.claims()) == 1
+
+
 async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
     """The scheduler filters an old version of the pod, which now runs with the devices of the claim."""
     async with berthing({"n1": "t4-4"}) as b:

@@ -209,9 +209,9 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
 
 
 def leftover_claim(pod: Pod, snapshot: Snapshot) -> ObjectKey | None:
-    """The special claim that an earlier bind of the pod left. The pod's own claim list does not name it."""
-    key = snapshot.special_claims.get((pod.key.namespace, pod.uid))
-    return None if key is None or pod.names(key.name) else key
+    """A special claim that an earlier bind of the pod left. The pod's own claim list does not name it."""
+    special = snapshot.special_claims.get((pod.key.namespace, pod.uid), ())
+    return next((key for key in special if not pod.names(key.name)), None)
 
 
 def _count_extended_requests(pod: Pod, extended: Mapping[str, str]) -> int:
