@@ -1,4 +1,4 @@
-"""Two replicas, two schedulers and another allocator, with faults by seed. BERTH_SEEDS=first:last runs more of them."""
+"""Two replicas, two schedulers and another allocator, with faults by seed. BERTH_SEEDS=first:last runs others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.two_replicas import run
 
-FIRST, LAST = (int(part) for part in os.environ.get("BERTH_SEEDS", "1:5").split(":"))
+FIRST, LAST = (int(part) for part in os.environ.get("BERTH_SEEDS", "1:9").split(":"))
 
 
 @pytest.mark.parametrize("seed", range(FIRST, LAST))
