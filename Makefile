@@ -86,7 +86,9 @@ install-time: $(STAMP) ## measure the way from an empty control plane to the fir
 	$(BIN)/python -m benchmarks.install
 
 TIMES ?= 20
-chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write point; check the objects
+SEEDS ?= 500
+chaos: $(STAMP) ## disturb two replicas in virtual time by SEEDS; kill real processes, TIMES at every write point
+	BERTH_SEEDS=1:$(SEEDS) $(BIN)/pytest tests/test_two_replicas.py
 	$(BIN)/python -m tests.chaos --seed $(SEED) --times $(TIMES)
 
 EXAMPLES ?= 2000

@@ -10,8 +10,13 @@ from typing import Any
 
 import httpx
 
+from extender.cluster import Writer, now_rfc3339
 from extender.console import Console
 from extender.entry.desk import both
+from extender.extension.binder import Binder, BinderDependencies
+from extender.extension.binding_cycle import BindTimes
+from extender.extension.gang_barrier import GangBarrier
+from extender.extension.tracing import SpanFactory, no_span
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.web.console.console_app import ConsoleApp
@@ -156,6 +161,15 @@ async def berthing(
         headers = {"Content-Type": "application/json"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=HANG_SECONDS, verify=False) as client:
             yield Berthing(cluster, app, client, api, console.console)
+
+
+def binder_of(b: Serving, times: BindTimes | None = None, span: SpanFactory = no_span) -> Binder:
+    """A second binder on the cache of a service, with other times or spans."""
+    s = b.app.service
+    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", lambda _: None, s.supervisor, span)
+    writer, progress = Writer(s.client, "test"), s.informers.progress
+    gangs = GangBarrier(s.gangs, progress, s.clock)
+    return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)
 
 
 def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
@@ -25,3 +28,9 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now
+
+
+def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end in a new SkippingLoop."""
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        return runner.run(work)

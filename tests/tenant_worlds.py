@@ -76,14 +76,14 @@ async def in_use(name: str) -> AsyncIterator[Berthing]:
         yield b
 
 
-async def leftover(b: Serving, *finalizers: str, writer: str = "") -> str:
+async def leftover(b: Serving, *finalizers: str, writer: str = "", suffix: str = "abcde", device: str = "gpu-0") -> str:
     """The special claim of p1 as a process that died after the allocation leaves it; returns its name.
 
     Without a writer it is kube-scheduler's, for whose bind Berth does not wait.
     """
-    name = "p1-extended-resources-abcde"
+    name = f"p1-extended-resources-{suffix}"
     b.cluster.apply(claim(name))
-    allocated(b, name, "gpu-0", "p1", writer=writer)
+    allocated(b, name, device, "p1", writer=writer)
     notes = {SPECIAL: "true", MARK: writer or None}
     patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"), *finalizers) | {"annotations": notes}})
     await b.settled()

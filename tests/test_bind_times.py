@@ -8,29 +8,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.cluster import Writer, now_rfc3339
-from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindTimes
-from extender.extension.gang_barrier import GangBarrier
 from extender.extension.live_reads import LANDING_SECONDS
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import HANG_SECONDS, eventually
-from tests.running_berth import Serving, berthing, claim, pod
+from tests.running_berth import Serving, berthing, binder_of, claim, pod
 
 SOON = Policy(binding_wait_seconds=1)
 CONFIG = Path(__file__).parents[1] / "scheduler-config" / "berth-scheduler.yaml"
 P = ObjectKey("default", "p")
-
-
-def binder(b: Serving, times: BindTimes) -> Binder:
-    """A binder on the cache of a service, with other times."""
-    s = b.app.service
-    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", lambda _: None, s.supervisor)
-    writer, progress = Writer(s.client, "test"), s.informers.progress
-    gangs = GangBarrier(s.gangs, progress, s.clock)
-    return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)
 
 
 class Hanging:
@@ -63,7 +51,7 @@ async def test_a_bind_that_cannot_write_its_claims_gives_up_and_undoes_its_write
         uid, node = await filtered(b)
         other = "n1" if node == "n2" else "n2"
         b.cluster.api.intercept = hanging = Hanging("/d/status", "/binding")
-        impatient = binder(b, BindTimes(claims=0.0))
+        impatient = binder_of(b, BindTimes(claims=0.0))
         calls = [impatient.bind(P, uid, one) for one in (node, other)]
         answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANG_SECONDS)
         assert [type(answer) for answer in answers] == [BindError, BindError], answers
@@ -80,7 +68,7 @@ async def test_a_bind_whose_binding_is_not_answered_gives_up_and_undoes_nothing(
     async with berthing({"n1": "t4-4"}, SOON) as b:
         uid, node = await filtered(b)
         b.cluster.api.intercept = hanging = Hanging("/binding")
-        impatient = binder(b, BindTimes(claims=1.0, binding=0.1))
+        impatient = binder_of(b, BindTimes(claims=1.0, binding=0.1))
 
         async def is_unknown() -> bool:
             """On a busy machine a call may end before its Binding."""

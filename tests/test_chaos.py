@@ -1,4 +1,7 @@
-"""A little of what `make chaos` does: once per write point, one pair of replicas, a small storm."""
+"""A little of what `make chaos` does: once per write point, one pair of replicas, a small storm.
+
+`tests/test_two_replicas.py` has more pairs of replicas, in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,6 @@ async def test_killed_before_and_after_every_write() -> None:
     done = await killed_at_every_write(seed=7, times=1)
     assert len(done) == 10
     assert set(done.values()) == {1}
-
-
-async def test_two_replicas_at_once() -> None:
-    assert (await two_replicas(seed=3, pods=12, attempts=150))["bound"]
 
 
 async def test_wall_clocks_that_jump() -> None:

@@ -29,7 +29,7 @@ from extender.runtime import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_node
-from tests.skipping_loop import SkippingLoop
+from tests.skipping_loop import in_virtual_time
 
 POOL = PoolKey("d", "p")
 results = st.builds(
@@ -300,5 +300,4 @@ def test_an_agent_becomes_silent_on_time_though_no_other_event_comes() -> None:
         assert cache.store.silent_agents == {"n1", "n2"}
         task.cancel()
 
-    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-        runner.run(run())
+    in_virtual_time(run())

@@ -94,6 +94,18 @@ async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing
         assert len(b.held()) == 1
 
 
+async def test_two_leftovers_of_a_pod_are_both_deleted() -> None:
+    """Two processes that bound the pod have ended. Found by `tests/two_replicas.py`, seed 1012."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        await leftover(b)
+        await leftover(b, suffix="fghij", device="gpu-1")
+        assert not (await b.filter("p1"))["NodeNames"]
+        await eventually(lambda: b.app.service.orphans.removed == 2)
+        assert await place(b, "p1") == ""
+        assert len(b.held()) == len(b.claims()) == 1
+
+
 async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
     """The scheduler filters an old version of the pod, which now runs with the devices of the claim."""
     async with berthing({"n1": "t4-4"}) as b:

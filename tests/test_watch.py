@@ -13,7 +13,17 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from extender.cluster import ApiClient, Backoff, Credentials, Delays, Reflector, TooMany, WatchedResource
+from extender.cluster import (
+    ApiClient,
+    Backoff,
+    Credentials,
+    Delays,
+    Reflector,
+    TooMany,
+    Unavailable,
+    WatchedResource,
+    pages,
+)
 from extender.cluster.reflector import Timing
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster, listening
@@ -22,7 +32,7 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from extender.web.asgi import Answer
 from tests.eventually import eventually
 from tests.process_worlds import free_port
-from tests.skipping_loop import SkippingLoop
+from tests.skipping_loop import in_virtual_time
 
 NODES = RESOURCES["", "nodes"]
 QUICK = Timing(delays=Delays(first=0.01, most=0.05))
@@ -87,6 +97,20 @@ async def test_a_list_that_does_not_end_is_a_failure(tokens: tuple[str, ...]) ->
         await eventually(lambda: "the list does not end" in found.problem)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_list_with_ever_new_continue_tokens_ends_with_an_error() -> None:
+    class Client:
+        tokens = itertools.count(1)
+
+        async def get(self, path: str, params: Any = None) -> dict:
+            return {"items": [], "metadata": {"continue": str(next(self.tokens))}}
+
+    client = Client()
+    endless = pages(cast("ApiClient", client), "/api/v1/nodes", 10, most_pages=7)
+    with pytest.raises(Unavailable, match="the list does not end; it has more than 7 pages"):
+        _ = [page async for page in endless]
+    assert next(client.tokens) == 8
 
 
 async def test_many_objects_at_once_let_others_in() -> None:
@@ -287,8 +311,8 @@ def test_after_429_the_longer_delay_counts_the_own_or_that_of_the_server(
     kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: None)
     timing = Timing(delays=Delays(first=delay, most=delay))
     reflector = Reflector(cast("ApiClient", Client()), kind, lambda: None, timing=timing)
-    with asyncio.Runner(loop_factory=SkippingLoop) as runner, pytest.raises(RuntimeError, match="the end of the test"):
-        runner.run(reflector.run())
+    with pytest.raises(RuntimeError, match="the end of the test"):
+        in_virtual_time(reflector.run())
     assert all(later - sooner >= least for sooner, later in pairwise(asked))
 
 

@@ -173,7 +173,7 @@ class Snapshot:
     gains: ChangeLog = field(default_factory=ChangeLog)  # of the changes, those that may have made room
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to DeviceClass name
     # (namespace, UID) of the pod to its special claim.
-    special_claims: Mapping[tuple[str, str], ObjectKey] = field(default_factory=dict)
+    special_claims: Mapping[tuple[str, str], Mapping[ObjectKey, None]] = field(default_factory=dict)
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID
     nodes_by_label: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to {value: nodes}
     # (namespace, GroupKey.on_claims) to {claim: node}

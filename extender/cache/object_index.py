@@ -58,7 +58,8 @@ class ObjectIndex:
         self.claims: dict[ObjectKey, Claim] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID
         self.without_consumer: set[ObjectKey] = set()  # allocated claims without a consumer
-        self.special_claims: dict[tuple[str, str], ObjectKey] = {}  # namespace and UID of a pod to its special claim
+        # Namespace and UID of a pod to its special claims.
+        self.special_claims: dict[tuple[str, str], dict[ObjectKey, None]] = {}
         # Claim UID to the resourceVersion of its allocation; only for allocations that a watch event showed.
         self.allocated_at: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
@@ -256,17 +257,15 @@ class ObjectIndex:
         return [self.claims[self._key_of[uid]] for uid in self._allocated_devices.claims(pool)]
 
     def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
-        if old is not None and self.special_claims.get((key.namespace, old.special_for)) == key:
-            del self.special_claims[key.namespace, old.special_for]
+        """Two processes that bind one pod make two special claims for it."""
+        if old is not None:
+            _discard(self.special_claims, (key.namespace, old.special_for), key)
         if new is not None and new.special_for:
-            self.special_claims[key.namespace, new.special_for] = key
+            self.special_claims.setdefault((key.namespace, new.special_for), {})[key] = None
 
     def _index_group(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
-        if old is not None and old.group:
-            members = self.groups.get((key.namespace, old.group), {})
-            members.pop(key, None)
-            if not members:
-                self.groups.pop((key.namespace, old.group), None)
+        if old is not None:
+            _discard(self.groups, (key.namespace, old.group), key)
         node = self._node_of(new) if new is not None and new.group else ""
         if new is not None and node:
             self.groups.setdefault((key.namespace, new.group), {})[key] = node
@@ -343,10 +342,7 @@ class ObjectIndex:
 
     def forget_member(self, key: GroupKey, uid: str) -> None:
         """A pod is no waiting member of a group any more."""
-        members = self.members.get(key, {})
-        members.pop(uid, None)
-        if not members:
-            self.members.pop(key, None)
+        _discard(self.members, key, uid)
 
     def put_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
         if self.group_policies.get(key) != new:
@@ -383,7 +379,7 @@ def _replace(table: dict[Any, Any], key: object, new: object | None) -> None:
         table[key] = new
 
 
-def _discard(table: dict[Any, dict[str, Slice]], key: object, name: str) -> None:
+def _discard(table: dict[Any, dict[Any, Any]], key: object, name: object) -> None:
     inner = table.get(key)
     if inner is not None:
         inner.pop(name, None)

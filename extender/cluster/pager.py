@@ -8,13 +8,22 @@ from extender.cluster.api_errors import Unavailable
 from extender.cluster.client import ApiClient
 from extender.wire import Json
 
+_MOST_PAGES = 10_000  # two million objects of a kind; Kubernetes supports 150,000 pods in a cluster
+
 
 async def pages(
-    client: ApiClient, path: str, page_size: int, params: Mapping[str, str] | None = None
+    client: ApiClient,
+    path: str,
+    page_size: int,
+    params: Mapping[str, str] | None = None,
+    most_pages: int = _MOST_PAGES,
 ) -> AsyncGenerator[Json, None]:
-    """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response."""
+    """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response.
+
+    A list with more than `most_pages` pages counts as one that does not end.
+    """
     token, seen = "", set[str]()
-    while True:
+    for _ in range(most_pages):
         more = {"continue": token} if token else {}
         page = await client.get(path, {**(params or {}), "limit": str(page_size), **more})
         items, metadata = page.get("items"), page.get("metadata")
@@ -27,3 +36,4 @@ async def pages(
         if token in seen:
             raise Unavailable(f"list {path}: the list does not end; two pages have the same continue token")
         seen.add(token)
+    raise Unavailable(f"list {path}: the list does not end; it has more than {most_pages} pages")

@@ -90,7 +90,7 @@ class Reflector:
         self._absent_seconds = timing.absent_seconds
         self._slice_seconds = timing.slice_seconds
         self._path = kind.path
-        self._backoff = Backoff(timing.delays)
+        self._backoff = Backoff(timing.delays, clock)
         self._worked_since = 0.0
         self._known: set[str] = set()
         self.unreadable: dict[str, Unreadable] = {}  # by key; at most one per object of the server
@@ -174,7 +174,7 @@ class Reflector:
         params = self._params(
             watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds
         )
-        began = time.monotonic()
+        began = self._clock()
         async with aclosing(self._client.lines(self._path, params, self._silence_seconds)) as lines:
             async for line in lines:
                 self._heard = self._clock()
@@ -182,7 +182,7 @@ class Reflector:
                     self._event(await _decode(line))
                     self._succeeded()
                     await self._let_others_run()
-        lasted = time.monotonic() - began
+        lasted = self._clock() - began
         if lasted < min(_SHORT_SECONDS, self._silence_seconds):
             raise Unavailable(f"the watch ended after {lasted:.1f} s")
 

@@ -36,6 +36,7 @@ from extender.extension.condition_waits import ConditionWaits
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
+from extender.extension.live_reads import LANDING_SECONDS
 from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
@@ -238,12 +239,12 @@ class Binder:
             raise BindError(f"pod {key} is being deleted")
         return pod
 
-    # -- with claims -----------------------------------------------------------------------------------------
-
     async def _bind_with_claims(self, cycle: BindingCycle, requirements: PodRequirements) -> None:
         pod = cycle.pod
-        requirements, planned, chosen = self._plan_and_assume(cycle, requirements)
+        requirements, planned, chosen = self._plan(cycle, requirements)
         try:
+            for claim, allocation in planned:
+                self._cache.assume(claim.uid, pod.uid, cycle.node, allocation.results)
             async with self._in_time(cycle.started):
                 claims = await self._written(cycle, requirements, planned)
             second = self._filter_service.runner_up(pod.uid, cycle.node)
@@ -255,6 +256,10 @@ class Binder:
         except BerthError as error:
             self._gangs.keep(cycle.forming, pod.uid, error)
             await cycle.undo.unwind(error)
+            raise
+        except Exception as bug:
+            await asyncio.sleep(LANDING_SECONDS)  # the Binding may be on its way
+            await cycle.undo.unwind(BindError(f"{type(bug).__name__}: {bug}"))
             raise
         finally:
             self._finish_assumed(pod, planned, self._cache.forget)
@@ -291,10 +296,10 @@ class Binder:
         await self._claims.confirm(cycle, claims)
         return claims
 
-    def _plan_and_assume(
+    def _plan(
         self, cycle: BindingCycle, requirements: PodRequirements
     ) -> tuple[PodRequirements, NewAllocations, ScoredNode]:
-        """Choose the devices on the newest snapshot and assume them, without an await in between. Raises BindError."""
+        """Choose the devices on the newest snapshot. The caller assumes them without an await. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
         status = self._filter_service.evaluate_node(requirements, node, snapshot)
         if isinstance(status, Unschedulable):
@@ -318,8 +323,6 @@ class Binder:
             self._filter_service.evaluation_context(snapshot),
             self._dependencies.new_share,
         )
-        for claim, allocation in planned:
-            self._cache.assume(claim.uid, cycle.pod.uid, node, allocation.results)
         return requirements, planned, scored_node(node_info, status, requirements, snapshot)
 
     def _finish_assumed(self, pod: Pod, planned: NewAllocations, finish: Callable[[str], None]) -> None:

@@ -7,11 +7,11 @@ import asyncio
 from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindError, BindingCycle, BindOutcomeUnknown
 from extender.extension.claim_writes import ClaimWrites
+from extender.extension.live_reads import LANDING_SECONDS
 from extender.model import Claim
 from extender.wire import decode_pod
 
 _UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
-_RETRY_SECONDS = 0.5
 
 
 class Bindings:
@@ -41,12 +41,15 @@ class Bindings:
     ) -> None:
         """Read whether a Binding was stored whose reply was lost or a fault. Returns if the pod is on the node.
 
-        The claims are read before the Binding is sent again: another process may have taken them over or deallocated
-        them. Raises BindError if the Binding was not stored, BindOutcomeUnknown if no read succeeds in time.
+        A Binding whose reply was lost may be stored a little later, so the first read waits for it: after an error the
+        bind takes its claims back. The claims are read before the Binding is sent again: another process may have taken
+        them over or deallocated them. Raises BindError if the Binding was not stored, BindOutcomeUnknown if no read
+        succeeds in time.
         """
         key, uid, node = cycle.pod.key, cycle.pod.uid, cycle.node
         deadline = asyncio.get_running_loop().time() + _UNSURE_SECONDS
         while asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_pause(error))
             try:
                 pod = decode_pod(await self._writer.read_pod(key))
                 if pod.uid == uid and pod.node_name == node:
@@ -60,5 +63,11 @@ class Bindings:
                 raise BindError(f"pod {key} does not exist any more") from None
             except (Conflict, Unavailable, TooMany) as again:
                 error = again
-                await asyncio.sleep(again.retry_after if isinstance(again, TooMany) else _RETRY_SECONDS)
         raise BindOutcomeUnknown(f"binding pod {key}: {error}")
+
+
+def _pause(error: ClusterError) -> float:
+    """Seconds until the API server has stored the Binding, or may be asked again."""
+    if isinstance(error, TooMany):
+        return error.retry_after
+    return 0.0 if isinstance(error, Conflict) else LANDING_SECONDS

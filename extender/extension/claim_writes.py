@@ -58,20 +58,24 @@ class ClaimWrites:
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
     async def confirm(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
-        """Read the claims if the bind or the last read was slow. Raises BindError if one has changed as in `_check`.
+        """Read the claims if the bind was slow. Raises BindError if one has changed as in `_check`.
 
         Another process that had the same pod to bind may take an allocation or a consumer back, after it looked for a
         Binding that was not sent yet (`Compensations`, `deallocate_unused`). The watch may not have shown that.
         """
-        known, began, loop = list(claims), cycle.started, asyncio.get_running_loop()
-        while loop.time() - began > _FRESH_SECONDS:  # again after slow reads; the bind has a limit of time
-            began = loop.time()
-            await asyncio.gather(*(self._check(claim, cycle.consumer(claim)) for claim in known))
+        if asyncio.get_running_loop().time() - cycle.started > _FRESH_SECONDS:
+            await self.check_unchanged(cycle, claims)
 
     async def check_unchanged(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
-        """Read the claims. Raises BindError if the allocation, the consumer or the mark of one has changed."""
-        for claim in claims:
-            await self._check(claim, cycle.consumer(claim))
+        """Read the claims at once. Raises BindError if the allocation, the consumer or the mark of one has changed.
+
+        Reads them again after slow reads: the first one may have changed before the last one came.
+        """
+        known, loop, is_slow = list(claims), asyncio.get_running_loop(), True
+        while is_slow:  # the bind has a limit of time
+            began = loop.time()
+            await asyncio.gather(*(self._check(claim, cycle.consumer(claim)) for claim in known))
+            is_slow = loop.time() - began > _FRESH_SECONDS
 
     async def _create_special(self, cycle: BindingCycle, placeholder: Claim) -> Claim:
         """Create the special claim of the pod's extended resources."""

@@ -34,7 +34,7 @@ from extender.scheduling import (
     Skip,
     UnschedulableAndUnresolvable,
     evaluate,
-    leftover_claim,
+    leftover_claims,
     proximity_of,
     requirements_of,
     scores,
@@ -143,9 +143,9 @@ class FilterService:
                 return FilterResult(error=requirements.message)
             case UnschedulableAndUnresolvable():
                 text = str(requirements.reason)
-                leftover = leftover_claim(pod, snapshot)
-                if requirements.reason.code is Code.EXTENDED_STALE and leftover is not None:
-                    self._sink.stale_special(leftover)
+                if requirements.reason.code is Code.EXTENDED_STALE:
+                    for leftover in leftover_claims(pod, snapshot):
+                        self._sink.stale_special(leftover)
                 self._sink.attempted(pod, 0, len(names), [(text, len(names))])
                 self.unschedulable_reasons[requirements.reason.code.name] += 1
                 return FilterResult([], dict.fromkeys(names, text))

@@ -28,7 +28,7 @@ from extender.scheduling import (
     Gang,
     gang_minimum,
     gang_of,
-    leftover_claim,
+    leftover_claims,
     placed_members,
 )
 from extender.wire import has_all
@@ -264,8 +264,7 @@ class GangScheduler:
         """Have the orphan collector remove what earlier attempts made for extended resources."""
         snapshot = self._cache.snapshot()
         for member in gang.waiting:
-            leftover = leftover_claim(member, snapshot)
-            if leftover is not None:
+            for leftover in leftover_claims(member, snapshot):
                 self._sink.stale_special(leftover)
 
     def _form(

@@ -15,7 +15,7 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
-from extender.extension.live_reads import deallocate_unused, read_unchanged
+from extender.extension.live_reads import LANDING_SECONDS, deallocate_unused, is_bound, read_unchanged
 from extender.extension.special_claims import SpecialClaims
 from extender.model import Claim, ObjectKey
 from extender.runtime import Supervisor
@@ -141,7 +141,11 @@ class OrphanCollector:
         (consumer,) = claim.reserved_for
         pod = ObjectKey(claim.key.namespace, consumer.name)
         unchanged = await read_unchanged(self._writer, claim) is not None
-        if not unchanged or not await self._special.remove(claim, pod, consumer.uid):
+        if not unchanged or await is_bound(self._writer, pod, consumer.uid):
+            self._skip(claim)
+            return
+        await asyncio.sleep(LANDING_SECONDS)  # the Binding of a bind with an unknown outcome may be on its way
+        if not await self._special.remove(claim, pod, consumer.uid):
             self._skip(claim)
             return
         self.removed += 1

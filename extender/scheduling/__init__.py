@@ -50,7 +50,7 @@ from extender.scheduling.pod_requirements import (
     PreFilterResult,
     Skip,
     UnschedulableAndUnresolvable,
-    leftover_claim,
+    leftover_claims,
     requirements_of,
 )
 from extender.scheduling.ranking_cache import RankingCache
@@ -111,7 +111,7 @@ __all__ = [
     "is_incomplete",
     "lacking_members",
     "lacks_pod_group",
-    "leftover_claim",
+    "leftover_claims",
     "may_terminate",
     "members_with_claims",
     "minimum_of",

@@ -196,7 +196,7 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
     if extended and (count := _count_extended_requests(pod, extended)) > MAX_EXTENDED_REQUESTS:
         text = f"its containers have {count} requests for extended resources, more than {MAX_EXTENDED_REQUESTS}"
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
-    if extended and leftover_claim(pod, snapshot) is not None:
+    if extended and leftover_claims(pod, snapshot):
         return UnschedulableAndUnresolvable(Reason(Code.EXTENDED_STALE))
     claims = _claims(pod, snapshot)
     if isinstance(claims, Pending):
@@ -208,10 +208,10 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
     return _requirements(pod, claims, extended, snapshot, policy)
 
 
-def leftover_claim(pod: Pod, snapshot: Snapshot) -> ObjectKey | None:
-    """The special claim that an earlier bind of the pod left. The pod's own claim list does not name it."""
-    key = snapshot.special_claims.get((pod.key.namespace, pod.uid))
-    return None if key is None or pod.names(key.name) else key
+def leftover_claims(pod: Pod, snapshot: Snapshot) -> list[ObjectKey]:
+    """The special claims that earlier binds of the pod left. The pod's own claim list does not name them."""
+    special = snapshot.special_claims.get((pod.key.namespace, pod.uid), ())
+    return [key for key in special if not pod.names(key.name)]
 
 
 def _count_extended_requests(pod: Pod, extended: Mapping[str, str]) -> int:

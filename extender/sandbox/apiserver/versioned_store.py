@@ -40,7 +40,7 @@ class ObjectStore:
         self._objects: dict[str, dict[Key, Json]] = {}
         self._history: deque[Change] = deque(maxlen=history)
         self._forgotten = 0  # the newest version that is no longer in the history
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, None] = {}  # in order, so that a test repeats
         self._listeners: list[Callable[[Change], None]] = []
         self.version = 1
 
@@ -92,11 +92,11 @@ class ObjectStore:
             return None
         missed = [change for change in self.changes(since) if change.resource == resource]
         watcher = Watcher(resource)
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
         return watcher, missed
 
     def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.discard(watcher)
+        self._watchers.pop(watcher, None)
 
     def cut_watches(self) -> None:
         """End every watch, as a restarting server does."""

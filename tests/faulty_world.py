@@ -1,0 +1,94 @@
+"""Two Berth replicas on one API server with faults, in one process and in virtual time."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from extender.cluster import ApiClient
+from extender.extension import Service
+from extender.runtime import Supervisor
+from extender.sandbox import Cluster, carried_machines
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.faulty_api import Faults, FaultyApi
+from tests.running_berth import patient
+from tests.write_checker import Checker, now
+
+Json = dict[str, Any]
+PODS = RESOURCES["", "pods"]
+NODES = {"n1": "t4-4", "n2": "t4-4"}
+_DAWN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def _wall_clock() -> datetime.datetime:
+    return _DAWN + datetime.timedelta(seconds=now())
+
+
+class _Tasks(Supervisor):
+    """Without the tasks that look at the process and not at the cluster."""
+
+    def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        if name not in ("garbage-collection", "heartbeat"):
+            super().start(name, run)
+
+
+class Replica:
+    """A `berth serve` that can be killed and started again."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._lives = 0
+        self.service: Service | None = None
+
+    async def start(self) -> None:
+        self._lives += 1
+        world = self._world
+        self.api = FaultyApi(world.cluster, world.faults, f"{world.seed}/{self._name}/{self._lives}")
+        self.tasks = _Tasks(clock=now)
+        client = cast("ApiClient", self.api)
+        service = Service(client, patient(), now, supervisor=self.tasks, wall_clock=_wall_clock)
+        await service.__aenter__()
+        self.service = service
+
+    async def kill(self) -> None:
+        """End without a further write."""
+        self.api.die()
+        self.service = None
+        await self.tasks.stop()
+
+    async def stop(self) -> None:
+        """End as after SIGTERM."""
+        assert self.service is not None
+        await self.service.__aexit__()
+
+
+@dataclass
+class World:
+    """The cluster and all programs of one run."""
+
+    seed: int
+    cluster: Cluster = field(default_factory=Cluster)
+    faults: Faults = field(default_factory=Faults)
+    binds: int = 0
+    last_bound: str = ""  # the pod of the last bind call
+
+    def __post_init__(self) -> None:
+        for name, machine in NODES.items():
+            self.cluster.add_node(name, carried_machines()[machine])
+        self.checker = Checker(self.cluster)
+        self.replicas = [Replica(self, name) for name in ("a", "b")]
+
+    def rng(self, name: str) -> random.Random:
+        """A stream of its own for each program: none changes what another one draws."""
+        return random.Random(f"{self.seed}/{name}")
+
+    def pods(self) -> list[Json]:
+        return self.cluster.store.all("pods")
+
+    def delete(self, one: Json) -> None:
+        """A pod ends, and its claims with it, unless another pod uses them."""
+        self.cluster.api.registry.delete(PODS, ("default", one["metadata"]["name"]))

@@ -1,0 +1,149 @@
+"""A Binding may be stored some time after it was sent. Until then no claim is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from extender.extension.binding_cycle import BindOutcomeUnknown
+from extender.extension.live_reads import LANDING_SECONDS
+from extender.model import ObjectKey
+from extender.sandbox.apiserver.status_errors import ApiError
+from extender.wire import decode_pod
+from tests.dra_worlds import CLAIMS, extended
+from tests.eventually import eventually
+from tests.faulty_world import World
+from tests.running_berth import Serving, berthing, binder_of, claim, pod
+from tests.skipping_loop import in_virtual_time
+
+CUT = ApiError(502, "BadGateway", "the connection was cut")
+P = ("default", "p")
+
+
+def patch(b: Serving, name: str, change: dict, subresource: str = "") -> None:
+    b.cluster.api.registry.patch(CLAIMS, ("default", name), change, subresource, strategic=False)
+
+
+def store_binding(b: Serving) -> None:
+    b.cluster.api.registry.bind(P, {"target": {"name": "n1"}})
+
+
+async def two_claims(b: Serving) -> None:
+    for name in ("c1", "c2"):
+        b.cluster.apply(claim(name))
+    b.cluster.apply(pod("p", "c1", "c2"))
+    await b.settled()
+
+
+async def test_a_binding_is_sent_again_only_right_after_the_reads_of_all_claims() -> None:
+    """The first claim may have been taken back while the API server took long to return the second."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        sent, taken_back = 0, False
+
+        async def take_back(method: str, path: str) -> ApiError | None:
+            nonlocal sent, taken_back
+            if path.endswith("/binding"):
+                sent += 1
+                return CUT if sent == 1 else None
+            if sent and not taken_back and method == "GET" and path.endswith("/resourceclaims/c2"):
+                taken_back = True
+                await asyncio.sleep(LANDING_SECONDS)
+                patch(b, "c1", {"status": {"allocation": None, "reservedFor": None}}, "status")
+            return None
+
+        b.cluster.api.intercept = take_back
+        assert await b.bind("p", "n1") == "claim default/c1 was taken back in the meantime"
+        assert taken_back
+        assert b.node_of("p") == ""
+
+
+async def test_a_bind_whose_binding_may_be_on_its_way_takes_nothing_back() -> None:
+    """The connection is cut, and the API server stores the Binding later. Meanwhile another replica marks a claim."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        sent = 0
+
+        async def cut(method: str, path: str) -> ApiError | None:
+            nonlocal sent
+            if not path.endswith("/binding"):
+                return None
+            sent += 1
+            patch(b, "c2", {"metadata": {"annotations": {"berth.dev/allocator": "berth-other"}}})
+            asyncio.get_running_loop().call_later(LANDING_SECONDS / 2, store_binding, b)
+            return CUT
+
+        b.cluster.api.intercept = cut
+        assert await b.bind("p", "n1") == ""
+        assert sent == 1
+        await eventually(lambda: b.node_of("p") == "n1")
+        assert len(b.held()) == 2
+
+
+async def test_a_bind_that_fails_on_a_bug_takes_its_claims_back() -> None:
+    @contextmanager
+    def buggy(uid: str, name: str) -> Iterator[None]:
+        yield
+        if name == "write barrier":
+            raise KeyError("a bug")
+
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        uid = b.pod("p")["metadata"]["uid"]
+        with pytest.raises(KeyError, match="a bug"):
+            await binder_of(b, span=buggy).bind(ObjectKey(*P), uid, "n1")
+        assert b.held() == []
+        assert b.app.service.cache.reservations.by_claim == {}
+        await b.settled()
+        assert await b.bind("p", "n1") == ""
+
+
+async def test_a_bug_after_the_binding_takes_nothing_from_a_bound_pod() -> None:
+    @contextmanager
+    def buggy(uid: str, name: str) -> Iterator[None]:
+        yield
+        if name == "write binding":
+            raise KeyError("a bug")
+
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        uid = b.pod("p")["metadata"]["uid"]
+        with pytest.raises(KeyError, match="a bug"):
+            await binder_of(b, span=buggy).bind(ObjectKey(*P), uid, "n1")
+        assert len(b.held()) == 2
+
+
+def test_the_special_claim_of_a_bind_with_an_unknown_outcome_stays_until_its_binding_has_come() -> None:
+    async def unknown_outcome() -> World:
+        world = World(1)
+        await world.replicas[0].start()
+        service, store = world.replicas[0].service, world.cluster.store
+        assert service is not None
+        made, go_on = world.cluster.apply(extended("p")), asyncio.Event()
+        await eventually(lambda: service.filter(decode_pod(made), ["n1"]).passed)
+
+        async def late(_: str, path: str) -> None:
+            if path.endswith("/binding"):
+                await go_on.wait()
+
+        async def landed(method: str, path: str) -> None:
+            """The Binding is stored after the collector has read that the pod is not bound."""
+            if method == "GET" and path.endswith("/pods/p") and not go_on.is_set():
+                go_on.set()
+                await eventually(lambda: store["pods", P]["spec"].get("nodeName"))
+
+        world.cluster.api.intercept = late
+        with pytest.raises(BindOutcomeUnknown):
+            await service.bind(ObjectKey(*P), made["metadata"]["uid"], "n1")
+        world.cluster.api.intercept_reply = landed
+        assert not service.filter(decode_pod(store["pods", P]), ["n1"]).passed
+        await eventually(lambda: service.orphans.skipped + service.orphans.removed)
+        await world.replicas[0].stop()
+        return world
+
+    checker = in_virtual_time(unknown_outcome()).checker
+    assert checker.bound == 1
+    assert not checker.wrong
