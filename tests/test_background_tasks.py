@@ -231,4 +231,4 @@ def test_every_task_is_documented_at_its_process() -> None:
     assert serve | common | WATCHES == SERVE | {"bind", "take-back"}
     assert console | common | WATCHES == CONSOLE
     assert (serve | console | common | WATCHES) - files == BOTH | {"bind", "take-back"}, "as in `berth run`"
-    assert one == set()
+    assert one == {"sandbox-scheduler"}
