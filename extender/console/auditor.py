@@ -63,13 +63,13 @@ class Auditor:
             await self._compare()
         self.rounds += 1
 
-    def by_kind(self) -> Counter[str]:
-        """Kind to number of findings."""
-        return Counter(finding.kind for finding in self.findings)
+    def by_check(self) -> Counter[str]:
+        """Name of a check to number of its findings."""
+        return Counter(finding.check for finding in self.findings)
 
     async def _report(self, finding: Finding) -> None:
         self._reported.add(finding)
-        self._log.error("audit", kind=finding.kind, finding=finding.sentence)
+        self._log.error("audit", check=finding.check, finding=finding.sentence)
         for key in finding.claims:
             claim = self._cache.store.claims.get(key)
             if claim is None:
