@@ -44,7 +44,7 @@ class NearMiss:
 
 
 class EquivalentNodes(NamedTuple):
-    """Nodes of one class that are unschedulable for one reason."""
+    """Nodes of one equivalence class that are unschedulable for one reason."""
 
     status: Unschedulable
     nodes: int  # number of nodes
