@@ -82,7 +82,7 @@ async def test_a_cache_that_went_wrong_is_noticed() -> None:
 
         cache.apply_claim(key, replace(known, allocation=None))
         await b.console.auditor.round()
-        assert b.console.auditor.drifted == 1
+        assert b.console.auditor.differing == 1
 
 
 async def test_reading_the_findings_changes_nothing() -> None:

@@ -205,7 +205,7 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation], consol
     """
     clock, calls = asyncio.get_running_loop().time, 0
     quiet_since = clock()
-    end, said = quiet_since + _SETTLE_SECONDS, False
+    end, announced = quiet_since + _SETTLE_SECONDS, False
     while clock() < end:
         await asyncio.sleep(0.05)
         made = sum(scheduler.calls.values())
@@ -218,10 +218,10 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation], consol
             return
         if clock() - quiet_since > _QUIET_SECONDS:
             return
-        if not said and clock() - quiet_since > 1:
+        if not announced and clock() - quiet_since > 1:
             names = ", ".join(e.pod for e in waiting)
             console.print(f"No node for {names} yet: waiting {_QUIET_SECONDS:.0f} s for another attempt.")
-            said = True
+            announced = True
 
 
 async def _until(condition: Callable[[], bool]) -> None:

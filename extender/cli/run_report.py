@@ -45,25 +45,25 @@ def make_gang_table(gangs: list[GangRow]) -> Table:
 def totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
     """Return the sentences that compare Berth with first fit. Jobs of one GPU do not count."""
     jobs = [row for row in rows if row.berth is not None and len(row.berth.gpus) > 1]
-    said = []
+    sentences = []
     if jobs:
         joined = sum(row.berth is not None and row.berth.is_joined for row in jobs)
         first_fit = sum(row.first_fit is not None and row.first_fit.is_joined for row in jobs)
         number = len(jobs)
         by_first_fit = f"first fit on the same nodes {first_fit} of {number}"
         pods = "multi-GPU pods outside of gangs" if gangs else "multi-GPU pods"
-        said.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
+        sentences.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
     both = [(row.berth.gbps, row.first_fit.gbps) for row in jobs if row.berth and row.first_fit]
     if sum(b for _, b in both):
         times = sum(a for a, _ in both) / sum(b for _, b in both)
-        said.append(f"Predicted ring bandwidth of these pods in sum: {times:.1f} times that of first fit.")
+        sentences.append(f"Predicted ring bandwidth of these pods in sum: {times:.1f} times that of first fit.")
     if gangs:
         inside, first_fit = sum(g.berth.is_in_one for g in gangs), sum(g.first_fit.is_in_one for g in gangs)
         number = len(gangs)
-        said.append(
+        sentences.append(
             f"Whole in one domain: Berth {inside} of {counted(number, 'gang')}, first fit {first_fit} of {number}."
         )
-    return said
+    return sentences
 
 
 def diagram(placement: Placement) -> Text:

@@ -40,7 +40,7 @@ class Auditor:
         self._reported: set[Finding] = set()
         self._log = structlog.get_logger("berth.audit")
         self.findings: list[Finding] = []
-        self.drifted = 0  # claims that differed between the cache and the last fresh list
+        self.differing = 0  # claims that differed between the cache and the last fresh list
         self.rounds = 0
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class Auditor:
                 self._log.warning("could not write an Event", claim=str(key), problem=str(error))
 
     async def _compare(self) -> None:
-        """Compare the claims of a fresh list with the cache, and set `drifted`."""
+        """Compare the claims of a fresh list with the cache, and set `differing`."""
         wrong = 0
         try:
             async for page in pages(self._client, _CLAIMS_PATH, _PAGE):
@@ -88,7 +88,7 @@ class Auditor:
         except ClusterError as error:
             self._log.warning("could not list claims for the comparison with the cache", problem=str(error))
             return
-        self.drifted = wrong
+        self.differing = wrong
 
     def _differing(self, listed: Iterable[Json]) -> int:
         """How many claims have the resourceVersion of the cache's claim and another allocation."""

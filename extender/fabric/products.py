@@ -56,7 +56,7 @@ _DGX1_SIZE = 8
 
 
 class Limits(NamedTuple):
-    """What a product has at most: NVLinks of one GPU, and their version and that of PCIe."""
+    """The largest values of a product: NVLinks of one GPU, version of NVLink, generation of PCIe."""
 
     words: tuple[str, ...]
     links: int

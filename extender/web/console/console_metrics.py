@@ -134,6 +134,6 @@ METRICS: tuple[MetricSource[Console], ...] = (
         "berth_audit_drift",
         GAUGE,
         "Audit: claims that differed between the cache and the last fresh list",
-        lambda s: s.auditor.drifted,
+        lambda s: s.auditor.differing,
     ),
 )
