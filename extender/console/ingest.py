@@ -88,8 +88,8 @@ class Ingest:
     def take(self, batch: Batch) -> None:
         """Apply the new records of a batch.
 
-        Raises StaleEpoch; WireError if the epoch is that of another replica, or if the sequence number of a process
-        that is not silent jumps by more than 1,000,000: all its later records would count as duplicates.
+        Raises StaleEpoch. Raises WireError if the epoch is that of another replica, or if the sequence number of a
+        process that is not silent jumps by more than 1,000,000: all its later records would count as duplicates.
         """
         stream = self._stream(batch)
         missing = batch.sequence - stream.last - 1

@@ -1,7 +1,7 @@
 """A scheduler loop that calls Berth as kube-scheduler does.
 
-It filters and prioritizes one pod at a time, first on its nominated node alone, binds in the background, backs off
-after failures, and retries a rejected pod on the same events as kube-scheduler, also if the event comes during the
+It filters and prioritizes one pod at a time, first on its nominated node alone. It binds in the background, and backs
+off after failures. It retries a rejected pod on the same events as kube-scheduler, also if the event comes during the
 pod's filter request.
 """
 

@@ -1,10 +1,10 @@
 """The ranking of all nodes for one PodRequirements, shared by all pods with that requirements key.
 
-Nodes of one equivalence class share one status. For requirements that read no identity of a device, as most do, the
-equivalence classes are the NodeStates of the snapshot, which list their nodes: the ranking stores one status per state
-and nothing per node. Other requirements have EquivalenceClasses of their own. A ranking follows the snapshots of one
-cache, and evaluates only equivalence classes without a status. After a change of the FleetBaseline it computes every
-placement again, because scores are relative to the baseline.
+Nodes of one equivalence class share one status. Most requirements read no identity of a device. Their equivalence
+classes are the NodeStates of the snapshot, which list their nodes: the ranking stores one status per state and nothing
+per node. Other requirements have EquivalenceClasses of their own. A ranking follows the snapshots of one cache, and
+evaluates only equivalence classes without a status. After a change of the FleetBaseline it computes every placement
+again, because scores are relative to the baseline.
 """
 
 from __future__ import annotations
