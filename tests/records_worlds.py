@@ -10,7 +10,7 @@ import httpx
 
 from extender.cluster import ApiClient, Credentials
 from extender.console import TokenReviewer
-from extender.console.authentication import Limits
+from extender.console.authentication import ReviewLimits
 from extender.console.ingest import Ingest
 from extender.model import DEFAULT_MIX
 from extender.records import Batch, PolicyState, Record
@@ -64,7 +64,7 @@ class World:
 
 
 @asynccontextmanager
-async def console(limits: Limits | None = None) -> AsyncIterator[World]:
+async def console(limits: ReviewLimits | None = None) -> AsyncIterator[World]:
     tokens = dict(TOKENS)
     api = ApiServer(ObjectStore(), tokens=tokens)
     applied: list[str] = []

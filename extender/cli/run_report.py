@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.model import Graph, counted
-from extender.sandbox import GangPlacement, GangRow, Placement, Row
+from extender.sandbox import GangPlacement, GangRow, PlacedGpus, Row
 
 LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined by NVLink  GB/s: predicted
 first fit: the first devices that fit, on the same node"""
@@ -66,7 +66,7 @@ def totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
     return sentences
 
 
-def diagram(placement: Placement) -> Text:
+def diagram(placement: PlacedGpus) -> Text:
     """Return the GPUs of a node: the GPUs of the pod as digits, joined GPUs with ━ between them."""
     graph = placement.graph
     groups = _groups(graph) if graph is not None else [[gpu] for gpu in placement.gpus]
@@ -99,11 +99,11 @@ def _are_joined(graph: Graph, a: int, b: int) -> bool:
     return bool(graph.links[a][b] or (graph.switch_links[a] and graph.switch_links[b]))
 
 
-def _diagram(placement: Placement | None) -> Text:
+def _diagram(placement: PlacedGpus | None) -> Text:
     return diagram(placement) if placement is not None and placement.gpus else Text("-", _FAINT)
 
 
-def _cell(placement: Placement | None, width: int) -> Text:
+def _cell(placement: PlacedGpus | None, width: int) -> Text:
     if placement is None:
         return Text("-", _FAINT)
     if not placement.gpus:
@@ -138,5 +138,5 @@ def _marked(name: str, *, is_good: bool, waits: bool) -> str:
     return f"{_WAITING if waits else '[green]✓[/]'} {escape(name)}"
 
 
-def _gbps(placement: Placement | None) -> str:
+def _gbps(placement: PlacedGpus | None) -> str:
     return f"{placement.gbps:.0f}" if placement is not None and placement.gbps else "-"
