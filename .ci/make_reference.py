@@ -192,9 +192,9 @@ class ClaimKey(BaseModel):
 
 
 class Finding(BaseModel):
-    """An inconsistency, with all claims that are part of it. metrics.md lists the kinds (`berth_audit_…`)."""
+    """An inconsistency, with all claims that are part of it. metrics.md lists the checks (`berth_audit_…`)."""
 
-    kind: str
+    check: str
     about: str
     claims: list[ClaimKey]
     sentence: str

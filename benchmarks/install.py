@@ -1,8 +1,10 @@
 """Commands and seconds from an empty control plane to the first pod bound, as an engineer installs Berth for a trial.
 
 Needs BERTH_KUBE_BIN with kubectl beside the other binaries. No kubelet runs here, so this script starts the containers
-of the Deployments itself: with the arguments, the configuration and the policy that the API server has, and each as the
-service account whose token it mounts, with the rights that the manifests give it. Pulling images is left out."""
+of the Deployments itself. It uses the arguments, the configuration and the policy that the API server has. Each
+container runs as the service account whose token it mounts, with the rights that the manifests give it. Pulling images
+is left out.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Memory over a long time: a million claim events on a MIG fleet and on a mixed one, with nodes that come and go, pods
-of 500 shapes that are filtered, rejected, woken and deleted, and agents that stop.
+"""Memory over a long time: a million claim events on a MIG fleet and on a mixed one. Nodes come and go, agents stop,
+and pods of 500 shapes are filtered, rejected, requeued and deleted.
 
 It prints resident memory and counted objects at every tenth. It compares medians of resident memory: that of the last
 tenth may exceed that of the second tenth by at most 5 percent and 4 MiB; else the exit status is 1.

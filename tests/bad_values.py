@@ -14,6 +14,7 @@ from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 
 Json = dict[str, Any]
+ROOT = Path(__file__).parents[1]
 
 
 def bomb(levels: int = 9, width: int = 9) -> str:
@@ -119,8 +120,8 @@ BAD: st.SearchStrategy[Any] = st.sampled_from(
 RAW = st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode), st.sampled_from(list(FILES.values())))
 
 
-def honest(folder: Path) -> dict[str, Any]:
-    """A correct example of each kind of file that users write."""
+def _objects() -> list[Json]:
+    """A node, its slices, and objects that use them; `honest` picks some by their position."""
     machine = carried_machines()["h100-pcie-8-bridged"]
     request = {
         "name": "g",
@@ -145,7 +146,7 @@ def honest(folder: Path) -> dict[str, Any]:
         "metadata": {"name": "t"},
         "spec": {"spec": spec},
     }
-    objects = [
+    return [
         node_object("n", machine, {}),
         gpu_slice("n", machine),
         fabric_slice("n", machine),
@@ -175,6 +176,11 @@ def honest(folder: Path) -> dict[str, Any]:
             "spec": {"template": {"metadata": {}, "spec": pod_spec}},
         },
     ]
+
+
+def honest() -> dict[str, Any]:
+    """A correct example of each kind of file that users write."""
+    objects = _objects()
     case = {
         "name": "one",
         "features": [],
@@ -204,12 +210,8 @@ def honest(folder: Path) -> dict[str, Any]:
             "candidates": 3,
             "overrides": [{"namespaces": ["a"], "weights": {"link": 0}}],
         },
-        "machine": yaml.safe_load(
-            (Path(__file__).parents[1] / "extender/sandbox/machines/h100-pcie-8-bridged.yaml").read_text()
-        ),
-        "scheduler": yaml.safe_load(
-            (Path(__file__).parents[1] / "scheduler-config" / "berth-scheduler.yaml").read_text()
-        ),
+        "machine": yaml.safe_load((ROOT / "extender/sandbox/machines/h100-pcie-8-bridged.yaml").read_text()),
+        "scheduler": yaml.safe_load((ROOT / "scheduler-config/berth-scheduler.yaml").read_text()),
         "kubeconfig": kubeconfig("http://127.0.0.1:9"),
     }
 

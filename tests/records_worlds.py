@@ -10,11 +10,11 @@ import httpx
 
 from extender.cluster import ApiClient, Credentials
 from extender.console import TokenReviewer
-from extender.console.authentication import Limits
+from extender.console.authentication import ReviewLimits
 from extender.console.ingest import Ingest
 from extender.model import DEFAULT_MIX
 from extender.records import Batch, PolicyState, Record
-from extender.records.codec import encode
+from extender.records.encoding import encode
 from extender.sandbox import listening
 from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.tokens import TokenUser
@@ -32,7 +32,7 @@ TOKENS = {
 
 
 def body(sequence: int = 1, *records: Record, epoch: str = "e1") -> bytes:
-    return encode(Batch("berth-0", epoch, sequence, 0, PolicyState(1, "d"), DEFAULT_MIX, records))
+    return encode(Batch("berth-0", epoch, sequence, sequence, 0, PolicyState(1, "d"), DEFAULT_MIX, records))
 
 
 @dataclass
@@ -64,7 +64,7 @@ class World:
 
 
 @asynccontextmanager
-async def console(limits: Limits | None = None) -> AsyncIterator[World]:
+async def console(limits: ReviewLimits | None = None) -> AsyncIterator[World]:
     tokens = dict(TOKENS)
     api = ApiServer(ObjectStore(), tokens=tokens)
     applied: list[str] = []

@@ -36,11 +36,11 @@ async def audited(b: Berthing, *claims: dict) -> list[str]:
     await b.console.auditor.round()
     assert b.console.auditor.findings == [], "what one round saw may be on its way out"
     await b.console.auditor.round()
-    return [f["kind"] for f in (await b.client.get("/v1/audit")).json()]
+    return [f["check"] for f in (await b.client.get("/v1/audit")).json()]
 
 
 @pytest.mark.parametrize(
-    ("claims", "kinds"),
+    ("claims", "checks"),
     [
         ([allocated("a", "gpu-0"), allocated("b", "gpu-1")], []),
         ([allocated("a", "gpu-0"), allocated("b", "gpu-0")], ["double"]),
@@ -51,9 +51,9 @@ async def audited(b: Berthing, *claims: dict) -> list[str]:
         ([allocated("a", "gpu-0", reserved=False)], ["unreserved"]),
     ],
 )
-async def test_findings(claims: list[dict], kinds: list[str]) -> None:
+async def test_findings(claims: list[dict], checks: list[str]) -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        assert await audited(b, *copy.deepcopy(claims)) == kinds
+        assert await audited(b, *copy.deepcopy(claims)) == checks
 
 
 async def test_each_claim_gets_one_event_and_is_not_written() -> None:
@@ -82,7 +82,7 @@ async def test_a_cache_that_went_wrong_is_noticed() -> None:
 
         cache.apply_claim(key, replace(known, allocation=None))
         await b.console.auditor.round()
-        assert b.console.auditor.drifted == 1
+        assert b.console.auditor.differing == 1
 
 
 async def test_reading_the_findings_changes_nothing() -> None:

@@ -132,7 +132,7 @@ READERS = (
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
     """Files by name, as lines above name them."""
-    texts = {name: yaml.safe_dump(value) for name, value in honest(tmp_path).items()} | {
+    texts = {name: yaml.safe_dump(value) for name, value in honest().items()} | {
         "comments": "# nothing\n", "empty": '{"kind": "List", "items": []}', "map": '{"name": "x"}',
         "secret": SECRETS["shadow"],
         "other": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n",

@@ -357,7 +357,7 @@ async def test_two_processes(tmp_path: Path) -> None:
         await answers(f"http://127.0.0.1:{verbs}/metrics", 200, "berth_policy_refused 0.0")
 
 
-@pytest.mark.parametrize("path", ["/v1/fleet", "/v1/explain/a/b"])
+@pytest.mark.parametrize("path", ["/v1/fleet", "/v1/explain/a/b", "/v1/nodes/a", "/v1/claims"])
 async def test_the_console_says_when_it_is_not_ready(path: str) -> None:
     cluster, pages, records = sandbox(), free_port(), free_port()
 

@@ -184,3 +184,21 @@ def test_lines_are_short(page: Path) -> None:
     """Rows of tables may be longer."""
     lines = page.read_text().splitlines()
     assert [line for line in lines if len(line) > 120 and not line.lstrip().startswith("|")] == []
+
+
+MOST_WORDS = 35
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a page, without its tables, headings and blocks of code. A span of code is one word."""
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ *[|#].*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", text))
+    paragraphs = re.split(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) ", text)
+    return [sentence for paragraph in paragraphs for sentence in re.split(r"(?<=[.!?])\)?\s+", paragraph)]
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.rglob("*.md")], ids=lambda page: page.name)
+def test_sentences_are_short(page: Path) -> None:
+    found = sentences(page.read_text())
+    assert [one for one in found if len(re.findall(r"\S*\w\S*", one)) > MOST_WORDS] == []

@@ -65,15 +65,15 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
 )
 def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) -> None:
     (found,) = configuration(changed(edit))
-    assert words in found.what
-    assert found.why
-    assert found.mend
+    assert words in found.problem
+    assert found.effect
+    assert found.remedy
 
 
 def test_the_time_of_a_bind_is_compared_with_the_policy() -> None:
     def findings_for(timeout: str) -> list[str]:
         text = changed(lambda c: c["extenders"][1].update(httpTimeout=timeout))
-        return [found.what for found in configuration(text, policy=Policy(binding_wait_seconds=600))]
+        return [found.problem for found in configuration(text, policy=Policy(binding_wait_seconds=600))]
 
     assert [findings_for(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
     (short,) = findings_for("10m9.9s")
@@ -105,8 +105,8 @@ async def test_the_policy_of_the_cluster_or_of_a_file_is_read(tmp_path: Path) ->
 def test_pods_that_name_another_scheduler() -> None:
     mine, other = pod("a", "c"), pod("b", "c", schedulerName="default-scheduler")
     (found,) = waiting([mine, other])
-    assert "default/b" in found.what
-    assert "default/a" not in found.what
+    assert "default/b" in found.problem
+    assert "default/a" not in found.problem
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_pods_that_name_another_scheduler() -> None:
 def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], policy: str, asked: str) -> None:
     hook = {"name": "h.example.com", "failurePolicy": policy, "rules": [{"apiGroups": groups, "resources": resources}]}
     found = list(webhooks([{"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "h"}, "webhooks": [hook]}]))
-    assert [f.what for f in found] == ([f"webhook h.example.com is asked about {asked}"] if asked else [])
-    assert all(f.mend == "kubectl edit validatingwebhookconfiguration h" for f in found)
+    assert [f.problem for f in found] == ([f"webhook h.example.com is asked about {asked}"] if asked else [])
+    assert all(f.remedy == "kubectl edit validatingwebhookconfiguration h" for f in found)
 
 
 def test_used_up_quotas_and_claims_that_are_never_created() -> None:
@@ -139,11 +139,11 @@ def test_used_up_quotas_and_claims_that_are_never_created() -> None:
 
     waits = pod("p")
     waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
-    assert [f.what for f in quota_blocks([quota("7")], [])] == []
+    assert [f.problem for f in quota_blocks([quota("7")], [])] == []
     full, claimless = quota_blocks([quota("8")], [waits])
-    assert full.what == "quota team/q: devices of class gpu.nvidia.com: 8 of 8 used"
-    assert claimless.what == "1 waiting pod has no claim yet: default/p"
-    assert claimless.mend == "kubectl -n default describe pod p"
+    assert full.problem == "quota team/q: devices of class gpu.nvidia.com: 8 of 8 used"
+    assert claimless.problem == "1 waiting pod has no claim yet: default/p"
+    assert claimless.remedy == "kubectl -n default describe pod p"
     waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
     assert list(quota_blocks([], [waits])) == []
 
@@ -159,7 +159,7 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     slices[0]["spec"]["devices"].pop()
     cache.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
     (found,) = cluster_findings(cache)
-    assert found.what == "agent and GPU driver name different GPUs on 1 node: n1"
+    assert found.problem == "agent and GPU driver name different GPUs on 1 node: n1"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     ],
 )
 def test_versions_that_berth_knows(version: str, words: str) -> None:
-    texts = [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})]
+    texts = [f"{found.severity}: {found.problem}" for found in version_findings({"gitVersion": version})]
     assert texts == ([words] if words else [])
 
 
@@ -187,7 +187,7 @@ def test_devices_that_are_never_offered() -> None:
     for obj in (published, fabric_slice("n1", machine)):
         cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
     (found,) = cluster_findings(cache)
-    assert found.what == "devices with nodeAllocatableResources on 1 node: n1"
+    assert found.problem == "devices with nodeAllocatableResources on 1 node: n1"
 
 
 async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
         )
         out, err = await process.communicate()
-    found = [orjson.loads(line)["what"] for line in out.splitlines()]
+    found = [orjson.loads(line)["problem"] for line in out.splitlines()]
     assert process.returncode == 1, err
     assert len(found) == 3, found
     assert "no fresh agent on 1 of 2 GPU nodes: n2" in found[0]

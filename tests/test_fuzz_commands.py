@@ -141,10 +141,10 @@ def used() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("input")
-    for name, value in honest(made).items():
+    for name, value in honest().items():
         (made / f"{name}.yaml").write_text(yaml.safe_dump(value))
     (made / "folder").mkdir()
-    (made / "folder" / "one.yaml").write_text(yaml.safe_dump_all(honest(made)["objects"]["items"]))
+    (made / "folder" / "one.yaml").write_text(yaml.safe_dump_all(honest()["objects"]["items"]))
     return made
 
 
@@ -287,7 +287,7 @@ def test_generated_garbage(words: tuple[str, ...], folder: Path, tmp_path: Path,
     files = [p for p in COMMANDS[words].params if takes_file(words, p)]
     if not files:
         return
-    good = {**honest(folder), "folder": honest(folder)["objects"]}
+    good = {**honest(), "folder": honest()["objects"]}
 
     @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.data())

@@ -1,6 +1,7 @@
-"""Every field of every kind that Berth watches, made wrong, through the real watch: nothing but WireError comes out of
-a decoder, other objects go on, filter answers, and once the object is good again everything is as before. `make fuzz`
-runs it for long."""
+"""Every field of every kind that Berth watches, made wrong, through the real watch. A decoder raises nothing but
+WireError, other objects are applied, and filter answers. Once the object is good again, everything is as before. `make
+fuzz` runs it for long.
+"""
 
 from __future__ import annotations
 

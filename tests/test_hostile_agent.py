@@ -265,7 +265,7 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         cache.failed_nodes["n2"] = "ValueError: made up"
         for _ in range(2):
             await b.console.auditor.round()
-        found = {(finding["kind"], finding["about"]) for finding in (await b.client.get("/v1/audit")).json()}
+        found = {(finding["check"], finding["about"]) for finding in (await b.client.get("/v1/audit")).json()}
         assert ("agent", "n1") in found
         assert ("unbuilt", "n2") in found
         ready = await b.client.get("/readyz")

@@ -97,7 +97,7 @@ async def test_metrics_count_events() -> None:
         again = await b.metrics("berth_claims_deallocated_total 3.0")
     for text, readings in ((serve, OF_SERVE), (console, OF_CONSOLE)):
         names = {name.partition("{")[0] for name in samples_of(text)}
-        missing = {r.name + ("_count" if r.kind in (SUMMARY, HISTOGRAM) else "") for r in readings} - names
+        missing = {r.name + ("_count" if r.family in (SUMMARY, HISTOGRAM) else "") for r in readings} - names
         assert missing <= EMPTY
         assert set(types_of(text)) == {r.name.removesuffix("_total") for r in readings}
         assert not any(word in text for word in ("default/", "node=", "pod="))

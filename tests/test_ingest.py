@@ -175,14 +175,15 @@ def test_a_silent_process_loses_its_reservations_and_its_clock_does_not_matter()
 
 def test_a_process_that_was_silent_for_an_hour_is_not_shown_until_it_is_heard_again() -> None:
     fleet = Fleet()
-    fleet.ingest.take(numbered(1, 2, replica="deleted", epoch="a"))
+    first = numbered(1, 2, replica="deleted", epoch="a")
+    fleet.ingest.take(first)
     fleet.now = 3599.0
     fleet.ingest.drop_silent()
     fleet.ingest.take(numbered(1, 0, replica="new", epoch="b"))
     assert [s.epoch for s in fleet.ingest.streams()] == ["b", "a"]
     fleet.now = 3600.0
     assert [s.epoch for s in fleet.ingest.streams()] == ["b"]
-    fleet.ingest.take(numbered(1, 2, replica="deleted", epoch="a"))
+    fleet.ingest.take(first)
     assert [s.epoch for s in fleet.ingest.streams()] == ["b"], "a replay is no sign of life"
     fleet.ingest.take(numbered(3, 1, replica="deleted", epoch="a"))
     assert [s.epoch for s in fleet.ingest.streams()] == ["a", "b"]
@@ -203,6 +204,28 @@ def test_replayed_batches_do_not_keep_a_dead_process_alive() -> None:
     assert fleet.ingest.heard == 0
     fleet.ingest.take(numbered(3, 0))
     assert fleet.ingest.heard == 1
+
+
+def test_a_replay_of_the_newest_heartbeat_does_not_keep_a_dead_process_alive() -> None:
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 2))
+    heartbeat = numbered(3, 0)
+    fleet.ingest.take(heartbeat)
+    fleet.now = 29.0
+    fleet.ingest.take(heartbeat)
+    fleet.now = 30.0
+    fleet.ingest.drop_silent()
+    assert (fleet.reserved["e1"], fleet.ingest.heard) == (set(), 0)
+
+
+def test_a_batch_that_is_sent_again_shows_that_its_process_is_alive() -> None:
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 2))
+    fleet.now = 29.0
+    fleet.ingest.take(numbered(1, 2))
+    fleet.now = 30.0
+    fleet.ingest.drop_silent()
+    assert (fleet.reserved["e1"], fleet.ingest.heard) == ({1, 2}, 1)
 
 
 def test_a_record_that_cannot_be_applied_is_not_tried_for_ever() -> None:

@@ -225,9 +225,9 @@ def test_every_container_is_confined() -> None:
 
 
 def test_dashboard_and_alerts_use_metrics_that_exist() -> None:
-    by_kind = {SUMMARY: ("count", "sum"), HISTOGRAM: ("bucket", "count", "sum")}
+    by_family = {SUMMARY: ("count", "sum"), HISTOGRAM: ("bucket", "count", "sum")}
     readings: tuple[MetricSource[Any], ...] = (*OF_SERVE, *OF_CONSOLE)
-    parts = {r.name: by_kind[r.kind] for r in readings if r.kind in by_kind}
+    parts = {r.name: by_family[r.family] for r in readings if r.family in by_family}
     known = {reading.name for reading in readings} | {f"{name}_{part}" for name, some in parts.items() for part in some}
     for file in ("rules.yaml", "dashboard.yaml"):
         text = (MANIFESTS / "components" / "prometheus" / file).read_text()

@@ -313,7 +313,7 @@ async def test_a_replay_of_an_earlier_process_does_not_silence_this_one() -> Non
     box = outbox(console)
     async with running(box):
         await eventually(lambda: len(ingest.streams()), "the outbox announces its process")
-        ingest.take(Batch("berth-0", "earlier", 7, 0, POLICY, DEFAULT_MIX, (Released("old"),)))
+        ingest.take(Batch("berth-0", "earlier", 7, 1, 0, POLICY, DEFAULT_MIX, (Released("old"),)))
         box.put(Released("new"))
         await eventually(lambda: applied[1:] == [Released("new")], "the record is applied once")
     assert ingest.counts["stale"] >= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -147,8 +148,11 @@ def test_the_watch_ends_a_reservation_before_its_release_comes() -> None:
 
 
 def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
+    numbers = itertools.count(1)
+
     def batch(replica: str, sequence: int, *records: Record) -> Batch:
-        return Batch(replica, f"epoch-{replica}", sequence, 0, PolicyState(1, "d"), DEFAULT_MIX, records)
+        policy = PolicyState(1, "d")
+        return Batch(replica, f"epoch-{replica}", sequence, next(numbers), 0, policy, DEFAULT_MIX, records)
 
     console = Console(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
     for uid in ("1", "2", "3", "4"):

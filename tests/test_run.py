@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -17,7 +18,9 @@ from rich.text import Text
 
 from extender.cli.run_command import FLEET
 from tests.commands import berth
+from tests.eventually import answers
 from tests.manifests import script
+from tests.process_worlds import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -128,3 +131,16 @@ def test_a_folder_without_examples_is_an_error(tmp_path: Path) -> None:
     code, _, errors = berth([*ONCE, "--examples", str(tmp_path)])
     assert code == 2
     assert "holds no .yaml files" in errors
+
+
+async def test_the_scheduler_of_a_run_is_supervised() -> None:
+    listen, console = free_port(), free_port()
+    options = ("--listen", f"127.0.0.1:{listen}", "--console", f"127.0.0.1:{console}")
+    command = (sys.executable, "-m", "extender", "run", *options)
+    run = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        failures = 'berth_task_failures_total{task="sandbox-scheduler"} 0.0'
+        await answers(f"http://127.0.0.1:{listen}/metrics", 200, failures)
+    finally:
+        run.terminate()
+        await run.wait()

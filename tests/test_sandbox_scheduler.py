@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from extender.cluster import Delays
+from extender.runtime import Supervisor
 from extender.sandbox import Cluster, Scheduler, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
@@ -31,6 +33,7 @@ class Extender:
         self.feasible: Callable[[str], bool] = lambda _: True
         self.wanted_binds = 1
         self.filtered: list[str] = []
+        self.faulty: list[str] = []  # paths that give an answer that is no object, each once
         self._arrived = 0
         self._all_arrived = asyncio.Event()
 
@@ -40,6 +43,9 @@ class Extender:
         await (await self._answer(request.url.path, body))(scope, receive, send)
 
     async def _answer(self, path: str, body: dict) -> Response:
+        if path in self.faulty:
+            self.faulty.remove(path)
+            return JSONResponse(0)
         if path == "/filter":
             name = body["Pod"]["metadata"]["name"]
             self.filtered.append(name)
@@ -115,3 +121,29 @@ async def test_a_rejected_pod_waits_for_an_event() -> None:
     async with scheduling(cluster, extender):
         await eventually(lambda: bound(cluster) == 2, "the bound pod requeues the rejected one")
         assert extender.filtered.count("p0") == 2
+
+
+async def test_a_pod_with_a_nameless_claim_does_not_stop_the_scheduler() -> None:
+    """A real API server would refuse this pod."""
+    cluster = Cluster()
+    cluster.add_node("n", carried_machines()["t4-4"])
+    bad = pod("bad", "c")
+    bad["spec"]["resourceClaims"] = [{}]
+    for obj in (bad, claim("good"), pod("good", "good")):
+        cluster.apply(obj)
+    async with scheduling(cluster, Extender(cluster)):
+        await eventually(lambda: bound(cluster) == 1, "the other pod is bound")
+
+
+async def test_a_failed_loop_and_a_failed_bind_are_counted_and_the_pod_is_bound_later() -> None:
+    """The extender's first answers to filter and bind are no objects, which kube-scheduler would call errors."""
+    cluster = cluster_with(1)
+    extender, supervisor = Extender(cluster), Supervisor(Delays(0.0, 0.0))
+    extender.faulty = ["/filter", "/bind"]
+    async with listening(extender, "127.0.0.1", 0) as url:
+        supervisor.start("scheduler", Scheduler(cluster.store, url).run)
+        try:
+            await eventually(lambda: bound(cluster) == 1, "the pod is bound")
+        finally:
+            await supervisor.stop()
+    assert supervisor.failures["scheduler"] == 2

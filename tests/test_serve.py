@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from extender.entry.serve_process import application
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.sandbox import Cluster, listening
 from extender.web.asgi import Receive, Scope, Send
+from tests.commands import berth_beside
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.process_worlds import ROOT, filtered, served, served_with_console
 from tests.running_berth import claim, pod
@@ -158,31 +158,13 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
         (changed,) = (await client.get(f"{policy_url}/diff")).json()["changed"]
         assert changed["pod"] == "default/next"
         assert changed["active"]["node"] != changed["candidate"]["node"]
-        done = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "extender",
-            "policy",
-            "diff",
-            "--server",
-            f"http://127.0.0.1:{pages}",
-            stdout=subprocess.PIPE,
-        )
-        text = (await done.communicate())[0].decode()
+        server = ("--server", f"http://127.0.0.1:{pages}")
+        _, text, _ = await berth_beside(["policy", "diff", *server])
         assert "the candidate changes 1 of the last 2 decisions" in text
         assert "default/next" in text
-        done = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "extender",
-            "policy",
-            "status",
-            "--server",
-            f"http://127.0.0.1:{pages}",
-            stdout=subprocess.PIPE,
-        )
-        assert "the console compares a candidate" in (await done.communicate())[0].decode()
-        assert done.returncode == 0
+        code, text, _ = await berth_beside(["policy", "status", *server])
+        assert "the console compares a candidate" in text
+        assert code == 0
         candidate.unlink()
         await answers(f"{policy_url}/diff", 200, '"candidate":false')
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from extender.console import ReviewResult
-from extender.console.authentication import Limits
+from extender.console.authentication import ReviewLimits
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import HANG_SECONDS, eventually
 from tests.records_worlds import console
@@ -54,7 +54,7 @@ async def test_no_sender_is_accepted_while_the_api_server_fails(code: int) -> No
 
 
 async def test_unknown_tokens_neither_flood_the_api_server_nor_block_serve() -> None:
-    async with console(Limits(burst=5.0, per_second=1.0, tokens=8)) as w:
+    async with console(ReviewLimits(burst=5.0, per_second=1.0, tokens=8)) as w:
         assert (await w.post()).status_code == 204
         statuses = [(await w.post(token=f"guess-{n}")).status_code for n in range(50)]
         assert statuses == [401] * 4 + [429] * 46
@@ -68,7 +68,7 @@ async def test_unknown_tokens_neither_flood_the_api_server_nor_block_serve() -> 
 
 async def test_unknown_tokens_from_another_address_leave_serve_its_reviews() -> None:
     """The console does not know serve's token: it has restarted, or the token was rotated."""
-    async with console(Limits(burst=5.0)) as w:
+    async with console(ReviewLimits(burst=5.0)) as w:
         transport = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
         async with httpx.AsyncClient(base_url=w.url, transport=transport, timeout=HANG_SECONDS) as http:
             other_sender = replace(w, client=http)
@@ -79,7 +79,7 @@ async def test_unknown_tokens_from_another_address_leave_serve_its_reviews() -> 
 
 
 async def test_reviews_and_sources_that_are_remembered_are_limited() -> None:
-    async with console(Limits(tokens=8, sources=4)) as w:
+    async with console(ReviewLimits(tokens=8, sources=4)) as w:
         for n in range(40):
             await w.reviewer.review(f"guess-{n}", f"10.0.0.{n}")
         assert w.reviews == 40
@@ -87,7 +87,7 @@ async def test_reviews_and_sources_that_are_remembered_are_limited() -> None:
 
 
 async def test_few_reviews_are_under_way_at_once_and_fewer_of_one_source() -> None:
-    async with console(Limits(in_flight=3, in_flight_per_source=2)) as w:
+    async with console(ReviewLimits(in_flight=3, in_flight_per_source=2)) as w:
         arrived, go = 0, asyncio.Event()
 
         async def slow(method: str, path: str) -> None:

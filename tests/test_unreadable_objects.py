@@ -90,7 +90,7 @@ async def test_a_tenant_s_text_in_a_claim_stops_no_other_claim(case: str) -> Non
         server.tell("ADDED", good("b", 11))
         await eventually(lambda: found.version == "11")
         assert {key.name for key in cache.store.claims} == {"odd", "a", "b"}
-        assert (found.failures, found.relists, found.unreadable) == (0, 1, {})
+        assert (found.failures, found.lists, found.unreadable) == (0, 1, {})
         odd = cache.store.claims[ObjectKey("default", "odd")]
         if b"[" in text or text.count(b"{") > 1:
             assert "spec: cannot be written as JSON" in odd.problem
@@ -142,7 +142,7 @@ async def test_an_event_as_long_as_an_object_can_be_is_read(characters: int) -> 
         server.tell("ADDED", long)
         await eventually(lambda: "long" in seen)
         await eventually(lambda: found.version == "10")
-        assert found.relists == (1 if characters < 10_000_000 else 2)
+        assert found.lists == (1 if characters < 10_000_000 else 2)
 
 
 class Applied:
@@ -202,7 +202,7 @@ async def test_a_deletion_that_fails_comes_again_with_the_next_list() -> None:
         applied.failing.clear()
         server.page = b'{"metadata": {"resourceVersion": "11"}, "items": []}'
         server.tell("ERROR", b'{"code": 410, "message": "too old"}')
-        await eventually(lambda: found.relists == 2)
+        await eventually(lambda: found.lists == 2)
         assert not applied.now
         assert not found.unreadable
 
@@ -226,7 +226,7 @@ async def test_an_object_that_has_no_name_stops_no_other(odd: Any) -> None:
         server.tell("ADDED", good("b", 11))
         await eventually(lambda: found.version == "11")
         assert {"a", "b"} <= {key.name for key in cache.store.claims}
-        assert found.relists == 1
+        assert found.lists == 1
 
 
 @pytest.mark.parametrize("odd", [{}, {"metadata": {"namespace": "default"}}, {"metadata": {"name": 7}}], ids=repr)
@@ -239,7 +239,7 @@ async def test_an_object_without_a_name_is_forgotten_with_the_watch_that_showed_
         await eventually(lambda: found.unreadable)
         server.events.put_nowait(b"{")  # a line that is cut: the reflector opens the watch again
         await eventually(lambda: not found.unreadable)
-        assert found.relists == 1
+        assert found.lists == 1
 
 
 async def test_readiness_and_metrics_name_unreadable_objects() -> None:

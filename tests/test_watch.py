@@ -162,7 +162,7 @@ async def test_a_gap_hides_no_deletion() -> None:
         down = False
         await eventually(lambda: seen["goes"] is None)
         assert seen["stays"] is not None
-        assert found.relists == 2
+        assert found.lists == 2
 
 
 async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
@@ -172,7 +172,7 @@ async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
     timing = Timing(silence_seconds=0.2, delays=NEVER.delays)
     async with cluster.serving() as url, reflecting(cluster, url, seen, timing=timing) as found:
         await eventually(lambda: cluster.api.requests.get("GET nodes", 0) >= 4)  # a list, and three watches
-        assert (found.failures, found.relists, found.problem) == (0, 1, "")
+        assert (found.failures, found.lists, found.problem) == (0, 1, "")
         cluster.apply(node("late"))
         await eventually(lambda: "late" in seen)
 
@@ -334,7 +334,7 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
         await eventually(lambda: found.listed)
         cluster.apply(node("odd"))
         cluster.apply(node("next"))
-        await eventually(lambda: seen.get("next") is not None and found.relists == 2)
+        await eventually(lambda: seen.get("next") is not None and found.lists == 2)
         assert seen["odd"] is not None
         assert supervisor.failures == {"watch-nodes": 1}
         await supervisor.stop()

@@ -14,7 +14,7 @@ _MIB = 1 << 20
 _FLOOR_BYTES = 512 * _MIB  # use of an idle GPU; the agent publishes in steps of 256 MiB
 _UNKNOWN_FLOOR_BYTES = 2048 * _MIB  # the same if the driver does not report the memory that it reserves
 _FLOOR_SHARE = 100  # use below 1/100 of the memory also counts as idle
-_STEP_BYTES = 8 << 30  # overuse is rounded up to steps, so that similar nodes stay in one class
+_STEP_BYTES = 8 << 30  # overuse is rounded up to steps, so that similar nodes share one node state
 
 
 def troubled(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> int:

@@ -1,7 +1,7 @@
 """Depth-first search over claims, requests, alternatives and devices.
 
-Order and pruning are those of Kubernetes' structured allocator, which this package calls the reference: the first full
-solution wins; the devices of a request are combinations, not permutations; a claim that would exceed 32 results goes
+Order and pruning are those of Kubernetes' structured allocator, which this package calls the reference. The first full
+solution wins. The devices of a request are combinations, not permutations. A claim that would exceed 32 results goes
 back to the nearest alternative. `Search.among` limits the search to a set of devices, so that a caller can try
 preferred sets one after the other (choose.py).
 """

@@ -94,7 +94,7 @@ class _Parser:
         return self.fail(token.offset, f"Syntax error: mismatched input '{token.text}' expecting {wanted}{self.hint()}")
 
     def hint(self) -> str:
-        """What to write for a word of other languages; '' for other tokens."""
+        """The CEL operator for a word of another language, such as `and`; '' for other tokens."""
         operator = _WORDS.get(self.token.text)
         return f": write {operator}, not {self.token.text}" if operator else ""
 

@@ -15,20 +15,20 @@ from extender.model import Source, counted, members
 _SHOWN = 5
 
 
-class Diagnosis(NamedTuple):
-    """One finding: `what` is wrong, `why` it matters, and the command that repairs it (`mend`)."""
+class DoctorFinding(NamedTuple):
+    """One finding: the problem, its effect, and the command that repairs it."""
 
     severity: str  # "error" or "warning"
-    what: str
-    why: str
-    mend: str
+    problem: str
+    effect: str
+    remedy: str
 
 
-def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
+def cluster(cache: ClusterCache) -> Iterator[DoctorFinding]:
     """Yield the findings about slices, agents, classes and allocations."""
     snapshot = cache.snapshot()
     if MARKER_CLASS not in snapshot.classes:
-        yield Diagnosis(
+        yield DoctorFinding(
             "error",
             f"DeviceClass {MARKER_CLASS} is missing",
             "Berth cannot requeue waiting pods when devices appear",
@@ -41,7 +41,7 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
         if node_info.fabric is None or node_info.fabric.source.value != "live agent"
     )
     if silent:
-        yield Diagnosis(
+        yield DoctorFinding(
             "warning",
             f"no fresh agent on {len(silent)} of {counted(len(gpus), 'GPU node')}: {some(silent)}",
             "Berth takes their links from a product table and does not know their live memory",
@@ -49,10 +49,10 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
         )
     astray = sorted(name for name, node_info in gpus.items() if _disagree(node_info))
     if astray:
-        yield Diagnosis(
+        yield DoctorFinding(
             "error",
             f"agent and GPU driver name different GPUs on {counted(len(astray), 'node')}: {some(astray)}",
-            "Berth ignores what the agent says about those GPUs",
+            "Berth ignores the data of the agent about those GPUs",
             "restart the agent and the driver's pod there, and compare nvidia-smi -L",
         )
     broken = sorted(
@@ -62,7 +62,7 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
         if not pool.usable
     )
     if broken:
-        yield Diagnosis(
+        yield DoctorFinding(
             "error",
             f"{counted(len(broken), 'pool')} cannot be used: {some(broken)}",
             "Berth allocates none of their devices",
@@ -73,7 +73,7 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
         str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.ours
     )
     if others:
-        yield Diagnosis(
+        yield DoctorFinding(
             "warning",
             f"{counted(len(others), 'claim was', 'claims were')} allocated by another scheduler: {some(others)}",
             "two schedulers race for the same devices; the later write loses, and its pod must be scheduled again",
@@ -83,16 +83,16 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
         yield _from_audit(finding)
 
 
-def _from_audit(finding: Finding) -> Diagnosis:
+def _from_audit(finding: Finding) -> DoctorFinding:
     if not finding.claims:
-        return Diagnosis(
+        return DoctorFinding(
             "error",
             f"audit: {finding.sentence}",
             "Berth does not use the invalid data of this node; other nodes are not affected",
             f"kubectl get resourceslices --field-selector spec.nodeName={finding.about} -o yaml",
         )
     claim = finding.claims[0]
-    return Diagnosis(
+    return DoctorFinding(
         "error",
         f"audit: {finding.sentence}",
         "two workloads may use one device, or no workload can use a device",
@@ -100,7 +100,7 @@ def _from_audit(finding: Finding) -> Diagnosis:
     )
 
 
-def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[Diagnosis]:
+def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[DoctorFinding]:
     """Yield a finding for each device field that Berth does not support. Berth never allocates those devices."""
     nodes: dict[str, list[str]] = {}
     for node_info in node_infos:
@@ -109,7 +109,7 @@ def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[Diagnosis]:
         }:
             nodes.setdefault(field, []).append(node_info.node.name)
     for field, names in sorted(nodes.items()):
-        yield Diagnosis(
+        yield DoctorFinding(
             "warning",
             f"devices with {field} on {counted(len(names), 'node')}: {some(sorted(names))}",
             "Berth does not support the field yet and never allocates these devices",

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from extender.cli.cluster_dump import dump_of, items_of, take_objects
-from extender.cli.doctor_cluster import Diagnosis, cluster, some
+from extender.cli.doctor_cluster import DoctorFinding, cluster, some
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.object_files import policy_of
 from extender.cluster import ApiClient, ClusterError, load_credentials
@@ -69,15 +69,17 @@ def doctor_command(
         if output == "json":
             typer.echo(orjson.dumps(one._asdict()).decode())
         else:
-            typer.echo(f"{one.severity}: {one.what}\n  why it hurts: {one.why}\n  what mends it: {one.mend}")
+            typer.echo(f"{one.severity}: {one.problem}\n  effect: {one.effect}\n  remedy: {one.remedy}")
     if output == "table":
         typer.echo(counted(len(found), "finding"))
     if any(one.severity == "error" for one in found):
         raise typer.Exit(1)
 
 
-async def _examine(kubeconfig: Path | None, given: bytes | None, where: str, policy: Policy | None) -> list[Diagnosis]:
-    found: list[Diagnosis] = []
+async def _examine(
+    kubeconfig: Path | None, given: bytes | None, where: str, policy: Policy | None
+) -> list[DoctorFinding]:
+    found: list[DoctorFinding] = []
     if given is not None:
         _checked(given, where)  # before the cluster is read
     async with ApiClient(load_credentials(kubeconfig)) as client:
@@ -112,16 +114,16 @@ async def _items(client: ApiClient, path: str) -> list[Json]:
         return []
 
 
-def version_findings(answer: Json) -> Iterator[Diagnosis]:
+def version_findings(answer: Json) -> Iterator[DoctorFinding]:
     """Yield a finding if Berth does not know the version in `answer`, the reply of an API server to /version."""
     text = str(answer.get("gitVersion", "")).removeprefix("v")
     major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in [*text.split("."), "0", "0"][:2])
     if (major, minor) < _OLDEST:
-        yield Diagnosis(
+        yield DoctorFinding(
             "error", f"the API server is {text}", "resource.k8s.io/v1 exists since 1.34", "upgrade the cluster"
         )
     if (major, minor) > _NEWEST:
-        yield Diagnosis(
+        yield DoctorFinding(
             "warning",
             f"the API server is {text}",
             f"Berth knows the API up to version {_NEWEST[0]}.{_NEWEST[1]}",
@@ -144,7 +146,7 @@ async def _rights(client: ApiClient) -> Any:
         except ClusterError:
             return  # the sandbox has no such API; a real server always does
         if not (answer.get("status") or {}).get("allowed"):
-            yield Diagnosis(
+            yield DoctorFinding(
                 "error",
                 f"this account may not {verb} {resource}",
                 "Berth would not become ready, or binds would fail",
@@ -161,8 +163,8 @@ async def _config_map(client: ApiClient, name: str, key: str) -> str:
     return str((found.get("data") or {}).get(key) or "")
 
 
-def _invalid_policy(error: PolicyError) -> Diagnosis:
-    return Diagnosis(
+def _invalid_policy(error: PolicyError) -> DoctorFinding:
+    return DoctorFinding(
         "error",
         f"the ConfigMap berth-policy: {error}",
         "Berth keeps the last good policy, and does not start with this one",
@@ -170,8 +172,8 @@ def _invalid_policy(error: PolicyError) -> Diagnosis:
     )
 
 
-def _no_configuration() -> Diagnosis:
-    return Diagnosis(
+def _no_configuration() -> DoctorFinding:
+    return DoctorFinding(
         "warning",
         "no scheduler configuration was found",
         "doctor cannot check it for common mistakes",
@@ -189,7 +191,7 @@ def _checked(content: bytes | str, where: str) -> Json:
 
 def configuration(
     content: bytes | str, where: str = "the scheduler configuration", policy: Policy = _DEFAULT
-) -> Iterator[Diagnosis]:
+) -> Iterator[DoctorFinding]:
     """Yield the mistakes in a KubeSchedulerConfiguration beside this policy. Raises WireError if `content` is none."""
     config = _checked(content, where)
     profiles = [p for p, _ in _objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]
@@ -198,7 +200,7 @@ def configuration(
         yield from _in_tree_plugin(profile, where)
     extenders = [one for one, _ in _objects(config, "extenders", where)]
     if not any(e.get("filterVerb") for e in extenders) or not any(e.get("bindVerb") for e in extenders):
-        yield Diagnosis(
+        yield DoctorFinding(
             "error",
             "no extender has filterVerb and bindVerb",
             "kube-scheduler sends Berth no filter or bind calls",
@@ -209,14 +211,14 @@ def configuration(
         yield from _extender_timeouts(one, policy)
 
 
-def _sampling(config: Json, profiles: list[Json]) -> Iterator[Diagnosis]:
+def _sampling(config: Json, profiles: list[Json]) -> Iterator[DoctorFinding]:
     """Yield an error if kube-scheduler looks for a feasible node among a sample of the nodes."""
     share = next(
         (p["percentageOfNodesToScore"] for p in profiles if "percentageOfNodesToScore" in p),
         config.get("percentageOfNodesToScore"),
     )
     if share != 100:  # noqa: PLR2004 - percent
-        yield Diagnosis(
+        yield DoctorFinding(
             "error",
             f"percentageOfNodesToScore is {one_line(str(share))}",
             "kube-scheduler sends Berth a sample of the nodes, which may lack the nodes with the right GPUs",
@@ -224,14 +226,14 @@ def _sampling(config: Json, profiles: list[Json]) -> Iterator[Diagnosis]:
         )
 
 
-def _in_tree_plugin(profile: Json, where: str) -> Iterator[Diagnosis]:
+def _in_tree_plugin(profile: Json, where: str) -> Iterator[DoctorFinding]:
     """Yield an error if a profile leaves the in-tree plugin on."""
     plugins = get(profile, "plugins", dict, f"{where}: profiles", {})
     names = {point: [d.get("name") for d in _disabled(plugins, point, where)] for point in plugins}
     off = {point for point, disabled in names.items() if "DynamicResources" in disabled or "*" in disabled}
     missing = [] if "multiPoint" in off else [point for point in _IN_TREE_POINTS if point not in off]
     if missing:
-        yield Diagnosis(
+        yield DoctorFinding(
             "error",
             f"DynamicResources is on at {', '.join(missing)}",
             "the in-tree plugin would allocate the claims before Berth",
@@ -239,25 +241,25 @@ def _in_tree_plugin(profile: Json, where: str) -> Iterator[Diagnosis]:
         )
 
 
-def _extender_fields(one: Json) -> Iterator[Diagnosis]:
+def _extender_fields(one: Json) -> Iterator[DoctorFinding]:
     """Yield the fields of an extender entry that have a wrong value, other than time-outs."""
     for field, wanted, why in (
         ("nodeCacheCapable", True, "kube-scheduler sends whole Node objects: bodies of tens of megabytes"),
         ("ignorable", False, "kube-scheduler binds pods without devices while Berth is down"),
     ):
         if one.get(field, False) is not wanted:
-            yield Diagnosis(
+            yield DoctorFinding(
                 "error", f"extender {_text(one, 'urlPrefix')}: {field} is {_text(one, field)}", why, _COMPARE
             )
     if one.get("filterVerb") and not one.get("prioritizeVerb"):
-        yield Diagnosis(
+        yield DoctorFinding(
             "warning",
             f"extender {_text(one, 'urlPrefix')} has no prioritizeVerb",
             "kube-scheduler chooses among the nodes of Berth's short list by in-tree scores alone",
             _COMPARE,
         )
     if one.get("managedResources"):
-        yield Diagnosis(
+        yield DoctorFinding(
             "error",
             f"extender {_text(one, 'urlPrefix')} has managedResources",
             "kube-scheduler does not call Berth for pods with claims, because they name no resource",
@@ -265,12 +267,12 @@ def _extender_fields(one: Json) -> Iterator[Diagnosis]:
         )
 
 
-def _extender_timeouts(one: Json, policy: Policy) -> Iterator[Diagnosis]:
+def _extender_timeouts(one: Json, policy: Policy) -> Iterator[DoctorFinding]:
     """Yield the time-outs of an extender entry that are too short for its verbs."""
     timeout = _seconds(one.get("httpTimeout"))
     problem = f"extender {_text(one, 'urlPrefix')}: httpTimeout is {_text(one, 'httpTimeout')}"
     if one.get("filterVerb") and timeout < _SHORT_SECONDS:
-        yield Diagnosis(
+        yield DoctorFinding(
             "warning",
             problem,
             "the first filter call for new pod requirements takes longer on thousands of nodes; "
@@ -279,7 +281,7 @@ def _extender_timeouts(one: Json, policy: Policy) -> Iterator[Diagnosis]:
         )
     if one.get("bindVerb") and timeout < policy.binding_wait_seconds + _BIND_SECONDS:
         wanted_seconds = f"{policy.binding_wait_seconds + _BIND_SECONDS:g}s"
-        yield Diagnosis(
+        yield DoctorFinding(
             "error",
             f"{problem}, shorter than {wanted_seconds}: binding_wait_seconds of the policy and 10 s",
             "kube-scheduler gives up a bind that Berth still carries out, and may give the node to other pods",
@@ -307,7 +309,7 @@ def _seconds(text: object) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts) if is_duration else 5.0
 
 
-def webhooks(configurations: list[Json]) -> Iterator[Diagnosis]:
+def webhooks(configurations: list[Json]) -> Iterator[DoctorFinding]:
     """Yield the webhooks without which no bind succeeds."""
     for config in configurations:
         for hook in config.get("webhooks") or ():
@@ -319,7 +321,7 @@ def webhooks(configurations: list[Json]) -> Iterator[Diagnosis]:
                 if _covers(rule, group, resource)
             }
             if asked and hook.get("failurePolicy", "Fail") == "Fail":
-                yield Diagnosis(
+                yield DoctorFinding(
                     "warning",
                     f"webhook {hook.get('name')} is asked about {', '.join(sorted(asked))}",
                     "every bind waits for this webhook, and fails while the webhook is down",
@@ -335,7 +337,7 @@ def _covers(rule: Json, group: str, resource: str) -> bool:
     return bool({group, "*"} & groups) and bool({resource, *wildcards} & resources)
 
 
-def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
+def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[DoctorFinding]:
     """Yield the exhausted quotas on devices, and the waiting pods whose claims do not exist."""
     for quota in quotas:
         status = quota.get("status") or {}
@@ -344,7 +346,7 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
             if name.endswith(_QUOTA) and parse_quantity(str(used)).nanos >= parse_quantity(str(hard)).nanos:
                 where, class_name = quota["metadata"]["namespace"], name.removesuffix(_QUOTA)
                 usage = f"devices of class {class_name}: {used} of {hard} used"
-                yield Diagnosis(
+                yield DoctorFinding(
                     "warning",
                     f"quota {where}/{quota['metadata']['name']}: {usage}",
                     "no further claim of the class is created there; no scheduler says why the pods wait",
@@ -358,7 +360,7 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
         and claim["name"] not in {c.get("name") for c in (p.get("status") or {}).get("resourceClaimStatuses") or ()}
     )
     if waiting_for:
-        yield Diagnosis(
+        yield DoctorFinding(
             "warning",
             f"{counted(len(waiting_for), 'waiting pod has', 'waiting pods have')} no claim yet: {some(waiting_for)}",
             "a quota, a missing template or a stopped kube-controller-manager prevents the claim",
@@ -366,7 +368,7 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
         )
 
 
-def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
+def waiting(pods: list[Json]) -> Iterator[DoctorFinding]:
     """Yield the waiting pods with claims whose schedulerName is not Berth's."""
     wrong = sorted(
         f"{p['metadata']['namespace']}/{p['metadata']['name']}"
@@ -374,7 +376,7 @@ def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
         if (p.get("spec") or {}).get("resourceClaims") and p["spec"].get("schedulerName") != SCHEDULER
     )
     if wrong:
-        yield Diagnosis(
+        yield DoctorFinding(
             "warning",
             f"{counted(len(wrong), 'waiting pod')} with claims for another scheduler: {some(wrong)}",
             "another scheduler places them without regard to NVLink, and races with Berth for devices",

@@ -136,8 +136,8 @@ def _of_object(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFin
         templates = pod_templates(made)
     except WireError as error:
         return obj, [LintFinding("error", error.path.lstrip("."), error.problem)]
-    told = tuple(finding.where for finding in found if not finding.fixed)
-    found += [finding for finding in field_findings(made, templates) if finding.where not in told]
+    reported = tuple(finding.where for finding in found if not finding.fixed)
+    found += [finding for finding in field_findings(made, templates) if finding.where not in reported]
     found += annotation_findings(made, templates)
     if made.get("kind") in _CUSTOM and not any((one.pod.get("spec") or {}).get("containers") for one in templates):
         found.append(

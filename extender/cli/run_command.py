@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -119,28 +118,23 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
     ):
         await _until(lambda: not app.service.informers.not_ready)
         scheduler = Scheduler(cluster.store, url)
-        task = asyncio.create_task(scheduler.run())
-        try:
-            expectations = await _place(cluster, scheduler, workloads, console)
-            rows = Report(cluster.store).rows(expectations, scheduler.pending())
-            snapshot = app.service.cache.snapshot()
-            gang_report = GangReport(cluster.store, lambda group: gang_minimum(group, snapshot) > 0, GROUP_LEVELS)
-            gangs = gang_report.rows(expectations, rows)
-            _print_report(console, rows, gangs)
-            if once:
-                console.print("", "`make run` keeps it running; docs/tutorial-your-own-pod.md is next.", sep="\n")
-                return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
-            with TemporaryDirectory(prefix="berth-") as folder:
-                kubeconfig = write_kubeconfig(Path(folder), api_url)
-                waiting = next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")
-                stop = _stop_event()
-                _print_next_steps(console, page, kubeconfig, waiting)
-                await stop.wait()
-            return 0
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        app.service.supervisor.start("sandbox-scheduler", scheduler.run)
+        expectations = await _place(cluster, scheduler, workloads, console)
+        rows = Report(cluster.store).rows(expectations, scheduler.pending())
+        snapshot = app.service.cache.snapshot()
+        gang_report = GangReport(cluster.store, lambda group: gang_minimum(group, snapshot) > 0, GROUP_LEVELS)
+        gangs = gang_report.rows(expectations, rows)
+        _print_report(console, rows, gangs)
+        if once:
+            console.print("", "`make run` keeps it running; docs/tutorial-your-own-pod.md is next.", sep="\n")
+            return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
+        with TemporaryDirectory(prefix="berth-") as folder:
+            kubeconfig = write_kubeconfig(Path(folder), api_url)
+            waiting = next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")
+            stop = _stop_event()
+            _print_next_steps(console, page, kubeconfig, waiting)
+            await stop.wait()
+        return 0
 
 
 def add_fleet(cluster: Cluster) -> None:
@@ -211,7 +205,7 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation], consol
     """
     clock, calls = asyncio.get_running_loop().time, 0
     quiet_since = clock()
-    end, said = quiet_since + _SETTLE_SECONDS, False
+    end, announced = quiet_since + _SETTLE_SECONDS, False
     while clock() < end:
         await asyncio.sleep(0.05)
         made = sum(scheduler.calls.values())
@@ -224,10 +218,10 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation], consol
             return
         if clock() - quiet_since > _QUIET_SECONDS:
             return
-        if not said and clock() - quiet_since > 1:
+        if not announced and clock() - quiet_since > 1:
             names = ", ".join(e.pod for e in waiting)
             console.print(f"No node for {names} yet: waiting {_QUIET_SECONDS:.0f} s for another attempt.")
-            said = True
+            announced = True
 
 
 async def _until(condition: Callable[[], bool]) -> None:

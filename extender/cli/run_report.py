@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.model import Graph, counted
-from extender.sandbox import GangPlacement, GangRow, Placement, Row
+from extender.sandbox import GangPlacement, GangRow, PlacedGpus, Row
 
 LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined by NVLink  GB/s: predicted
 first fit: the first devices that fit, on the same node"""
@@ -45,28 +45,28 @@ def make_gang_table(gangs: list[GangRow]) -> Table:
 def totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
     """Return the sentences that compare Berth with first fit. Jobs of one GPU do not count."""
     jobs = [row for row in rows if row.berth is not None and len(row.berth.gpus) > 1]
-    said = []
+    sentences = []
     if jobs:
         joined = sum(row.berth is not None and row.berth.is_joined for row in jobs)
         first_fit = sum(row.first_fit is not None and row.first_fit.is_joined for row in jobs)
         number = len(jobs)
         by_first_fit = f"first fit on the same nodes {first_fit} of {number}"
         pods = "multi-GPU pods outside of gangs" if gangs else "multi-GPU pods"
-        said.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
+        sentences.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
     both = [(row.berth.gbps, row.first_fit.gbps) for row in jobs if row.berth and row.first_fit]
     if sum(b for _, b in both):
         times = sum(a for a, _ in both) / sum(b for _, b in both)
-        said.append(f"Predicted ring bandwidth of these pods in sum: {times:.1f} times that of first fit.")
+        sentences.append(f"Predicted ring bandwidth of these pods in sum: {times:.1f} times that of first fit.")
     if gangs:
         inside, first_fit = sum(g.berth.is_in_one for g in gangs), sum(g.first_fit.is_in_one for g in gangs)
         number = len(gangs)
-        said.append(
+        sentences.append(
             f"Whole in one domain: Berth {inside} of {counted(number, 'gang')}, first fit {first_fit} of {number}."
         )
-    return said
+    return sentences
 
 
-def diagram(placement: Placement) -> Text:
+def diagram(placement: PlacedGpus) -> Text:
     """Return the GPUs of a node: the GPUs of the pod as digits, joined GPUs with ━ between them."""
     graph = placement.graph
     groups = _groups(graph) if graph is not None else [[gpu] for gpu in placement.gpus]
@@ -99,11 +99,11 @@ def _are_joined(graph: Graph, a: int, b: int) -> bool:
     return bool(graph.links[a][b] or (graph.switch_links[a] and graph.switch_links[b]))
 
 
-def _diagram(placement: Placement | None) -> Text:
+def _diagram(placement: PlacedGpus | None) -> Text:
     return diagram(placement) if placement is not None and placement.gpus else Text("-", _FAINT)
 
 
-def _cell(placement: Placement | None, width: int) -> Text:
+def _cell(placement: PlacedGpus | None, width: int) -> Text:
     if placement is None:
         return Text("-", _FAINT)
     if not placement.gpus:
@@ -138,5 +138,5 @@ def _marked(name: str, *, is_good: bool, waits: bool) -> str:
     return f"{_WAITING if waits else '[green]✓[/]'} {escape(name)}"
 
 
-def _gbps(placement: Placement | None) -> str:
+def _gbps(placement: PlacedGpus | None) -> str:
     return f"{placement.gbps:.0f}" if placement is not None and placement.gbps else "-"

@@ -22,54 +22,63 @@ PAGE_FILE_HELP = (
 HOST_HELP = "A further host name of the pages, such as that of a Service. May be repeated."
 
 
+Probes = Annotated[
+    str | None, typer.Option(help="A separate address for probes and metrics, without TLS.", metavar="HOST:PORT")
+]
+PolicyFile = Annotated[
+    Path | None, typer.Option(help="The policy file (the mounted ConfigMap). Berth reads it again when it changes.")
+]
+Certificate = Annotated[
+    Path | None, typer.Option(help="The certificate of the verbs' address. Berth reads it again when it changes.")
+]
+ClientAuthority = Annotated[
+    Path | None, typer.Option(help="Answer only clients with a certificate of this certificate authority.")
+]
+ClientName = Annotated[str | None, typer.Option(help="Answer only the client with this common name or DNS name.")]
+RecordsUrl = Annotated[
+    str | None, typer.Option(help="Send records of decisions to berth console at this URL.", metavar="URL")
+]
+RecordsToken = Annotated[
+    Path | None, typer.Option(help="The file with the token for the console. Berth reads it again when it changes.")
+]
+ConsoleAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Run the console in this process at this address. An explanation may then delay a filter request.",
+        metavar="HOST:PORT",
+    ),
+]
+Candidate = Annotated[
+    Path | None, typer.Option(help="With --console: a policy that the console compares with the active one.")
+]
+Collector = Annotated[
+    str | None,
+    typer.Option(
+        help="Send a trace per pod to this OpenTelemetry collector (OTLP over HTTP; needs berth\\[traces]).",
+        metavar="URL",
+    ),
+]
+
+
 def serve_command(
     kubeconfig: Kubeconfig = None,
     listen: Annotated[
         str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")
     ] = "127.0.0.1:8888",
-    policy: Annotated[
-        Path | None, typer.Option(help="The policy file (the mounted ConfigMap). Berth reads it again when it changes.")
-    ] = None,
-    probes: Annotated[
-        str | None,
-        typer.Option(help="A separate address for probes and metrics, without TLS.", metavar="HOST:PORT"),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="The certificate of the verbs' address. Berth reads it again when it changes.")
-    ] = None,
+    policy: PolicyFile = None,
+    probes: Probes = None,
+    tls_cert: Certificate = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
-    client_ca: Annotated[
-        Path | None, typer.Option(help="Answer only clients with a certificate of this certificate authority.")
-    ] = None,
-    client_name: Annotated[
-        str | None, typer.Option(help="Answer only the client with this common name or DNS name.")
-    ] = None,
-    records: Annotated[
-        str | None, typer.Option(help="Send records of decisions to berth console at this URL.", metavar="URL")
-    ] = None,
-    records_token_file: Annotated[
-        Path | None, typer.Option(help="The file with the token for the console. Berth reads it again when it changes.")
-    ] = None,
+    client_ca: ClientAuthority = None,
+    client_name: ClientName = None,
+    records: RecordsUrl = None,
+    records_token_file: RecordsToken = None,
     records_ca: Annotated[Path | None, typer.Option(help="The authority of the console's certificate.")] = None,
-    console: Annotated[
-        str | None,
-        typer.Option(
-            help="Run the console in this process at this address. An explanation may then delay a filter request.",
-            metavar="HOST:PORT",
-        ),
-    ] = None,
-    candidate: Annotated[
-        Path | None, typer.Option(help="With --console: a policy that the console compares with the active one.")
-    ] = None,
+    console: ConsoleAddress = None,
+    candidate: Candidate = None,
     page_token_file: Annotated[Path | None, typer.Option(help=f"With --console: {PAGE_FILE_HELP}")] = None,
     page_host: Annotated[list[str] | None, typer.Option(help=f"With --console: {HOST_HELP}", metavar="NAME")] = None,
-    traces: Annotated[
-        str | None,
-        typer.Option(
-            help="Send a trace per pod to this OpenTelemetry collector (OTLP over HTTP; needs berth\\[traces]).",
-            metavar="URL",
-        ),
-    ] = None,
+    traces: Collector = None,
     log_level: Annotated[Level, typer.Option(help="The lowest level that is logged; decisions are info.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
 ) -> None:
@@ -80,13 +89,8 @@ def serve_command(
     set_up_logging(log_level, log_format)
     address = parse_listen(probes, "--probes") if probes is not None else None
     where = Listen(parse_listen(listen), address, parse_tls(tls_cert, tls_key, client_ca, client_name))
-    needs(
-        console,
-        "--console",
-        ("--candidate", candidate),
-        ("--page-token-file", page_token_file),
-        ("--page-host", page_host),
-    )
+    of_console = (("--candidate", candidate), ("--page-token-file", page_token_file), ("--page-host", page_host))
+    needs(console, "--console", *of_console)
     needs(records, "--records", ("--records-token-file", records_token_file), ("--records-ca", records_ca))
     if records is not None and console is not None:
         raise WireError("--records", "is for a separate console, --console for one in this process; give one of them")

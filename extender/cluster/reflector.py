@@ -98,7 +98,7 @@ class Reflector:
         self.version = ""
         self.listed = False
         self.failures = 0
-        self.relists = 0
+        self.lists = 0  # complete ones, the first included
         self.problem = ""  # the last failure; '' after a success
         self._heard = clock()
         self._served = True
@@ -164,7 +164,7 @@ class Reflector:
         self._known = seen | {key for key in self._known - seen if not self._apply(key, None, self.kind.apply)}
         self.version, self.listed, self._served = version, True, True
         self._succeeded()
-        self.relists += 1
+        self.lists += 1
         self._on_progress()
 
     async def _watch(self) -> None:

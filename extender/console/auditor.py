@@ -40,7 +40,7 @@ class Auditor:
         self._reported: set[Finding] = set()
         self._log = structlog.get_logger("berth.audit")
         self.findings: list[Finding] = []
-        self.drifted = 0  # claims that differed between the cache and the last fresh list
+        self.differing = 0  # claims that differed between the cache and the last fresh list
         self.rounds = 0
 
     async def run(self) -> None:
@@ -63,13 +63,13 @@ class Auditor:
             await self._compare()
         self.rounds += 1
 
-    def by_kind(self) -> Counter[str]:
-        """Kind to number of findings."""
-        return Counter(finding.kind for finding in self.findings)
+    def by_check(self) -> Counter[str]:
+        """Name of a check to number of its findings."""
+        return Counter(finding.check for finding in self.findings)
 
     async def _report(self, finding: Finding) -> None:
         self._reported.add(finding)
-        self._log.error("audit", kind=finding.kind, finding=finding.sentence)
+        self._log.error("audit", check=finding.check, finding=finding.sentence)
         for key in finding.claims:
             claim = self._cache.store.claims.get(key)
             if claim is None:
@@ -80,7 +80,7 @@ class Auditor:
                 self._log.warning("could not write an Event", claim=str(key), problem=str(error))
 
     async def _compare(self) -> None:
-        """Compare the claims of a fresh list with the cache, and set `drifted`."""
+        """Compare the claims of a fresh list with the cache, and set `differing`."""
         wrong = 0
         try:
             async for page in pages(self._client, _CLAIMS_PATH, _PAGE):
@@ -88,7 +88,7 @@ class Auditor:
         except ClusterError as error:
             self._log.warning("could not list claims for the comparison with the cache", problem=str(error))
             return
-        self.drifted = wrong
+        self.differing = wrong
 
     def _differing(self, listed: Iterable[Json]) -> int:
         """How many claims have the resourceVersion of the cache's claim and another allocation."""

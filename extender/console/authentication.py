@@ -37,7 +37,7 @@ class Review(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReviewLimits:
     """Limits of the reviews. Times are in seconds."""
 
     allowed_seconds: float = 60.0  # how long an allowed token is remembered
@@ -54,7 +54,7 @@ class Limits:
 class _Source:
     """The reviews that one source address caused."""
 
-    left: float  # reviews of unknown tokens, from 0 to `Limits.burst`
+    left: float  # reviews of unknown tokens, from 0 to `ReviewLimits.burst`
     refilled: float  # time of the last refill, in seconds of the clock
     in_flight: int = 0
 
@@ -89,13 +89,13 @@ class TokenReviewer:
         audience: str,
         users: frozenset[str],
         clock: Callable[[], float],
-        limits: Limits | None = None,
+        limits: ReviewLimits | None = None,
     ) -> None:
         self._client = client
         self._audience = audience
         self._users = users
         self._clock = clock
-        self._limits = limits = limits or Limits()
+        self._limits = limits = limits or ReviewLimits()
         self._allowed: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.allowed_seconds, clock)
         self._rejected: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.rejected_seconds, clock)
         self._known: LRUCache[bytes, None] = LRUCache(limits.tokens)  # tokens that were allowed before

@@ -1,4 +1,4 @@
-"""Reads what the cache does not have about the bound members of groups: it only has their claims.
+"""Reads the bound members of groups from the API server: the cache has only their claims.
 
 A member without devices has no claim, so a gang of which some members are bound may seem incomplete. A claim does not
 show that its pod terminates. And if no pod of a group waits, only a bound pod has the minimum.
@@ -31,9 +31,9 @@ class BoundMemberReader:
 
     @asynccontextmanager
     async def known(self, groups: Mapping[GroupKey, Sequence[Pod]]) -> AsyncIterator[dict[GroupKey, Membership]]:
-        """Meanwhile the cache has all bound members of the groups that seem incomplete, or to run in part.
+        """Within this context, the cache has all bound members of the groups that seem incomplete, or to run in part.
 
-        `groups` have their pods without a node. Yields the facts of a bound pod about each group without such pods.
+        `groups` have their pods without a node. Yields the membership of a bound pod for each group without such pods.
         """
         lacking = [key for key, pods in groups.items() if not pods or self._must_read(pods[0])]
         placed: Mapping[GroupKey, Mapping[str, str]] = {}
@@ -46,7 +46,7 @@ class BoundMemberReader:
                 for key in lacking:
                     self._cache.use_bound_members(key, {**before.get(key, {}), **placed.get(key, {})})
         try:
-            yield {key: said for key, pods in groups.items() if not pods and (said := await self._said(key))}
+            yield {key: found for key, pods in groups.items() if not pods and (found := await self._membership(key))}
         finally:
             for key in lacking if self._read_bound is not None else ():
                 self._cache.use_bound_members(key, None)
@@ -58,15 +58,15 @@ class BoundMemberReader:
             return False
         return is_incomplete(membership, minimum, snapshot) or may_terminate(membership.key, minimum, snapshot)
 
-    async def _said(self, key: GroupKey) -> Membership | None:
-        """The statement of a bound pod about its group; None if no bound pod can be read."""
+    async def _membership(self, key: GroupKey) -> Membership | None:
+        """The membership of a bound pod of the group; None if no bound pod can be read."""
         snapshot = self._cache.snapshot()
         claims = (snapshot.claims[claim] for claim in snapshot.claims_of_group(key))
         names = [consumer.name for claim in claims for consumer in claim.reserved_for]
         if not names or self._read_pod is None:
             return None
         try:
-            said = decode_pod(await self._read_pod(ObjectKey(key.namespace, min(names)))).membership
+            found = decode_pod(await self._read_pod(ObjectKey(key.namespace, min(names)))).membership
         except (ClusterError, WireError):
             return None
-        return said if said is not None and said.key == key else None
+        return found if found is not None and found.key == key else None

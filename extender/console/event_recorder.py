@@ -24,7 +24,7 @@ _POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
 _REST = 9.0  # pause after an explanation, as a multiple of the time that it took
-_TELLING = ("refused", "gave-up", "blocked")  # outcomes that say more than kube-scheduler's own Event
+_REPORTED = ("refused", "gave-up", "blocked")  # outcomes about which kube-scheduler's own Event says less
 
 
 class EventRecorder:
@@ -85,7 +85,7 @@ class EventRecorder:
                 found = await self._explained(pod)
                 rest = _REST * min(self._clock() - began, _WORK_SECONDS)
                 for other, name in ((uid, pod), *self._take_members(found)):
-                    if found is not None and found.outcome in _TELLING:
+                    if found is not None and found.outcome in _REPORTED:
                         await self._record(other, name, found)
                     elif other in self._recorded:  # so that the same reasons can cause an Event later
                         self._recorded[other] = "", self._recorded[other][1]

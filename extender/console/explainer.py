@@ -162,8 +162,8 @@ class Explainer:
             return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
         if entry is None or entry.decision is None:
             return None
-        told = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
-        return {"pod": str(key), "outcome": "bound", **told, **self._record(entry)}
+        more = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
+        return {"pod": str(key), "outcome": "bound", **more, **self._record(entry)}
 
     async def brief_in_turn(self, key: ObjectKey, work_seconds: float) -> Brief | None:
         """`brief`, after the questions that wait."""
@@ -215,9 +215,9 @@ class Explainer:
         """
         async with self._questions.in_turn():
             groups = groups_named(self._cache.snapshot(), key.namespace, key.name)
-            async with self._bound_members.known(groups) as said:
+            async with self._bound_members.known(groups) as members:
                 return await self._questions.answer(
-                    lambda seconds: self.known_groups(key, scenario or Scenario(), said, seconds), self._work_seconds
+                    lambda seconds: self.known_groups(key, scenario or Scenario(), members, seconds), self._work_seconds
                 )
 
     def known_groups(
@@ -229,7 +229,7 @@ class Explainer:
     ) -> list[Json]:
         """Explain the groups of this name as if the scenario were real. They share the work limit.
 
-        `bound_members` is what a bound pod of each group says, for groups of which no pod waits. Raises UnknownGroup.
+        `bound_members` has the membership of a bound pod of each group of which no pod waits. Raises UnknownGroup.
         """
         seconds = self._work_seconds if work_seconds is None else work_seconds
         groups = self._groups.named(key, scenario, seconds, bound_members)
@@ -257,8 +257,8 @@ class Explainer:
         else:  # no annotation is written if all claims were allocated before
             why = "its claims were allocated before, or another scheduler bound it"
             outcome, sentence = "bound", f"pod {key} is bound to {pod.node_name}, without a decision of Berth: {why}"
-        told = {"remembered_since": self._history.since, "gang": _group_named_by(pod)}
-        return {"pod": str(key), "outcome": outcome, "sentence": sentence, **told}
+        more = {"remembered_since": self._history.since, "gang": _group_named_by(pod)}
+        return {"pod": str(key), "outcome": outcome, "sentence": sentence, **more}
 
     async def hypothetical_all(
         self, given: Hypothetical, scenario: Scenario, policy: Policy | None, narrated: str = ""
@@ -285,8 +285,8 @@ class Explainer:
         """Explain the groups and then the pods of one request, which share the work limit.
 
         The classes of the request count as applied. Each group and pod is explained as if the others did not exist. A
-        pod that is placed with its group gets the outcome of the group, as in `known`. Raises WireError as
-        GroupExplainer.hypothetical does.
+        pod that is placed with its group gets the outcome of the group, as in `explain_remembered`. Raises
+        WireError as GroupExplainer.hypothetical does.
         """
         scenario = replace(scenario, classes=given.classes)
         left, gangs = self._work_seconds if work_seconds is None else work_seconds, dict[GroupKey, GangExplanation]()

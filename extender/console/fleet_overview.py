@@ -101,7 +101,7 @@ class FleetOverview:
         """
         return self._updates(self._cache.snapshot().version, self._history.version, self._refreshes, self._clock())
 
-    async def _updates(self, version: int, told: int, refreshes: int, sampled: float) -> AsyncIterator[Json]:
+    async def _updates(self, version: int, recorded: int, refreshes: int, sampled: float) -> AsyncIterator[Json]:
         self._watchers += 1
         ends = self._clock() + _LIFE_SECONDS
         try:
@@ -113,7 +113,7 @@ class FleetOverview:
                 trend = self._ages(sampled)
                 if (snapshot.version, self._history.version, self._refreshes) == (
                     version,
-                    told,
+                    recorded,
                     refreshes,
                 ) and not trend:
                     continue
@@ -126,10 +126,10 @@ class FleetOverview:
                     if (node_info := snapshot.node_infos.get(name)) is not None
                 ]
                 gone = [name for name in sorted(names) if name not in snapshot.node_infos]
-                pods = self._pods(told)
+                pods = self._pods(recorded)
                 same = {name: pods[name] for name in _LISTS} == waiting
                 waiting = {name: pods.pop(name) for name in _LISTS}
-                version, told, refreshes = snapshot.version, self._history.version, self._refreshes
+                version, recorded, refreshes = snapshot.version, self._history.version, self._refreshes
                 changes = {"nodes": rows, "gone": gone, "trend": trend, **pods, **({} if same else waiting)}
                 yield {"revision": self._revision, **changes}
         finally:

@@ -87,7 +87,7 @@ class GroupExplainer:
     ) -> list[GangExplanation]:
         """Explain the groups of this name as if the scenario were real. They share the work limit.
 
-        `bound_members` is what a bound pod of each group says, for groups of which no pod waits. Raises UnknownGroup.
+        `bound_members` has the membership of a bound pod of each group of which no pod waits. Raises UnknownGroup.
         """
         snapshot = self._cache.snapshot()
         groups = groups_named(snapshot, key.namespace, key.name)

@@ -30,10 +30,10 @@ class _Stream:
     """The records of one process."""
 
     replica: str
-    newest: Batch  # without its records
-    last: int  # number of the last record that was applied or is missing
-    heard: float  # time of the last batch that was no replay, in seconds of the console's clock
-    silent: bool = False  # no such batch came for 30 s, and its reservations were dropped
+    newest: Batch  # the one with the highest number, without its records; an older one is a replay
+    last: int  # sequence number of the last record that was applied or is missing
+    heard: float  # time of the newest batch, in seconds of the console's clock
+    silent: bool = False  # no newer batch came for 30 s, and the reservations were dropped
 
 
 class Stream(NamedTuple):
@@ -41,8 +41,8 @@ class Stream(NamedTuple):
 
     replica: str
     epoch: str
-    heard_seconds: float  # since its last batch that was no replay
-    last: int  # number of its last record
+    heard_seconds: float  # since its newest batch
+    last: int  # sequence number of its last record
     lost: int  # records that it dropped before it sent them
     policy: PolicyState
     mix: RequestMix
@@ -88,14 +88,15 @@ class Ingest:
     def take(self, batch: Batch) -> None:
         """Apply the new records of a batch.
 
-        Raises StaleEpoch; WireError if the epoch is that of another replica, or if the sequence number of a process
-        that is not silent jumps by more than 1,000,000: all its later records would count as duplicates.
+        Raises StaleEpoch. Raises WireError if the epoch is that of another replica, or if the sequence number of a
+        process that is not silent jumps by more than 1,000,000: all its later records would count as duplicates.
         """
         stream = self._stream(batch)
         missing = batch.sequence - stream.last - 1
         if missing > _MOST_MISSING and not stream.silent:  # a process may drop as many in an outage of the network
             raise WireError("sequence", f"{batch.sequence} skips more than {_MOST_MISSING} records")
-        if -missing < max(len(batch.records), 1):  # a new record, or a current heartbeat: no replay of an old batch
+        if batch.number > stream.newest.number:
+            stream.newest = replace(batch, records=())
             stream.heard, stream.silent = self._clock(), False
             self._streams.move_to_end(batch.epoch)
         if missing > 0:
@@ -105,8 +106,6 @@ class Ingest:
             self._drop_reservations(batch.epoch)
         seen = min(max(-missing, 0), len(batch.records))
         self.counts["duplicates"] += seen
-        if -missing <= len(batch.records):  # no older than the newest that was heard
-            stream.newest = replace(batch, records=())
         for record in batch.records[seen:]:
             stream.last += 1  # before apply: else serve would repeat a record that cannot be applied again and again
             self._apply(batch.epoch, record)

@@ -19,8 +19,8 @@ from extender.scheduling import Evaluator
 _WAITING = 256  # decisions in the queue; those beyond get no comparison
 _WORK_SECONDS = 0.05  # of one comparison
 _REST = 4.0  # pause after a comparison, as a multiple of the time that it took
-_LATE_SECONDS = 1.0  # before a look: the watch may be behind the records, and the records behind the watch
-_LOOKS = 5  # for the claims of one pod
+_LATE_SECONDS = 1.0  # before a check of the claims: watch and records may be behind each other
+_CHECKS = 5  # for the claims of one pod
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Queued:
     record: Bound
     node_info: NodeInfo
     later: set[str] = field(default_factory=set)
-    looks: int = 0
+    checks: int = 0
 
 
 class SetComparer:
@@ -83,22 +83,22 @@ class SetComparer:
             for _ in range(len(self._queue)):
                 one = self._queue.popleft()
                 began = self._clock()
-                if not self._compare(one) and one.looks < _LOOKS:
+                if not self._compare(one) and one.checks < _CHECKS:
                     self._queue.append(one)
                     self._queued.set()
                 await asyncio.sleep(_REST * (self._clock() - began))
 
     def _compare(self, one: _Queued) -> bool:
         """Compare one decision. Returns whether the watch shows its claims."""
-        one.looks += 1
+        one.checks += 1
         snapshot = self._cache.snapshot()
         claims = _claims(one.record, snapshot)
-        found = self._compared(one, claims, snapshot) if claims else None
+        found = self._sets_of(one, claims, snapshot) if claims else None
         if found is not None:
             self._history.record_sets(one.record.uid, found)
         return bool(claims)
 
-    def _compared(self, one: _Queued, claims: list[Claim], snapshot: Snapshot) -> ComparedSets | None:
+    def _sets_of(self, one: _Queued, claims: list[Claim], snapshot: Snapshot) -> ComparedSets | None:
         budget = CallBudget(_WORK_SECONDS, sys.maxsize, self._clock)
         budget.mark_progress()
         context = self._evaluator.evaluation_context(snapshot, budget)

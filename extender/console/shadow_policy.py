@@ -148,7 +148,7 @@ class ShadowPolicy:
     def _compare(self, pod: Pod | None, record: Bound, policy: Policy, attempt: int) -> bool:
         """Make an attempt at a comparison. Returns whether it is the last one."""
         try:
-            comparison = self._compared(pod, record, policy) if pod is not None else None
+            comparison = self._comparison(pod, record, policy) if pod is not None else None
         except CallBudgetSpent:
             if attempt < _ATTEMPTS:
                 return False
@@ -159,22 +159,22 @@ class ShadowPolicy:
             self._known[record.uid] = comparison
         return True
 
-    def _compared(self, pod: Pod, record: Bound, policy: Policy) -> Comparison | None:
+    def _comparison(self, pod: Pod, record: Bound, policy: Policy) -> Comparison | None:
         """Compare the policies; None if the active policy does not choose the node and the devices that serve chose.
 
         Raises CallBudgetSpent.
         """
         snapshot, chosen = self._cache.snapshot(), record.decision.chosen
-        given_back, open_claims = self._devices_of(pod, snapshot, chosen)
+        released, open_claims = self._devices_of(pod, snapshot, chosen)
         before = replace(
             apply_scenario(snapshot, open_claims, Scenario()),
             reservations={uid: one for uid, one in snapshot.reservations.items() if one.pod_uid != pod.uid},
         )
-        again = self._choose(pod, before, snapshot, given_back, self._active.policy)
-        other = self._choose(pod, before, snapshot, given_back, policy)
-        if again is None or _place(again) != _place(chosen):
+        active = self._choose(pod, before, snapshot, released, self._active.policy)
+        candidate = self._choose(pod, before, snapshot, released, policy)
+        if active is None or _place(active) != _place(chosen):
             return None
-        return Comparison(str(pod.key), record.decision.at, chosen, other)
+        return Comparison(str(pod.key), record.decision.at, chosen, candidate)
 
     def _devices_of(self, pod: Pod, snapshot: Snapshot, chosen: ScoredNode) -> tuple[list[Result], list[Claim]]:
         """The devices that this decision gave the pod, and its claims as they were before the bind."""
@@ -195,7 +195,7 @@ class ShadowPolicy:
         return given, claims
 
     def _choose(
-        self, pod: Pod, before: Snapshot, snapshot: Snapshot, given_back: list[Result], policy: Policy
+        self, pod: Pod, before: Snapshot, snapshot: Snapshot, released: list[Result], policy: Policy
     ) -> ScoredNode | None:
         """The choice of a policy; None if it finds no node. Raises CallBudgetSpent."""
         requirements = requirements_of(pod, before, policy)
@@ -209,8 +209,8 @@ class ShadowPolicy:
         )
         if not ranking.update(snapshot, context):
             raise CallBudgetSpent
-        nodes = self._cache.store.nodes_of({PoolKey(r.device.driver, r.device.pool) for r in given_back}) - {ALL_NODES}
-        own = without_own_holds(snapshot, given_back, nodes)
+        nodes = self._cache.store.nodes_of({PoolKey(r.device.driver, r.device.pool) for r in released}) - {ALL_NODES}
+        own = without_own_holds(snapshot, released, nodes)
         found = [(name, placement) for name, placement in ranking.best(None, 1 + len(own)) if name not in own]
         for name, node_info in own.items():
             status = evaluate(node_info, requirements.for_node(node_info.node), context)

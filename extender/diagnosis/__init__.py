@@ -5,7 +5,7 @@ without a console does not import this package. This package has no I/O, clock o
 """
 
 from extender.diagnosis.compared_sets import ComparedSets, compare_sets
-from extender.diagnosis.consistency import KINDS, Finding, check_consistency
+from extender.diagnosis.consistency import CHECKS, Finding, check_consistency
 from extender.diagnosis.explain import Explanation, explain, no_devices, other_scheduler
 from extender.diagnosis.explain_gang import PlannerCaches, explain_gang
 from extender.diagnosis.fleet_stats import FleetStats, fleet_stats
@@ -17,7 +17,7 @@ from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
 from extender.diagnosis.scenario import Scenario, apply_scenario, devices_of, with_new_group, without_own_holds
 
 __all__ = [
-    "KINDS",
+    "CHECKS",
     "ComparedSets",
     "Explanation",
     "Finding",

@@ -12,7 +12,7 @@ from extender.allocation import overdrawn_counters
 from extender.cache import ClusterCache
 from extender.model import Claim, Device, DeviceId, ObjectKey, PoolKey, Result, Slice, newest_slices
 
-KINDS = {
+CHECKS = {  # by name, with what each finds
     "double": "a device is allocated exclusively, and another claim has it too",
     "overdrawn-capacity": "the shares of a device exceed its capacity",
     "overdrawn-counters": "allocated partitions exceed a shared counter",
@@ -27,7 +27,7 @@ KINDS = {
 class Finding:
     """One inconsistency, with all claims that are part of it."""
 
-    kind: str  # a key of KINDS
+    check: str  # a key of CHECKS
     about: str  # the device, pool, claim or node
     claims: tuple[ObjectKey, ...]
     sentence: str

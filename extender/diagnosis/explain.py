@@ -38,7 +38,7 @@ NodeInfos = Mapping[str, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeGroup:
     """Nodes that are unschedulable for the same reason. `causes` are the device causes on one of them."""
 
     code: str
@@ -61,7 +61,7 @@ class Explanation:
     nodes: int = 0  # number of nodes in the snapshot
     fitting: int = 0  # number of nodes that fit
     best: tuple[ScoredNode, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[NodeGroup, ...] = ()
     misses: tuple[str, ...] = ()  # near misses, the cheapest first
     terms: tuple[str, ...] = field(default=())  # selector terms with device counts
     narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
@@ -257,7 +257,7 @@ def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
     return f"{sentence}; {best[0].node} is best: {', '.join(best[0].all_devices) or 'no devices'}"
 
 
-def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
+def _why(name: str, groups: tuple[NodeGroup, ...], misses: tuple[str, ...]) -> str:
     if not groups:
         return f"pod {name} fits nowhere: the cluster has no node"
     most, nodes = groups[0], sum(group.nodes for group in groups)
@@ -272,15 +272,15 @@ def _allowed(requirements: PodRequirements, snapshot: Snapshot) -> set[str]:
 
 def _groups(
     unschedulable: UnschedulableNodes, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces
-) -> tuple[Group, ...]:
+) -> tuple[NodeGroup, ...]:
     """Unschedulable nodes by reason, the most frequent reason first."""
     ordered = sorted(unschedulable.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
     return tuple(_group(one, claims_by_pool, traces) for one in ordered)
 
 
-def _group(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> Group:
+def _group(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> NodeGroup:
     node_info, status = one.shown.node_info, one.shown.status
     freeable = status.reason.code in near_misses.FREEABLE_CODES
     others = near_misses.claims_of_node(node_info, claims_by_pool) if freeable else ()
     why = causes(traces.of(node_info), map(near_misses.held_by, others))
-    return Group(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)
+    return NodeGroup(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)

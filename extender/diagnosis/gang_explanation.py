@@ -75,7 +75,7 @@ class GangExplanation:
     topology_label: str = ""
     members: tuple[ExplainedMember, ...] = ()
     since: str = ""  # RFC 3339; '' if no record shows it
-    since_event: str = ""  # what was at that time: 'planned', 'first attempt since all pods existed' or 'first attempt'
+    since_event: str = ""  # 'planned', 'first attempt since all pods existed' or 'first attempt'
     level: str = ""  # the domain of the plan or of the bound members, or the one with the most room
     domain: str = ""
     room: int = 0  # members that fit there

@@ -15,7 +15,7 @@ from extender.scheduling import EvaluationContext, Placement, PodRequirements, U
 
 _NODES = 24  # nodes of different states on which a release of claims is tried
 _TRIES = 160  # evaluations per explanation
-_FOUND = 3  # sentences of one kind
+_FOUND = 3  # near misses by release
 _NAMED = 4  # devices or claims named in a sentence
 FREEABLE_CODES = frozenset(
     {
@@ -44,7 +44,7 @@ class NearMiss:
 
 
 class EquivalentNodes(NamedTuple):
-    """Nodes of one class that are unschedulable for one reason."""
+    """Nodes of one equivalence class that are unschedulable for one reason."""
 
     status: Unschedulable
     nodes: int  # number of nodes
@@ -235,12 +235,12 @@ def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -
     if not any(option.capacity for spec in requirements.specs for r in spec.requests for option in r.alternatives):
         return []
     most: Counter[str] = Counter()
-    for kind in {
+    for one in {
         id(pool_device.device.capacity): pool_device
         for node_info in node_infos
         for pool_device in node_info.inventory.devices
     }.values():
-        for name, capacity in kind.device.capacity.items():
+        for name, capacity in one.device.capacity.items():
             short = name.rpartition("/")[2]
             most[short] = max(most[short], capacity.value.nanos)
     found = []
@@ -254,6 +254,6 @@ def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -
     return found
 
 
-def by_terms(findings: Iterable[TermStats]) -> list[NearMiss]:
+def by_terms(terms: Iterable[TermStats]) -> list[NearMiss]:
     """Near misses by selector: terms that no device passes."""
-    return [NearMiss(0, finding.sentence()) for finding in findings if finding.asked and not finding.passed]
+    return [NearMiss(0, term.sentence()) for term in terms if term.asked and not term.passed]

@@ -103,7 +103,7 @@ def _matched(node_info: NodeInfo, requirements: PodRequirements, context: Evalua
                 selection = problem.select(name, option)
             except InvalidClaim as error:
                 return [*lines, str(error)]
-            for what, mask in (
+            for label, mask in (
                 ("selectors match", selection.match | selection.unsupported),
                 ("left out", selection.unsupported),
                 ("held by a pod being scheduled", selection.match & node_info.held),
@@ -111,7 +111,7 @@ def _matched(node_info: NodeInfo, requirements: PodRequirements, context: Evalua
                 ("left", selection.match & ~node_info.busy),
             ):
                 names = ", ".join(_device(node_info, bit) for bit in members(mask))
-                if names or what in ("selectors match", "left"):
-                    lines.append(f"request {option.name}: {what} {names or 'nothing'}")
+                if names or label in ("selectors match", "left"):
+                    lines.append(f"request {option.name}: {label} {names or 'nothing'}")
             lines += [selection.explain(bit) for bit in members(selection.error)[:3]]
     return lines

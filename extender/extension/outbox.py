@@ -71,6 +71,7 @@ class Outbox:
         self._backoff = Backoff(delays)
         self._waiting: deque[_Waiting] = deque()
         self._put = 0  # the number of the newest record
+        self._batches = 0  # the number of the newest batch
         self._arrived = asyncio.Event()
         self._problem = ""  # why the console did not accept the last batch; '' if it did
         self._log = structlog.get_logger("berth.outbox")
@@ -129,7 +130,8 @@ class Outbox:
                 done = 1
                 self._drop_unsendable(taken[0].record)
                 return 0.0
-            batch = Batch(self._replica, self.epoch, first, self.lost, *self._state())
+            self._batches += 1
+            batch = Batch(self._replica, self.epoch, first, self._batches, self.lost, *self._state())
             done = await self._delivered(encode_parts(batch, parts), len(parts))
         finally:  # the other records return to the front in their order, so their numbers stay without a gap
             self._waiting.extendleft(reversed(taken[done:]))

@@ -1,4 +1,4 @@
-"""Pods that fitted no node in their last filter request, by equivalence class: a class fits on the same nodes."""
+"""Pods that fitted no node in their last filter request, by equivalence class: its pods fit on the same nodes."""
 
 from __future__ import annotations
 

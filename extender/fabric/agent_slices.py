@@ -86,7 +86,7 @@ def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
 
 
 def hardware_facts(slice_: Slice | None) -> list[tuple[str, dict[str, object]]]:
-    """What a slice says about GPUs and links, without their state: only a repair or a fault changes it."""
+    """The attributes of a slice that only a repair or a fault changes: those of GPUs and links, without their state."""
     return [
         (
             device.name,

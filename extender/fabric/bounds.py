@@ -79,11 +79,11 @@ class AgentFacts:
         found = [0] * gpus
         text = self.text("links")
         for entry in text.split(",", MAX_GPUS) if text else ():
-            said = _LINK.fullmatch(entry)
-            if said is None or int(said[1]) >= gpus or int(said[1]) == own:
+            link = _LINK.fullmatch(entry)
+            if link is None or int(link[1]) >= gpus or int(link[1]) == own:
                 self.wrong("links", "is not a list of peer:count for other GPUs of this node")
                 return [0] * gpus
-            found[int(said[1])] = int(said[2])
+            found[int(link[1])] = int(link[2])
         if sum(found) + self.count("switchLinks") > MAX_LINKS:
             self.wrong("links", f"gives the GPU more than {MAX_LINKS} links")
             return [0] * gpus

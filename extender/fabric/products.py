@@ -55,8 +55,8 @@ _DGX1 = (
 _DGX1_SIZE = 8
 
 
-class Limits(NamedTuple):
-    """What a product has at most: NVLinks of one GPU, and their version and that of PCIe."""
+class ProductLimits(NamedTuple):
+    """The largest values of a product: NVLinks of one GPU, version of NVLink, generation of PCIe."""
 
     words: tuple[str, ...]
     links: int
@@ -71,21 +71,21 @@ class Limits(NamedTuple):
 
 # The first match counts: some names contain others. Source: NVIDIA's data sheets.
 _LIMITS = (
-    Limits(("B200", "B300"), 18, 5, 5),
-    Limits(("H800",), 8, 4, 5),
-    Limits(("H100", "H200", "H20", "GH200"), 18, 4, 5),
-    Limits(("A800",), 8, 3, 4),
-    Limits(("A100",), 12, 3, 4),
-    Limits(("V100",), 6, 2, 3),
-    Limits(("P100",), 4, 1, 3),
-    Limits((" Ada", "L4", "L20", "GeForce RTX 40"), 0, 1, 4),
-    Limits(("RTX PRO", "GeForce RTX 50"), 0, 1, 5),
-    Limits(("Quadro RTX", "TITAN RTX", "RTX 2080"), 2, 2, 3),
-    Limits(("A30", "A40", "RTX A6000", "RTX A5500", "RTX A5000", "RTX A4500", "RTX 3090"), 4, 3, 4),
-    Limits(("A10", "A16", "A2"), 0, 1, 4),
-    Limits(("T4", "P40", "P4"), 0, 1, 3),
+    ProductLimits(("B200", "B300"), 18, 5, 5),
+    ProductLimits(("H800",), 8, 4, 5),
+    ProductLimits(("H100", "H200", "H20", "GH200"), 18, 4, 5),
+    ProductLimits(("A800",), 8, 3, 4),
+    ProductLimits(("A100",), 12, 3, 4),
+    ProductLimits(("V100",), 6, 2, 3),
+    ProductLimits(("P100",), 4, 1, 3),
+    ProductLimits((" Ada", "L4", "L20", "GeForce RTX 40"), 0, 1, 4),
+    ProductLimits(("RTX PRO", "GeForce RTX 50"), 0, 1, 5),
+    ProductLimits(("Quadro RTX", "TITAN RTX", "RTX 2080"), 2, 2, 3),
+    ProductLimits(("A30", "A40", "RTX A6000", "RTX A5500", "RTX A5000", "RTX A4500", "RTX 3090"), 4, 3, 4),
+    ProductLimits(("A10", "A16", "A2"), 0, 1, 4),
+    ProductLimits(("T4", "P40", "P4"), 0, 1, 3),
 )
-_NEWEST = Limits((), 18, 5, 5)
+_NEWEST = ProductLimits((), 18, 5, 5)
 
 
 def link_gbps(version: int, nominal_mbps: int) -> float:
@@ -96,7 +96,7 @@ def link_gbps(version: int, nominal_mbps: int) -> float:
     return known if known is not None else nominal_mbps * 0.8 / 1000
 
 
-def limits_of(product: str) -> Limits:
+def limits_of(product: str) -> ProductLimits:
     """The limits of a product; those of the newest one in the table for an unknown product."""
     return _limits(product) or _NEWEST
 
@@ -107,7 +107,7 @@ def pcie_generation(product: str) -> int:
     return known.pcie if known is not None else _DEFAULT_PCIE
 
 
-def _limits(product: str) -> Limits | None:
+def _limits(product: str) -> ProductLimits | None:
     return next((limits for limits in _LIMITS if any(word in product for word in limits.words)), None)
 
 

@@ -108,9 +108,9 @@ def _silent_about_numa(live: Slice) -> frozenset[str]:
 
 def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus: Sequence[Device]) -> Graph:
     """The graph, with the NUMA nodes of the GPUs in `silent` from the driver's slices."""
-    told = {gpu_uuid(gpu): node for gpu in gpus if (node := _number(gpu, _NUMA)) is not None and node >= 0}
+    by_uuid = {gpu_uuid(gpu): node for gpu in gpus if (node := _number(gpu, _NUMA)) is not None and node >= 0}
     known = zip(uuids, graph.numa, strict=True)
-    numa = tuple(told.get(uuid, node) if uuid in silent else node for uuid, node in known)
+    numa = tuple(by_uuid.get(uuid, node) if uuid in silent else node for uuid, node in known)
     return graph if numa == graph.numa else replace(graph, numa=numa)
 
 

@@ -121,9 +121,9 @@ def hypothetical(objects: Iterable[Json]) -> Hypothetical:
         for source in _sources(obj):
             found = _hypothetical(source.pod, claims)
             pods.append(found)
-            said = found.pod.membership
-            if said is not None and said.key.name:
-                group = groups.setdefault(said.key, HypotheticalGroup(said, policies, _alike(obj), claims))
+            membership = found.pod.membership
+            if membership is not None and membership.key.name:
+                group = groups.setdefault(membership.key, HypotheticalGroup(membership, policies, _alike(obj), claims))
                 group.sources.append(source)
     if not pods:
         kinds = ", ".join(sorted({str(obj.get("kind")) for obj in known}))

@@ -1,4 +1,4 @@
-"""Kubernetes objects that people write: this module expands lists and checks the fields that all kinds share.
+"""Kubernetes objects that users write: this module expands lists and checks the fields that all kinds share.
 
 The decoders check all other fields.
 """

@@ -39,7 +39,7 @@ class DeviceId(NamedTuple):
 
 
 def is_identity(name: str) -> bool:
-    """Whether an attribute of this name identifies one device. Such attributes do not put devices into classes."""
+    """Whether an attribute of this name identifies one device. Such attributes form no equivalence classes."""
     return "uuid" in name.lower() or "serial" in name.lower()
 
 

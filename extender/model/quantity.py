@@ -77,7 +77,7 @@ def from_int(value: int, form: str = DECIMAL_SI) -> Quantity:
 
 
 def readable(nanos: int) -> str:
-    """The amount as text for people: '79.6Gi', '1.5Gi', '100'. Rounded down, so that it never exceeds the amount."""
+    """The amount as text for users: '79.6Gi', '1.5Gi', '100'. Rounded down, so that it never exceeds the amount."""
     value = nanos // NANO
     for suffix, unit in reversed(_BINARY.items()):
         if abs(value) >= unit:

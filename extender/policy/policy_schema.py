@@ -65,7 +65,7 @@ Drift = Literal["penalise", "filter", "ignore"]
 
 
 class Override(_Strict):
-    """Settings for pods of some namespaces, with claims of some classes. If both are set, both must match."""
+    """Settings for pods of some namespaces, with claims of some DeviceClasses. If both are set, both must match."""
 
     namespaces: tuple[str, ...] = Field((), description="namespaces to which the entry applies; empty: all")
     classes: tuple[str, ...] = Field((), description="DeviceClasses, one of which a claim must use; empty: all")
@@ -76,7 +76,7 @@ class Override(_Strict):
     drift: Drift | None = Field(None, description="see drift")
 
     def applies(self, namespace: str, classes: frozenset[str]) -> bool:
-        """Whether the override applies to a pod of this namespace whose claims use these classes."""
+        """Whether the override applies to a pod of this namespace whose claims use these DeviceClasses."""
         return (not self.namespaces or namespace in self.namespaces) and (
             not self.classes or not classes.isdisjoint(self.classes)
         )

@@ -43,15 +43,15 @@ def in_plain_words(problem: str) -> str:
 def faults_of(error: ValidationError, positions: Positions) -> str:
     """The faults that pydantic found, on one line: field, problem, value, and line and column if known."""
     faults = error.errors(include_url=False, include_context=False)
-    told = [_fault(fault["loc"], fault["msg"], _value(fault), positions) for fault in faults[:_MOST_FAULTS]]
-    return "; ".join(told) + (f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else "")
+    sentences = [_fault(fault["loc"], fault["msg"], _value(fault), positions) for fault in faults[:_MOST_FAULTS]]
+    return "; ".join(sentences) + (f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else "")
 
 
 def _fault(loc: tuple[int | str, ...], problem: str, value: str, positions: Positions) -> str:
     problem = in_plain_words(problem)
     line, column = positions.get(loc) or positions.get(loc[:-1]) or (0, 0)
-    told = ", ".join(part for part in (value, f"line {line}, column {column}" if line else "") if part)
-    return f"{one_line('.'.join(map(str, loc)))}: {problem}{f' ({told})' if told else ''}"
+    details = ", ".join(part for part in (value, f"line {line}, column {column}" if line else "") if part)
+    return f"{one_line('.'.join(map(str, loc)))}: {problem}{f' ({details})' if details else ''}"
 
 
 def _value(fault: Mapping[str, object]) -> str:

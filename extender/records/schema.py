@@ -64,6 +64,7 @@ class Batch:
     replica: str  # name of the pod or machine, for display
     epoch: str  # UUID of this start of the process
     sequence: int  # sequence number of the first record; the first record of an epoch has 1
+    number: int  # of the batch, from 1; a batch that is sent again has a new number
     lost: int  # records of this epoch that the process dropped unsent
     policy: PolicyState
     mix: RequestMix  # the request mix in force, see extender.model.request_mix

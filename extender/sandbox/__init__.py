@@ -8,7 +8,7 @@ from extender.sandbox.examples import Expectation, expectation, load_examples
 from extender.sandbox.gang_report import GangPlacement, GangReport, GangRow
 from extender.sandbox.kubeconfig import write_kubeconfig
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
-from extender.sandbox.report import Placement, Report, Row
+from extender.sandbox.report import PlacedGpus, Report, Row
 from extender.sandbox.sandbox_cluster import Cluster, listening
 from extender.sandbox.scheduler import Scheduler
 
@@ -19,7 +19,7 @@ __all__ = [
     "GangPlacement",
     "GangReport",
     "GangRow",
-    "Placement",
+    "PlacedGpus",
     "Report",
     "Row",
     "Scheduler",

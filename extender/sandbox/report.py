@@ -15,7 +15,7 @@ from extender.wire import Json, SliceDecoder, decode_claim, decode_class, decode
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacedGpus:
     """The GPUs of a pod on its node, as positions in the machine. `busy` GPUs belonged to others at that time.
 
     `gbps` is the predicted ring bandwidth in GB/s; 0 for fewer than two GPUs.
@@ -38,8 +38,8 @@ class Row:
     """
 
     pod: str
-    berth: Placement | None
-    first_fit: Placement | None
+    berth: PlacedGpus | None
+    first_fit: PlacedGpus | None
     first_fit_node: str
     is_good: bool
     note: str
@@ -92,7 +92,7 @@ class Report:
         is_good, note = self._compare(expected, placement, is_served=bool(devices) or not claims)
         return Row(expected.pod, placement, first_fit, first_fit_node, is_good, note)
 
-    def _compare(self, expected: Expectation, placement: Placement, *, is_served: bool) -> tuple[bool, str]:
+    def _compare(self, expected: Expectation, placement: PlacedGpus, *, is_served: bool) -> tuple[bool, str]:
         machine = self._machines.get(placement.node, "")
         if expected.pending:
             return False, f"should be pending: {expected.pending}"
@@ -114,15 +114,15 @@ class Report:
                 found.append(decode_claim(obj))
         return found
 
-    def _placement(self, node: str, devices: Sequence[DeviceId], taken: set[DeviceId]) -> Placement:
+    def _placement(self, node: str, devices: Sequence[DeviceId], taken: set[DeviceId]) -> PlacedGpus:
         fabric = self._fabrics.get(node)
         gpus = _positions(devices)
         busy = frozenset(_positions([device for device in taken if device.pool == node and device not in devices]))
         if fabric is None:
-            return Placement(node, gpus, busy, None, False, 0.0)
+            return PlacedGpus(node, gpus, busy, None, False, 0.0)
         graph, mask = fabric.graph, _mask(fabric, gpus)
         gbps = bandwidth(graph, mask) if len(gpus) > 1 else 0.0
-        return Placement(node, gpus, busy, graph, is_joined(graph, mask), gbps)
+        return PlacedGpus(node, gpus, busy, graph, is_joined(graph, mask), gbps)
 
     def _first_fit_node(self, claims: list[Claim]) -> str:
         """Take the first devices that fit on the first node by name."""

@@ -1,7 +1,7 @@
 """A scheduler loop that calls Berth as kube-scheduler does.
 
-It filters and prioritizes one pod at a time, first on its nominated node alone, binds in the background, backs off
-after failures, and retries a rejected pod on the same events as kube-scheduler, also if the event comes during the
+It filters and prioritizes one pod at a time, first on its nominated node alone. It binds in the background, and backs
+off after failures. It retries a rejected pod on the same events as kube-scheduler, also if the event comes during the
 pod's filter request.
 """
 
@@ -52,7 +52,7 @@ class Scheduler:
         self._name = name
         self._seed = seed
         self._waiting: dict[str, _Waiting] = {}
-        self._binding: dict[str, asyncio.Task[None]] = {}
+        self._binding: set[str] = set()
         self._wake = asyncio.Event()
         self._start = 0
         self.calls: dict[str, int] = {}
@@ -72,15 +72,11 @@ class Scheduler:
 
     async def run(self) -> None:
         """Schedule pods until cancelled."""
-        async with aiohttp.ClientSession() as session:
-            try:
-                while True:
-                    if not await self._schedule_one(session):
-                        self._wake.clear()
-                        await self._sleep()
-            finally:
-                for task in self._binding.values():
-                    task.cancel()
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as binds:
+            while True:
+                if not await self._schedule_one(session, binds):
+                    self._wake.clear()
+                    await self._sleep()
 
     async def _sleep(self) -> None:
         # Not wait_for: on Python 3.11 it can swallow a cancellation that comes with the time-out.
@@ -114,8 +110,8 @@ class Scheduler:
                 return uid, waiting
         return None
 
-    async def _schedule_one(self, session: aiohttp.ClientSession) -> bool:
-        """Schedule one pod. Returns False if no pod is ready."""
+    async def _schedule_one(self, session: aiohttp.ClientSession, binds: asyncio.TaskGroup) -> bool:
+        """Schedule one pod. Its bind goes on in `binds`. Returns False if no pod is ready."""
         found = self._next()
         if found is None:
             return False
@@ -133,15 +129,17 @@ class Scheduler:
         if node is None:
             waiting.rejected = not waiting.requeued
             return True
-        self._binding[uid] = asyncio.create_task(self._bind(session, uid, waiting, node))
+        self._binding.add(uid)
+        binds.create_task(self._bind(session, uid, waiting, node))
         return True
 
     def _claims_exist(self, pod: Json) -> bool:
         named = {
-            e["name"]: e.get("resourceClaimName") for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []
+            e.get("name"): e.get("resourceClaimName")
+            for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []
         }
         for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
-            name = entry.get("resourceClaimName") or named.get(entry["name"])
+            name = entry.get("resourceClaimName") or named.get(entry.get("name"))
             if not name or self._store.get("resourceclaims", (pod["metadata"]["namespace"], name)) is None:
                 return False
         return True
@@ -204,7 +202,7 @@ class Scheduler:
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, _ExtenderError) as error:
             self._failed(waiting, str(error))
         finally:
-            self._binding.pop(uid, None)
+            self._binding.discard(uid)
             self._wake.set()
 
     async def _call(self, session: aiohttp.ClientSession, verb: str, body: Json, seconds: float) -> Any:

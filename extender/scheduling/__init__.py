@@ -40,7 +40,7 @@ from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.gang_units import equal_units
 from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.node_room import NodeRooms, most_units
+from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -54,6 +54,7 @@ from extender.scheduling.pod_requirements import (
     requirements_of,
 )
 from extender.scheduling.ranking_cache import RankingCache
+from extender.scheduling.room_bounds import most_units
 from extender.scheduling.shortlist import held_by_claim, held_results, new_allocations, scores, shortlist
 from extender.scheduling.status_group import StatusGroup
 

@@ -20,33 +20,33 @@ class EquivalenceClass:
 
 
 class EquivalenceClasses:
-    """Assigns every node to one class. A class without nodes stays in memory until the caller forgets it."""
+    """Assigns every node to one equivalence class. One without nodes stays in memory until the caller forgets it."""
 
     def __init__(self, key: Callable[[NodeInfo], Hashable]) -> None:
-        self.occupied: dict[int, EquivalenceClass] = {}  # classes with nodes, by number
+        self.occupied: dict[int, EquivalenceClass] = {}  # those with nodes, by number
         self._key = key
         self._by_key: dict[Hashable, EquivalenceClass] = {}
         self._vacant: dict[int, EquivalenceClass] = {}
         self._class_of: dict[str, EquivalenceClass] = {}
-        self._unassigned: set[str] = set()  # changed nodes without a class assignment yet
+        self._unassigned: set[str] = set()  # changed nodes that are not assigned yet
         self._version = -1
         self._last_number = 0
 
     def __len__(self) -> int:
-        """The number of nodes that are in a class."""
+        """The number of assigned nodes."""
         return len(self._class_of)
 
     def number_of(self, name: str) -> int | None:
-        """The number of the node's class; None for a node without a class."""
+        """The number of the node's equivalence class; None for a node that is not assigned."""
         found = self._class_of.get(name)
         return found.number if found is not None else None
 
     def number_of_node(self, node_info: NodeInfo) -> int:
-        """The number of the class for this NodeInfo; the node need not be in it yet. Raises CallBudgetSpent."""
+        """The number for this NodeInfo; the node need not be assigned yet. Raises CallBudgetSpent."""
         return self._class_of_node(node_info).number
 
     def update(self, snapshot: Snapshot) -> Iterator[tuple[int, NodeInfo]]:
-        """Assign the changed nodes to their classes; yield each node with its class number after the assignment.
+        """Assign the changed nodes; yield each with the number of its equivalence class after the assignment.
 
         Raises CallBudgetSpent; the next call continues with the rest.
         """
@@ -69,7 +69,7 @@ class EquivalenceClasses:
                 yield self._enter(name, found), node_info
 
     def forget(self, number: int) -> None:
-        """Drop a class, unless a node is in it."""
+        """Drop an equivalence class, unless a node is in it."""
         gone = self._vacant.pop(number, None)
         if gone is not None:
             del self._by_key[gone.key]

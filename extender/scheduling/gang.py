@@ -120,17 +120,17 @@ def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
 def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
     """How the members disagree about their group, with the names of two of them; '' if they agree.
 
-    If an annotation of a member is invalid, which one.
+    The fault of an invalid annotation, if a member has one.
     """
     for member in members:
         if member.membership is not None and member.membership.problem:
             return f"pod {member.key} of group {key.name}: {member.membership.problem}"
     first = members[0]
     for member in members:
-        for one, other, what in zip(_says(first), _says(member), _ANNOTATIONS, strict=True):
+        for one, other, annotation in zip(_annotated(first), _annotated(member), _ANNOTATIONS, strict=True):
             if one != other:
                 pods = f"{first.key} has {one or 'none'}, {member.key} has {other or 'none'}"
-                return f"the pods of group {key.name} disagree about {what}: {pods}"
+                return f"the pods of group {key.name} disagree about {annotation}: {pods}"
     return ""
 
 
@@ -142,7 +142,7 @@ def difference(pod: Pod, membership: Membership, snapshot: Snapshot) -> str:
     return disagreement(membership.key, (first, pod))
 
 
-def _says(pod: Pod) -> tuple[int, str, float]:
+def _annotated(pod: Pod) -> tuple[int, str, float]:
     membership = pod.membership
     if membership is None:
         return 0, "", 0.0

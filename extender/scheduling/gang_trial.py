@@ -25,7 +25,7 @@ class _Change(NamedTuple):
     node: str
     limits: tuple[NodeLimit, ...]
     before: dict[PoolKey, tuple[Result, ...]]
-    taken: list[Hashable]  # what the placement took, see GangTrial.key
+    taken: list[Hashable]  # by the placement, see GangTrial.key
 
 
 class GangTrial:

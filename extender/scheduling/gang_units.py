@@ -61,7 +61,7 @@ class Unit:
 class EqualUnits:
     """Units with equal requirements, in rank order: all may use the same nodes, or each is pinned to one node."""
 
-    steps: tuple[PodRequirements, ...]  # of the first unit: what each member needs besides the claims of earlier ones
+    steps: tuple[PodRequirements, ...]  # of each member of the first unit, without the claims of earlier members
     limits: tuple[NodeLimit | None, ...]  # of the members of a unit
     admissible: Admissible | None  # of all units; None if they are pinned
     units: list[Unit] = field(default_factory=list)

@@ -24,7 +24,7 @@ def may_run(pod: Pod, node: Node) -> bool:
 
 
 class _Known:
-    """The nodes on which pods of one kind may run, and the names of the nodes that were not read yet."""
+    """The nodes on which pods with equal constraints may run, and the names of the nodes that were not read yet."""
 
     __slots__ = ("unread", "usable")
 

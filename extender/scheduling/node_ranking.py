@@ -1,10 +1,10 @@
 """The ranking of all nodes for one PodRequirements, shared by all pods with that requirements key.
 
-Nodes of one equivalence class share one status. In this module, a class is an equivalence class of nodes. Most
-requirements read no identity of a device: then a class is a NodeState of the snapshot, which lists its nodes, and the
-ranking stores one status per state and nothing per node. Other requirements need their own EquivalenceClasses. A
-ranking follows the snapshots of one cache: it evaluates only classes without a status, and after a change of the
-FleetBaseline it computes every placement again, because scores are relative to the baseline.
+Nodes of one equivalence class share one status. Most requirements read no identity of a device. Their equivalence
+classes are the NodeStates of the snapshot, which list their nodes: the ranking stores one status per state and nothing
+per node. Other requirements have EquivalenceClasses of their own. A ranking follows the snapshots of one cache, and
+evaluates only equivalence classes without a status. After a change of the FleetBaseline it computes every placement
+again, because scores are relative to the baseline.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ _REFRESHED = 2  # stale placements that one update computes again
 # Estimated bytes, measured with tracemalloc over half-full fleets (docs/decisions/0034).
 _BASE_BYTES = 4096
 _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
-_NODE_BYTES, _CLASS_BYTES = 80, 320  # only with own EquivalenceClasses
+_NODE_BYTES, _EQUIVALENCE_BYTES = 80, 320  # only with own EquivalenceClasses
 _GROUP_BYTES = 112  # of a group of shared pools
 
 
 class NodeRanking:
-    """Statuses by number of the class, and the schedulable classes by descending score.
+    """Statuses by number of the equivalence class, and the schedulable ones by descending score.
 
-    A class without nodes often gets nodes again. So the ranking keeps the placements of that many classes without
-    nodes: `vacant`, or 1/8 of the classes with nodes if that is more; and as many unschedulable statuses.
+    An equivalence class without nodes often gets nodes again. So the ranking keeps placements of `vacant` of them, or
+    of 1/8 of the number with nodes if that is more; and as many unschedulable statuses.
     """
 
     def __init__(self, requirements: PodRequirements, *, vacant: int = 16) -> None:
         self.requirements = requirements
         self._vacant = vacant
         self._numbers = StateNumbers(requirements)
-        self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup of vacant classes
-        self._classes: EquivalenceClasses | None = None  # None: the classes are the NodeStates of the snapshot
-        self._nodes: Mapping[int, NodeState | EquivalenceClass] = {}  # classes with nodes, by number
-        # Classes to evaluate, by number, each with one of its nodes; None: any node that is in the state now.
+        self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup
+        self._classes: EquivalenceClasses | None = None  # None: each NodeState of the snapshot is an equivalence class
+        self._nodes: Mapping[int, NodeState | EquivalenceClass] = {}  # those with nodes, by number
+        # What to evaluate, by number, each with one of its nodes; None: any node that is in the state now.
         self._pending: dict[int, NodeInfo | None] = {}
         self._unschedulable: dict[int, Unschedulable] = {}
-        self._unschedulable_by_text: dict[str, Unschedulable] = {}  # thousands of classes share one status
+        self._unschedulable_by_text: dict[str, Unschedulable] = {}  # thousands of equivalence classes share one status
         self._placements: dict[int, Placement] = {}
-        self._order: list[int] = []  # schedulable classes by descending score
+        self._order: list[int] = []  # numbers with a placement, by descending score
         self._request: DeviceRequest | None = None  # the single request, if placements are shared between pods
         self._own_placements = 0  # placements that are not shared
         self._own_picks = 0  # devices in these placements
         self._version = -1
         self._baseline: FleetBaseline | None = None
         self._context: EvaluationContext | None = None  # of the current call
-        self._stale: list[int] = []  # classes with a placement from an older baseline
+        self._stale: list[int] = []  # numbers with a placement from an older baseline
         self._identity_ignored: dict[object, bool] = {}  # by requirements key
         self._checks: dict[object, IdentityCheck] = {}  # unfinished checks, by requirements key
-        self.evaluations = 0  # evaluated classes since the start
+        self.evaluations = 0  # evaluated equivalence classes since the start
 
     def update(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
         """Bring the ranking up to date with a snapshot; the cost grows with the number of changed nodes.
@@ -74,7 +74,7 @@ class NodeRanking:
         call computes only a few stale placements again; `refresh` computes the rest.
         """
         try:
-            # First the classes that an earlier call left: the search that its budget interrupted now has a full budget.
+            # First those that an earlier call left: the search that its budget interrupted now has a full budget.
             self._evaluate_pending(snapshot, context)
             self._begin(context)
             if self._classes is None:
@@ -91,7 +91,7 @@ class NodeRanking:
     def refresh(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
         """Compute all stale placements again, after an `update` on the same snapshot that returned True.
 
-        Returns False if the budget ended first. Before the end of `update`, a changed node is still in its old class.
+        Returns False if the budget ended first. Before the end of `update`, a changed node has an outdated number.
         """
         try:
             self._refresh(snapshot, context, len(self._stale))
@@ -100,7 +100,7 @@ class NodeRanking:
         return True
 
     def evaluate(self, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
-        """The status of a NodeInfo, computed now if its class has none. Raises CallBudgetSpent."""
+        """The status of a NodeInfo, computed now if its equivalence class has none. Raises CallBudgetSpent."""
         self._begin(context)
         if self._classes is None and not self._numbers.knows(node_info.state):
             self._numbers.learn(node_info, context)
@@ -119,22 +119,22 @@ class NodeRanking:
         return self._status_of(found) if found is not None else None
 
     def equivalence_class(self, node_info: NodeInfo) -> int | None:
-        """The number of the node's class since the last `update`. This ranking never uses a number again."""
+        """The number of the node's equivalence class since the last `update`. The ranking never uses a number again."""
         if self._classes is not None:
             return self._classes.number_of(node_info.node.name)
         return self._numbers.of(node_info.state)
 
     @property
     def by_state(self) -> bool:
-        """Whether the classes are the NodeStates of the snapshot; the first `update` decides it."""
+        """Whether the NodeStates of the snapshot are the equivalence classes; the first `update` decides it."""
         return self._classes is None
 
     def schedulable(self) -> Iterator[tuple[Sequence[str], float]]:
-        """The node names and the score of each class that satisfies the requirements."""
+        """The node names and the score of each equivalence class that satisfies the requirements."""
         return ((self._nodes[n].names, p.score) for n, p in self._placements.items() if n in self._nodes)
 
     def status_groups(self, among: Container[str] | None = None, without: Collection[str] = ()) -> list[StatusGroup]:
-        """All nodes with a status, grouped by class. `among` limits the nodes, and `without` excludes a few.
+        """All nodes with a status, by equivalence class. `among` limits the nodes, and `without` excludes a few.
 
         A placement may name the request of another pod with an equal request.
         """
@@ -181,7 +181,7 @@ class NodeRanking:
     def estimated_bytes(self) -> int:
         """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
         specs = sum(len(spec.content) for spec in self.requirements.specs)
-        own = len(self._classes) * _NODE_BYTES + self.statuses * _CLASS_BYTES if self._classes is not None else 0
+        own = len(self._classes) * _NODE_BYTES + self.statuses * _EQUIVALENCE_BYTES if self._classes is not None else 0
         statuses = self.statuses * _STATUS_BYTES + len(self._unschedulable_by_text) * _UNSCHEDULABLE_BYTES
         return (
             _BASE_BYTES
@@ -225,7 +225,7 @@ class NodeRanking:
         return -self._placements[number].score
 
     def _placement(self, number: int) -> Placement:
-        """The placement of a class. It now names this ranking's request, because callers read the best ones often."""
+        """A placement by number. It now names this ranking's request, because callers read the best ones often."""
         placement = self._placements[number]
         if self._is_foreign(placement):
             placement = self._placements[number] = self._for_own_request(placement)
@@ -250,7 +250,7 @@ class NodeRanking:
     # -- update ----------------------------------------------------------------------------------------------
 
     def _begin(self, context: EvaluationContext) -> None:
-        """Set the context. The first call decides whether NodeStates can be the classes. Raises CallBudgetSpent."""
+        """Set the context. The first call decides `by_state`. Raises CallBudgetSpent."""
         self._context = context
         if self._baseline is None and (
             self.requirements.extended is not None or not self._ignores_identity(self.requirements, context)
@@ -286,7 +286,7 @@ class NodeRanking:
         self._version = snapshot.version
 
     def _evaluate_new(self, classes: EquivalenceClasses, snapshot: Snapshot, context: EvaluationContext) -> None:
-        """Evaluate each new class as soon as a changed node enters it. Raises CallBudgetSpent.
+        """Evaluate each new equivalence class as soon as a changed node enters it. Raises CallBudgetSpent.
 
         So a call whose budget ends early still leaves statuses that filter can use.
         """
@@ -297,7 +297,7 @@ class NodeRanking:
                 self._evaluate_pending(snapshot, context)
 
     def _key(self, node_info: NodeInfo) -> Hashable:
-        assert self._context is not None, "_begin sets the context before any class is computed"
+        assert self._context is not None, "_begin sets the context before any equivalence key is computed"
         requirements, context = self.requirements.for_node(node_info.node), self._context
         if node_info.state.attribute_signature is not None and self._ignores_identity(requirements, context):
             return requirements.key, node_info.state.number
@@ -351,7 +351,7 @@ class NodeRanking:
                 self._stale.append(number)
                 raise
             self._forget(number)
-            if status is not None:  # None: the class has no node now
+            if status is not None:  # None: the equivalence class has no node now
                 self._store(number, status)
                 context.budget.mark_progress()
                 made += 1
@@ -378,7 +378,7 @@ class NodeRanking:
         self._own_picks += sign * sum(map(len, placement.solution.picks))
 
     def _forget(self, number: int) -> None:
-        """Drop the status of a class. The next node that enters the class causes a new evaluation."""
+        """Drop a status. The next node that enters the equivalence class causes a new evaluation."""
         self._unschedulable.pop(number, None)
         placement = self._placements.get(number)
         if placement is not None:
@@ -391,7 +391,7 @@ class NodeRanking:
             self._classes.forget(number)
 
     def _forget_vacant(self) -> None:
-        """Drop the statuses of classes without nodes, except the newest few."""
+        """Drop the statuses of equivalence classes without nodes, except the newest few."""
         kept = max(self._vacant, len(self._nodes) // 8)
         for statuses in (self._placements, self._unschedulable):
             for number in [number for number in statuses if number not in self._nodes][:-kept]:

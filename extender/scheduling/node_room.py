@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Problem, Snapshot, fast_path
-from extender.model import CallBudgetSpent, Code, DeviceRequest, InvalidClaim, members, union
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
+from extender.allocation import NodeInfo, Snapshot
+from extender.model import CallBudgetSpent, Code
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import NodeLimit
 from extender.scheduling.gang_trial import GangTrial
@@ -21,8 +20,8 @@ from extender.scheduling.gang_units import Admissible, EqualUnits, UnitPlacement
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.ranking_cache import RankingCache
+from extender.scheduling.room_bounds import UNLIMITED_ROOM, WholeDevices, most_units, whole_devices
 
-UNLIMITED_ROOM = 1 << 30  # units that take no device
 Ban = tuple[str, str, int]
 """Claim name, request name, and a device bit that the request must not get; -1 for every device."""
 
@@ -36,13 +35,6 @@ class _Bound(NamedTuple):
     each: int = 0  # devices of one unit, if `most` is exact
     free: int = 0  # mask of the devices that can serve it, if `most` is exact
     simple: int = -1  # number of the attribute signature, if only that and the free devices decide the status
-
-
-class _Plain(NamedTuple):
-    """One request for whole devices of which any will do."""
-
-    match: int  # mask of the devices
-    each: int  # devices of one unit
 
 
 class _Run(NamedTuple):
@@ -170,9 +162,9 @@ class NodeRooms:
 
     def _new_bound(self, node_info: NodeInfo) -> _Bound:
         steps = [step.for_node(node_info.node) for step in self._steps]
-        if len(steps) == 1 and (plain := self._plain(node_info, steps[0])) is not None:
-            free = plain.match & ~node_info.busy
-            return _Bound(free.bit_count() // plain.each, plain.each, free, self._simple(node_info))
+        if len(steps) == 1 and (whole := self._whole_devices(node_info, steps[0])) is not None:
+            free = whole.match & ~node_info.busy
+            return _Bound(free.bit_count() // whole.each, whole.each, free, self._simple(node_info))
         most = min(most_units(node_info, step, self._context) for step in steps)
         return _Bound(most, simple=self._simple(node_info))
 
@@ -182,15 +174,15 @@ class NodeRooms:
             return -1
         return attribute_signature.number if inventory.simple == (1 << len(inventory.devices)) - 1 else -1
 
-    def _plain(self, node_info: NodeInfo, requirements: PodRequirements) -> _Plain | None:
-        """The devices that can serve a unit, free or not, if the exact room is their number; else None."""
+    def _whole_devices(self, node_info: NodeInfo, requirements: PodRequirements) -> WholeDevices | None:
+        """`whole_devices`, from the memory if nodes of one attribute signature share it."""
         attribute_signature = node_info.state.attribute_signature
         if attribute_signature is None or not self._by_state or requirements.policy.drift == "filter":
-            return _plain(node_info, requirements, self._context)
-        key = (self._number, "plain", attribute_signature.number)
-        known: tuple[_Plain | None] | None = self._memory.get(key)
+            return whole_devices(node_info, requirements, self._context)
+        key = (self._number, "whole devices", attribute_signature.number)
+        known: tuple[WholeDevices | None] | None = self._memory.get(key)
         if known is None:
-            known = (_plain(node_info, requirements, self._context),)
+            known = (whole_devices(node_info, requirements, self._context),)
             self._memory.put(key, known)
         return known[0]
 
@@ -355,46 +347,3 @@ def _weight(placements: tuple[UnitPlacement, ...]) -> tuple[int, int]:
     """The number of placements and of their devices."""
     flat = [placement for unit in placements for placement in unit]
     return len(flat), sum(len(claim) for placement in flat for claim in placement.solution.picks)
-
-
-def _plain(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> _Plain | None:
-    if requirements.topology == "required" or requirements.min_gbps or node_info.partitions is not None:
-        return None
-    try:
-        found = fast_path(replace(problem_for(node_info, requirements, context), taken=0))
-    except InvalidClaim:
-        return None
-    return _Plain(found.free, found.request.count) if found is not None else None
-
-
-def most_units(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
-    """An upper bound of the pods with these requirements that fit on a node, from the devices that match each request.
-
-    `requirements` are those on this node. Raises CallBudgetSpent.
-    """
-    problem = problem_for(node_info, requirements, context)
-    found, everything, least = UNLIMITED_ROOM, 0, 0
-    try:
-        for name, spec in zip(problem.names, problem.specs, strict=True):
-            for request in spec.requests:
-                options = [_exclusive(problem, name, option) for option in request.alternatives]
-                if any(option is None for option in options):
-                    continue  # a shared device, or admin access, which takes nothing
-                known = [option for option in options if option is not None]
-                # Units may take different alternatives, so all devices of the request count for the smallest of them.
-                free, count = union([free for free, _ in known]), min(count for _, count in known)
-                found = min(found, free.bit_count() // max(count, 1))
-                everything, least = everything | free, least + count
-    except InvalidClaim:
-        return 0
-    return min(found, everything.bit_count() // least) if least else found
-
-
-def _exclusive(problem: Problem, claim: str, request: DeviceRequest) -> tuple[int, int] | None:
-    """(mask of the free devices for a request, how many it takes); None if devices can be shared."""
-    match = problem.select(claim, request).match
-    devices, others = problem.inventory.devices, match & ~problem.inventory.simple  # simple ones cannot be shared
-    if request.admin_access or any(devices[bit].device.allow_multiple for bit in members(others)):
-        return None
-    count = request.count if request.mode == "ExactCount" else match.bit_count()
-    return match & ~problem.taken, count

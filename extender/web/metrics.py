@@ -33,7 +33,7 @@ class MetricSource(Generic[S_contra]):
     """One metric. `value` reads it from a source: one value, or with labels a mapping of label values to values."""
 
     name: str
-    kind: type[Family]
+    family: type[Family]
     help: str
     value: Callable[[S_contra], Value | Mapping[tuple[str, ...], Value]]
     labels: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ COMMON: tuple[MetricSource[Process], ...] = (
         "berth_lists_total",
         COUNTER,
         "Complete lists of a kind; a list after the first means that a watch was lost",
-        lambda s: {(name,): float(r.relists) for name, r in s.informers.reflectors.items()},
+        lambda s: {(name,): float(r.lists) for name, r in s.informers.reflectors.items()},
         ("kind",),
     ),
     MetricSource(
@@ -135,7 +135,7 @@ class _Families(Collector, Generic[S_contra]):
 
     def collect(self) -> Iterator[Family]:
         for metric in self._metrics:
-            family: Any = metric.kind(metric.name, metric.help, labels=metric.labels)
+            family: Any = metric.family(metric.name, metric.help, labels=metric.labels)
             found = metric.value(self._source)
             for labels, value in found.items() if isinstance(found, Mapping) else [((), found)]:
                 family.add_metric(labels, *(value if isinstance(value, tuple) else (value,)))

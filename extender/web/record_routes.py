@@ -23,7 +23,7 @@ _BY_RESULT = {
     ReviewResult.BUSY: 429,
     ReviewResult.UNAVAILABLE: 503,
 }
-_BY_ERROR: dict[type[BerthError], int] = {  # the first matching class counts
+_BY_ERROR: dict[type[BerthError], int] = {  # the first matching type counts
     UnknownVersion: 400,
     WireError: 400,
     StaleEpoch: 409,

@@ -1,6 +1,6 @@
-"""Reading of YAML and JSON that people write. The size and depth of a text are limited; errors give line and column.
+"""Reading of YAML and JSON that users write. The size and depth of a text are limited; errors give line and column.
 
-All commands, the policy and the HTTP endpoints for people use this module. Requests of kube-scheduler and watch events
+All commands, the policy and the HTTP endpoints for users use this module. Requests of kube-scheduler and watch events
 do not. No message quotes the content, because a user may name a wrong file, which may hold secrets.
 
 Values are those of JSON: objects with string keys, lists, strings, 64-bit integers, finite numbers, booleans and null.

@@ -139,7 +139,7 @@ class SliceDecoder:
 
 
 def decode_taint_rule(obj: Json) -> TaintRule:
-    """Decode a DeviceTaintRule. A rule with a selector by class or CEL (removed alpha fields) matches no device."""
+    """Decode a DeviceTaintRule. A selector by DeviceClass or CEL (removed alpha fields) matches no device."""
     metadata, spec = get(obj, "metadata", dict, "", {}), get(obj, "spec", dict, "", {})
     selector = get(spec, "deviceSelector", dict, "spec", {})
     known = {field: get(selector, field, str, "spec.deviceSelector", "") for field in ("driver", "pool", "device")}

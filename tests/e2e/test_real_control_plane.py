@@ -210,52 +210,33 @@ def test_manifest_of_device_plugin_days_runs_unchanged(plane: ControlPlane) -> N
     assert claim["status"]["reservedFor"][0]["uid"] == found["metadata"]["uid"]
 
 
+def shared_device() -> list[dict]:
+    """A device of 80Gi with its class, and a claim template for a share of 30Gi."""
+    device = {"name": "shared", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+    pool = {"name": "node-0000", "generation": 1, "resourceSliceCount": 1}
+    share = {"deviceClassName": "shared", "capacity": {"requests": {"memory": "30Gi"}}}
+    specs: dict[tuple[str, str], dict] = {
+        ("DeviceClass", "shared"): {
+            "selectors": [{"cel": {"expression": "device.driver == 'shared.example.com'"}}],
+        },
+        ("ResourceSlice", "shared"): {
+            "driver": "shared.example.com", "nodeName": "node-0000", "pool": pool, "devices": [device]
+        },
+        ("ResourceClaimTemplate", "share"): {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": share}]}}},
+    }  # fmt: skip
+    return [
+        {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        for (kind, name), spec in specs.items()
+    ]
+
+
 def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
     """Consumable capacity against the real server (1.36 on): two pods share one device within its memory."""
     minor = int(plane.get("/version")["minor"].rstrip("+"))
     if minor < 36:
         pytest.skip("DRAConsumableCapacity is alpha and off before 1.36")
-    device = {"name": "shared", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
-    plane.create(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": "shared"},
-            "spec": {"selectors": [{"cel": {"expression": "device.driver == 'shared.example.com'"}}]},
-        }
-    )
-    plane.create(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "shared"},
-            "spec": {
-                "driver": "shared.example.com",
-                "nodeName": "node-0000",
-                "pool": {"name": "node-0000", "generation": 1, "resourceSliceCount": 1},
-                "devices": [device],
-            },
-        }
-    )
-    plane.create(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": "share"},
-            "spec": {
-                "spec": {
-                    "devices": {
-                        "requests": [
-                            {
-                                "name": "gpu",
-                                "exactly": {"deviceClassName": "shared", "capacity": {"requests": {"memory": "30Gi"}}},
-                            }
-                        ]
-                    }
-                }
-            },
-        }
-    )
+    for obj in shared_device():
+        plane.create(obj)
     for i in range(3):
         plane.create(pod(f"share-{i}", "share"))
 

@@ -126,7 +126,7 @@ def _no_duration(_: int) -> Duration:
     raise EvalError("type conversion error from 'int' to 'google.protobuf.Duration'")
 
 
-def _conversions() -> list[Overload]:
+def _conversions_to_numbers_and_bytes() -> list[Overload]:
     return [
         *function(
             "int",
@@ -171,6 +171,11 @@ def _conversions() -> list[Overload]:
             price=Price(pricing.scan_string, pricing.encoded),
             conversion=True,
         ),
+    ]
+
+
+def _conversions_to_texts_and_times() -> list[Overload]:
+    return [
         *function(
             "string",
             plain((_S,), _S, _identity),
@@ -202,6 +207,11 @@ def _conversions() -> list[Overload]:
             pure=True,
             conversion=True,
         ),
+    ]
+
+
+def _dynamic() -> list[Overload]:
+    return [
         *function("dyn", plain((t.A,), t.DYN, _identity), price=Price(returns_argument=True), conversion=True),
         *function("type", plain((t.A,), t.type_of(t.A), _type_of), conversion=True),
     ]
@@ -213,4 +223,4 @@ def _sizes() -> list[Overload]:
     return function("size", *signatures, price=Price(scalar=True))
 
 
-OVERLOADS = [*_conversions(), *_sizes()]
+OVERLOADS = [*_conversions_to_numbers_and_bytes(), *_conversions_to_texts_and_times(), *_dynamic(), *_sizes()]

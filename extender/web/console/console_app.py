@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from extender import __version__
 from extender.console import Console
 from extender.web.access_control import Access, header
-from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send
+from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, problem
 from extender.web.console import explain_routes, fleet_routes, page_routes, policy_routes
 from extender.web.console.console_metrics import METRICS
 from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
@@ -19,6 +19,7 @@ from extender.web.probes import PROBES, probe
 
 # Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
 _OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)
+_OF_CLUSTER = ("/v1/explain", "/v1/fleet", "/v1/nodes", "/v1/claims")  # a cache with missing kinds would answer wrongly
 
 
 class ConsoleApp:
@@ -59,6 +60,9 @@ class ConsoleApp:
             return rejected
         if reads and path == "/metrics":
             return self._scrapes.answer()
+        not_ready = self.console.informers.not_ready_text
+        if not_ready and path.startswith(_OF_CLUSTER):
+            return problem(503, not_ready)
         if path == "/v1/explain" and scope["method"] == "POST":
             return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
         return None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from extender.console import Console
-from extender.diagnosis import KINDS, FleetStats
+from extender.diagnosis import CHECKS, FleetStats
 from extender.web.metrics import COMMON, COUNTER, GAUGE, SUMMARY, MetricSource, Value
 
 
@@ -14,8 +14,8 @@ def _by_product(read: Callable[[FleetStats], float]) -> Callable[[Console], Mapp
     return lambda s: {(product,): read(stats) for product, stats in s.fleet_sampler.stats.items()}
 
 
-def _findings_of(kind: str) -> Callable[[Console], Value]:
-    return lambda s: s.auditor.by_kind()[kind]
+def _findings_of(check: str) -> Callable[[Console], Value]:
+    return lambda s: s.auditor.by_check()[check]
 
 
 def _record_faults(console: Console) -> Mapping[tuple[str, ...], Value]:
@@ -123,17 +123,17 @@ METRICS: tuple[MetricSource[Console], ...] = (
     ),
     *(
         MetricSource(
-            f"berth_audit_{kind.replace('-', '_')}",
+            f"berth_audit_{check.replace('-', '_')}",
             GAUGE,
             f"Audit: {sentence}",
-            _findings_of(kind),
+            _findings_of(check),
         )
-        for kind, sentence in KINDS.items()
+        for check, sentence in CHECKS.items()
     ),
     MetricSource(
         "berth_audit_drift",
         GAUGE,
         "Audit: claims that differed between the cache and the last fresh list",
-        lambda s: s.auditor.drifted,
+        lambda s: s.auditor.differing,
     ),
 )

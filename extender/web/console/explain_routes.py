@@ -50,58 +50,42 @@ def router(console: Console) -> APIRouter:
         """Explain a pod that waits or was bound, as if the nodes `without` were absent and the devices of the pods
         `free` (NAMESPACE/NAME) were free. Both are lists with commas.
         """
-        return await _explained(console, partial(console.explainer.pod, ObjectKey(namespace, pod)), without, free)
+        explain = partial(console.explainer.pod, ObjectKey(namespace, pod))
+        return _response(await _answer(_explained(console, explain, without, free)))
 
     @routes.get("/group/{namespace}/{name}")
     async def explain_group(namespace: str, name: str, without: str = "", free: str = "") -> Response:
         """Explain each group of this name, with the same what-if parameters."""
-        return await _explained(console, partial(console.explainer.group, ObjectKey(namespace, name)), without, free)
+        explain = partial(console.explainer.group, ObjectKey(namespace, name))
+        return _response(await _answer(_explained(console, explain, without, free)))
 
     return routes
 
 
-async def _explained(
-    console: Console, explain: Callable[[Scenario], Awaitable[Json | list[Json]]], without: str, free: str
-) -> Response:
-    answer = await _answer(console, explain, without, free)
-    return Response(answer.body, answer.status, media_type="application/json")
-
-
-async def _answer(
-    console: Console, explain: Callable[[Scenario], Awaitable[Json | list[Json]]], without: str, free: str
-) -> Answer:
-    if console.informers.not_ready_text:
-        return problem(503, console.informers.not_ready_text)
-    try:
-        scenario = _scenario(console, _words(without), _words(free))
-        return Answer(200, orjson.dumps(await explain(scenario)))
-    except (UnknownPod, UnknownGroup) as error:
-        return problem(404, str(error))
-    except TooManyQuestions as error:
-        return problem(429, str(error))
-    except ForkedCallFailed as error:
-        return problem(503, str(error))
-    except BerthError as error:
-        return problem(400, str(error))
-
-
 async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> Answer:
     """The answer to POST /v1/explain, whose body is a Question."""
-    if console.informers.not_ready_text:
-        return problem(503, console.informers.not_ready_text)
+    return await _answer(_explained_body(console, bodies, scope, receive))
+
+
+async def _explained(
+    console: Console, explain: Callable[[Scenario], Awaitable[Json | list[Json]]], without: str, free: str
+) -> Json | list[Json]:
+    return await explain(_scenario(console, _words(without), _words(free)))
+
+
+async def _explained_body(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> list[Json]:
+    question, policy, given = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
+    scenario, explainer = _scenario(console, question.without, question.free), console.explainer
+    if given is not None:
+        return await explainer.hypothetical_all(given, scenario, policy, question.narrate)
+    return [await explainer.pod(explainer.named(question.pod or ""), scenario, policy, question.narrate)]
+
+
+async def _answer(explanation: Awaitable[Json | list[Json]]) -> Answer:
+    """The explanation as JSON, or the status and the text of its error."""
     try:
-        question, policy, given = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
-        scenario = _scenario(console, question.without, question.free)
-        if given is None:
-            found = [
-                await console.explainer.pod(
-                    console.explainer.named(question.pod or ""), scenario, policy, question.narrate
-                )
-            ]
-        else:
-            found = await console.explainer.hypothetical_all(given, scenario, policy, question.narrate)
-        return Answer(200, orjson.dumps(found))
-    except UnknownPod as error:
+        return Answer(200, orjson.dumps(await explanation))
+    except (UnknownPod, UnknownGroup) as error:
         return problem(404, str(error))
     except TooManyQuestions as error:
         return problem(429, str(error))
@@ -113,6 +97,10 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
         return problem(503, str(error))
     except BerthError as error:
         return problem(400, str(error))
+
+
+def _response(answer: Answer) -> Response:
+    return Response(answer.body, answer.status, media_type="application/json")
 
 
 def _read(body: bytes) -> tuple[Question, Policy | None, Hypothetical | None]:

@@ -22,8 +22,6 @@ def router(console: Console) -> APIRouter:
     @routes.get("/fleet")
     async def fleet(request: Request) -> Response:
         """All nodes with the states of their GPUs, the pods that wait, and the last decisions."""
-        if console.informers.not_ready_text:
-            return _problem(503, console.informers.not_ready_text)
         return await _compressed(request, orjson.dumps(console.overview.fleet()))
 
     @routes.get("/nodes/{name}")
