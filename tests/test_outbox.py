@@ -201,6 +201,23 @@ async def test_a_lost_reply_gives_a_duplicate_that_ingest_skips() -> None:
     assert ingest.counts["duplicates"] == 1
 
 
+async def test_a_batch_that_is_sent_again_has_a_new_number() -> None:
+    console, numbers = Console(), list[int]()
+
+    async def rejecting_twice(batch: Batch) -> None:
+        numbers.append(batch.number)
+        if len(numbers) < 3:
+            raise NotDelivered("the connection closed")
+
+    console.answer = rejecting_twice
+    box = outbox(console, heartbeat=1000.0)
+    box.put(Released("c"))
+    async with running(box):
+        await eventually(lambda: box.sent == 1)
+    assert numbers == [1, 2, 3]
+    assert console.numbers == [1]
+
+
 async def test_a_hold_that_waited_ends_sooner() -> None:
     console, now = Console(), 100.0
     box = outbox(console, lambda: now)
