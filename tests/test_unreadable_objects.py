@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -126,6 +127,24 @@ def test_lenient_json_reads_as_go_does() -> None:
     ):
         with pytest.raises(orjson.JSONDecodeError):
             lenient_loads(text)
+
+
+def test_lenient_json_calls_no_function_for_each_escape() -> None:
+    """A tenant's claim of 1.3 MB arrives with a million escapes: a call for each of them stops the claims watch."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    text = b'["%b", "%b", %b]' % (rb"\u003c" * 20_000, rb"\"" * 20_000, b"[" * 2000 + b"]" * 2000)
+    sys.setprofile(count)
+    try:
+        read = lenient_loads(text)
+    finally:
+        sys.setprofile(None)
+    assert read[:2] == ["<" * 20_000, '"' * 20_000]
+    assert calls < 200
 
 
 @pytest.mark.parametrize("characters", [9_000_000, 12_000_000])
