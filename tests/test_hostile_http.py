@@ -57,6 +57,26 @@ async def test_headers_that_come_in_one_piece_are_limited_too() -> None:
         assert await status(port, HEAD + b"X: " + b"x" * 4096) == 431, "also before their end"
 
 
+@pytest.mark.parametrize("request_", [FILTER, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"])
+async def test_bodies_of_small_chunks_are_rejected(request_: bytes) -> None:
+    """Four clients that sent chunks of one byte, also after the answer, once made a filter request take seconds."""
+    async with berth() as port:
+        chunks = b"1\r\nx\r\n" * 64
+        with capture_logs() as lines:
+            await left(await connected(port, request_ + b"Transfer-Encoding: chunked\r\n\r\n"), chunks)
+            await eventually(lambda: bool(lines))
+        assert {line["because"] for line in lines} == {"chunks too small"}
+        assert await status(port, HEAD + b"\r\n") == 200
+
+
+async def test_bodies_of_large_chunks_and_a_few_small_ones_are_read() -> None:
+    async with berth() as port:
+        large, small = b"400\r\n" + b" " * 1024 + b"\r\n", b"1\r\n \r\n"
+        head = FILTER + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        body = small * 100 + large * 1000 + b"2\r\n{}\r\n0\r\n\r\n"
+        assert b"Pod" in await left(await connected(port, head + body)), "the error is about the content"
+
+
 async def test_a_client_that_floods_the_probes_gets_429_and_others_get_their_answers() -> None:
     """64 connections that asked for /metrics without a pause once made a filter request a hundred times slower."""
     now = [0.0]

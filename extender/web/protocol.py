@@ -17,6 +17,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from extender.web.asgi import WHOLE
 from extender.web.http_limits import HttpLimits, RejectionLog, RequestRates
 
+_FREE_CHUNKS = 128  # chunks of a body that may have any size
+_CHUNK_BYTES = 1024  # that a body must have for each further chunk
+
 
 def names_of(certificate: dict[str, Any]) -> set[str]:
     """The common name and the DNS names of a certificate, given as `SSLSocket.getpeercert` returns it."""
@@ -34,6 +37,10 @@ class _HeadTooLarge(Exception):
 
 class _TooManyRequests(Exception):
     """The client's address sends requests faster than it may."""
+
+
+class _SmallChunks(Exception):
+    """A chunked body has too many small chunks: the parser calls Python functions for each of them."""
 
 
 class _Pipelined(Exception):
@@ -69,6 +76,7 @@ class Protocol(HttpToolsProtocol):
         super().__init__(**uvicorns)
         self._listener = listener
         self._unparsed = 0  # bytes outside of bodies since the last complete head or message
+        self._chunks = self._body_bytes = 0  # of the current request
         self._in_head = self._head_is_timed = False
         self._is_over = False  # True: later data is ignored
         self._writing: asyncio.TimerHandle | None = None
@@ -117,6 +125,7 @@ class Protocol(HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             raise _Pipelined
         self._in_head = True
+        self._chunks = self._body_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -134,7 +143,14 @@ class Protocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
+        self._body_bytes += len(body)
         super().on_body(body)
+
+    def on_chunk_complete(self) -> None:
+        """Called by the parser after each chunk."""
+        self._chunks += 1
+        if self._body_bytes < (self._chunks - _FREE_CHUNKS) * _CHUNK_BYTES:
+            raise _SmallChunks
 
     def on_message_complete(self) -> None:
         self._unparsed = 0
@@ -194,6 +210,8 @@ class Protocol(HttpToolsProtocol):
             self._end_after_answer()
         elif isinstance(cause, _HeadTooLarge):
             self._reject(431, "headers too large")
+        elif isinstance(cause, _SmallChunks):
+            self._reject(400, "chunks too small")
         elif isinstance(cause, _TooManyRequests):
             self._reject(429, "too many requests")
         else:
