@@ -24,7 +24,7 @@ from tests.running_berth import berthing
 async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
-    async with berthing({"n1": "t4-4"}) as b, listening(b.app, HttpLimits(head_seconds=SOON), tls) as (_, port):
+    async with berthing({"n1": "t4-4"}) as b, listening(b.app, HttpLimits(handshake_seconds=SOON), tls) as (_, port):
         connection = await connected(port)
         assert await asyncio.wait_for(connection[0].read(), HANG_SECONDS) == b""
         await hang_up(connection)

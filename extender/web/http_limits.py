@@ -20,7 +20,9 @@ class HttpLimits:
 
     connections: int = 512  # each concurrent bind needs one; a process often has 1024 file descriptors
     head_bytes: int = 16 * 1024  # request line and headers; kube-scheduler's take 200 bytes
-    head_seconds: float = 10.0  # from the first byte of a request to the end of its headers, and for a TLS handshake
+    head_seconds: float = 10.0  # from the first byte of a request to the end of its headers
+    # An unfinished handshake takes 80 KB and does not count as a connection. kube-scheduler's takes some ms.
+    handshake_seconds: float = 2.0
     # Longer than the 90 s after which kube-scheduler closes idle connections: no request meets a closed socket.
     idle_seconds: float = 120.0
     body_seconds: float = 10.0  # until a body has arrived; kube-scheduler itself times out after 5

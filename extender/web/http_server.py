@@ -14,7 +14,7 @@ from extender.web.http_limits import HttpLimits
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server. A TLS handshake may take `head_seconds` of the limits; uvicorn itself allows 60 s."""
+    """A uvicorn server. A TLS handshake may take `handshake_seconds` of the limits; uvicorn itself allows 60 s."""
 
     def __init__(self, config: uvicorn.Config, limits: HttpLimits) -> None:
         super().__init__(config)
@@ -25,7 +25,7 @@ class Server(uvicorn.Server):
         config = self.config
         make: Callable[..., asyncio.Protocol] = config.http_protocol_class
         protocol = partial(make, config=config, server_state=self.server_state, app_state={})
-        seconds = self._limits.head_seconds if config.ssl is not None else None
+        seconds = self._limits.handshake_seconds if config.ssl is not None else None
         loop = asyncio.get_running_loop()
         self.servers = []
         for bound in sockets or ():
