@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterService
 from extender.extension.sinks import FilterSink
-from extender.model import Allocation, DeviceId, Pod, PodClaim, Result
+from extender.model import Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
@@ -115,13 +115,6 @@ class Fleet:
             "constraints": [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": names[-2:]}],
         }
         return self._waiting(asked)
-
-    def occupy(self, node: int, devices: int) -> None:
-        """Exactly these devices of a node are allocated, as a bit mask."""
-        bits = [bit for bit in range(4) if devices >> bit & 1]
-        results = tuple(Result("gpu", DeviceId("gpu.nvidia.com", f"n{node}", f"gpu-{bit}")) for bit in bits)
-        held = decode_claim(claim(f"held-{node}"))
-        self.cache.apply_claim(held.key, replace(held, uid=f"held-{node}", allocation=Allocation(results)))
 
     def error(self, pod: Pod) -> str:
         return self.filter_service.filter(pod, self.names).error
