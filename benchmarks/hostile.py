@@ -11,15 +11,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import heapq
+import itertools
 import json
 import os
 import signal
 import statistics
 import tempfile
+import threading
 import time
+import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +41,7 @@ from tests.running_berth import claim, pod
 Json = dict[str, Any]
 NAMESPACE = "hostile"
 NORMAL = 1500  # pods in a phase; a phase ends early when all are bound
+VICTIMS = 8  # on each node
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 10.0  # seconds, kube-scheduler's defaults
 
 
@@ -49,6 +54,8 @@ class Attack:
     selectors: int = 32  # of a claim; 0 for pods without claims
     length: int = 240  # of the list in a selector, whose cost grows with its square
     attribute: str = "uuid"  # that a selector reads: nodes share no status if it reads the UUID
+    requests: int = 1  # of a claim; the last two of several want the same GPU, so that every search is in vain
+    verb: str = "filter"  # what else the pods cause, see Scheduler._cause
 
 
 ATTACKS = {
@@ -57,6 +64,10 @@ ATTACKS = {
     "100 gangs of 10 pods": Attack(100, 10),
     "100 gangs of 10 pods without devices": Attack(100, 10, selectors=0),
     "100 pods below the budget": Attack(100, 1, selectors=4, length=60, attribute="productName"),
+    "100 pods scored, with victims": Attack(100, 1, verb="prioritize"),
+    "100 pods whose claims become costly before their bind": Attack(100, 1, verb="bind"),
+    "100 pods without room while nodes change": Attack(100, 1, selectors=1, length=1, requests=3),
+    "100 pods that users ask about": Attack(100, 1, verb="console"),
 }
 MOST_KINDS = 64  # different claims in one gang: Berth rejects a gang with more at once
 
@@ -76,29 +87,57 @@ def hostile(attack: Attack, phase: int) -> Iterator[Json]:
             notes = {"berth.dev/group": f"p{phase}-{gang}", "berth.dev/group-min": str(attack.members)}
             waiting = pod(name, *[name] * bool(attack.selectors), annotations=notes if attack.members > 1 else None)
             kind = f"{phase}-{gang}-{member % MOST_KINDS}"
-            texts = [selector(attack, kind, i) for i in range(attack.selectors)]
-            asked = claim(name, selectors=[{"cel": {"expression": text}} for text in texts])
+            asked = costly_claim(attack, name, kind) if attack.verb != "bind" else claim(name)
             for one in (asked, waiting)[not attack.selectors :]:
                 one["metadata"]["namespace"] = NAMESPACE
                 yield one
 
 
+def costly_claim(attack: Attack, name: str, kind: str) -> Json:
+    texts = [selector(attack, kind, i) for i in range(attack.selectors)]
+    asked = claim(name, selectors=[{"cel": {"expression": text}} for text in texts])
+    asked["metadata"]["namespace"] = NAMESPACE
+    devices = asked["spec"]["devices"]
+    names = [f"gpu-{i}" for i in range(attack.requests)]
+    devices["requests"] = [{**devices["requests"][0], "name": one} for one in names]
+    if attack.requests > 1:
+        devices["constraints"] = [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": names[-2:]}]
+    return asked
+
+
 class Fleet:
-    """The sandbox's API server. POST /phase/N replaces all claims and pods, and answers the new pods."""
+    """The sandbox's API server. POST /phase/N replaces all claims and pods, and answers the new pods.
+
+    POST /swap/NAME replaces a hostile claim: a cheap one by a costly one that is new, and a costly one by a cheap one.
+    """
 
     def __init__(self, nodes: int, attack: Attack) -> None:
         self.cluster = Cluster(tokens={TOKEN: TokenUser(SENDER, (AUDIENCE,))})
         self.attack = attack
+        self.swapped = 0
         for i in range(nodes):
             self.cluster.add_node(f"node-{i:05}", carried_machines()["hgx-h100-8"])
 
     async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
-        if not scope["path"].startswith("/phase/"):
+        _, what, value = scope["path"].split("/", 2)
+        if what not in ("phase", "swap"):
             await self.cluster.api(scope, receive, send)
             return
-        pods = await self.replace(int(scope["path"].rpartition("/")[2]))
+        pods = list[Json]()
+        if what == "phase":
+            pods = await self.replace(int(value))
+        else:
+            self.swap(value)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": orjson.dumps(pods)})
+
+    def swap(self, name: str) -> None:
+        before = self.cluster.store.remove("resourceclaims", (NAMESPACE, name))
+        was_costly = before["spec"]["devices"]["requests"][0]["exactly"].get("selectors")
+        self.swapped += 1
+        cheap = claim(name)
+        cheap["metadata"]["namespace"] = NAMESPACE
+        self.cluster.apply(cheap if was_costly else costly_claim(self.attack, name, f"swap-{self.swapped}"))
 
     async def replace(self, phase: int) -> list[Json]:
         """Odd phases have hostile pods. The pods of normal tenants come last."""
@@ -134,6 +173,7 @@ class Phase(NamedTuple):
     longest_ms: float  # of the filter requests of normal pods
     hostile_filters: int
     hostile_seconds: float  # of all these filter requests
+    request_seconds: float  # what as many requests take that Berth answers from memory, by the median
     longest_hostile_ms: float
     longest_livez_ms: float
     serve_cpu: float  # seconds of CPU for each second of the phase
@@ -148,9 +188,11 @@ class Phase(NamedTuple):
 class Scheduler:
     """Filters and binds pods as kube-scheduler does, over one connection."""
 
-    def __init__(self, berth: Berth, api_pid: int, nodes: int) -> None:
-        self.berth, self.api_pid = berth, api_pid
+    def __init__(self, berth: Berth, api_pid: int, api_port: int, nodes: int, verb: str) -> None:
+        self.berth, self.api_pid, self.api_port = berth, api_pid, api_port
+        self.verb = verb
         self.http = Http(berth.port)
+        self.late_bind: tuple[Json, str] | None = None  # of the hostile pod before
         self.names = [f"node-{i:05}" for i in range(nodes)]
 
     def filter(self, pod: Json) -> list[str]:
@@ -161,8 +203,50 @@ class Scheduler:
         call = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
         return not json.loads(self.http.post("bind", json.dumps(call).encode()))["Error"]
 
+    def _cause(self, pod: Json, nodes: list[str]) -> None:
+        """Send what kube-scheduler or a tenant may send after the filter request of a hostile pod."""
+        if self.verb == "prioritize":
+            self.http.post("prioritize", body_for(pod, self.names))
+            victims = {"Pods": [{"UID": f"victim-{i}"} for i in range(VICTIMS)], "NumPDBViolations": 0}
+            asked = {"Pod": pod, "NodeNameToMetaVictims": dict.fromkeys(self.names, victims)}
+            self.http.post("preempt", json.dumps(asked).encode())
+        elif self.verb == "bind":
+            if self.late_bind is not None:
+                self.bind(*self.late_bind)
+            self.late_bind = (pod, nodes[0]) if nodes else None
+            post(f"http://127.0.0.1:{self.api_port}/swap/{pod['metadata']['name']}")
+
+    @contextmanager
+    def _users(self, pods: Sequence[Json]) -> Iterator[None]:
+        """A user asks the console about these pods all the time, also what would be without a node."""
+        ended = threading.Event()
+
+        def ask() -> None:
+            url = f"http://127.0.0.1:{self.berth.console_port}/v1/explain/{NAMESPACE}/"
+            for number, one in enumerate(itertools.cycle(pods)):
+                if ended.is_set():
+                    return
+                what_if = f"?without={self.names[number % len(self.names)]}" if number % 2 else ""
+                request = f"{url}{one['metadata']['name']}{what_if}"
+                with suppress(urllib.error.HTTPError), urllib.request.urlopen(request) as reply:
+                    reply.read()
+
+        asking = threading.Thread(target=ask)
+        if pods and self.verb == "console":
+            asking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if asking.ident is not None:
+                asking.join()
+
     def run(self, pods: Sequence[Json], seconds: float) -> Phase:
         """Filter one pod after the other until the phase is over, or until every normal pod is bound."""
+        with self._users([one for one in pods if one["metadata"]["namespace"] == NAMESPACE]):
+            return self._run(pods, seconds)
+
+    def _run(self, pods: Sequence[Json], seconds: float) -> Phase:
         bad = [one for one in pods if one["metadata"]["namespace"] == NAMESPACE]
         good = [one for one in pods if one["metadata"]["namespace"] != NAMESPACE]
         while not self.filter(good[-1]):  # until Berth has seen the last claim
@@ -170,7 +254,7 @@ class Scheduler:
         active = deque((one, FIRST_BACKOFF) for one in _mixed(good, bad))
         waiting = list[tuple[float, int, Json, float]]()
         began, cpu = time.monotonic(), self._cpu()
-        bound, longest, taken, filters, livez = 0, [0.0, 0.0], 0.0, 0, 0.0
+        bound, longest, hostile_took, livez = 0, [0.0, 0.0], list[float](), 0.0
         while (now := time.monotonic()) < began + seconds and bound < len(good):
             while waiting and waiting[0][0] <= now:
                 active.appendleft(heapq.heappop(waiting)[2:])
@@ -180,6 +264,8 @@ class Scheduler:
             one, backoff = active.popleft()
             is_hostile = one["metadata"]["namespace"] == NAMESPACE
             nodes = self.filter(one)
+            if is_hostile:
+                self._cause(one, nodes)
             took = time.monotonic() - now
             longest[is_hostile] = max(longest[is_hostile], took)
             if not is_hostile and nodes and self.bind(one, nodes[0]):
@@ -188,11 +274,13 @@ class Scheduler:
             at = time.monotonic() + backoff
             heapq.heappush(waiting, (at, id(one), one, min(LONGEST_BACKOFF, 2 * backoff)))
             if is_hostile:
-                filters, taken = filters + 1, taken + took
-                livez = max(livez, self._livez()) if filters % 10 == 0 else livez
+                hostile_took.append(took)
+                livez = max(livez, self._livez()) if len(hostile_took) % 10 == 0 else livez
         lasted = time.monotonic() - began
         used = [(after - before) / lasted for before, after in zip(cpu, self._cpu(), strict=True)]
-        return Phase(bound, lasted, 1e3 * longest[0], filters, taken, 1e3 * longest[1], 1e3 * livez, *used)
+        count, taken = len(hostile_took), sum(hostile_took)
+        alike = count * statistics.median(hostile_took or [0.0])
+        return Phase(bound, lasted, 1e3 * longest[0], count, taken, alike, 1e3 * longest[1], 1e3 * livez, *used)
 
     def _livez(self) -> float:
         start = time.monotonic()
@@ -211,6 +299,11 @@ def _mixed(good: Sequence[Json], bad: Sequence[Json]) -> Iterator[Json]:
         yield one
 
 
+def post(url: str) -> bytes:
+    with urllib.request.urlopen(url, data=b"") as reply:
+        return reply.read()
+
+
 def measure(name: str, nodes: int, seconds: float, pairs: int) -> list[Phase]:
     """The phases of one kind of hostile pods; the odd ones have these pods."""
     bench = Bench()
@@ -219,12 +312,12 @@ def measure(name: str, nodes: int, seconds: float, pairs: int) -> list[Phase]:
             api = free_port()
             options = ["--serve", str(api), "--nodes", str(nodes), "--attack", name]
             fleet = bench.start("benchmarks.hostile", *options, wait_line=True)
-            scheduler = Scheduler(bench.berth(api, Path(folder)), fleet.pid, nodes)
+            scheduler = Scheduler(bench.berth(api, Path(folder)), fleet.pid, api, nodes, ATTACKS[name].verb)
             bench.connections.append(scheduler.http)
             phases = []
             for number in range(2 * pairs):
-                with urllib.request.urlopen(f"http://127.0.0.1:{api}/phase/{number}", data=b"") as reply:
-                    pods = json.loads(reply.read())
+                pods = json.loads(post(f"http://127.0.0.1:{api}/phase/{number}"))
+                scheduler.late_bind = None
                 phases.append(scheduler.run(pods, seconds))
                 _print(phases[-1])
             return phases
@@ -259,11 +352,12 @@ def main() -> None:
         pairs = list(zip(phases[::2], phases[1::2], strict=True))
         # The CPU of hostile pods does not depend on the load of the machine, as rates do.
         more = [beside.serve_cpu - beside.rate * alone.serve_cpu / alone.rate for alone, beside in pairs]
-        each = 1e3 * sum(p.hostile_seconds for p in phases) / max(1, sum(p.hostile_filters for p in phases))
+        number = [beside.request_seconds / beside.seconds for _, beside in pairs]
+        claims = [(beside.hostile_seconds - beside.request_seconds) / beside.seconds for _, beside in pairs]
         print(
             f"{name}: normal pods keep {_spread([beside.rate / alone.rate for alone, beside in pairs])} of their rate; "
             f"hostile pods take {_spread(more)} of a core from serve; "
-            f"a hostile filter request takes {each:.1f} ms on average",
+            f"the number of their requests takes {_spread(number)} of the time, their claims {_spread(claims)}",
             flush=True,
         )
 

@@ -9,12 +9,12 @@ from extender.cache import ClusterCache
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterService
 from extender.extension.sinks import FilterSink
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import Evaluator
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
+from extender.wire import Json, SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
 MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
@@ -87,9 +87,12 @@ class Fleet:
         devices["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": text}} for text in selectors]
         if constraint:
             devices["constraints"] = [{"matchAttribute": constraint}]
+        return self._waiting(asked)
+
+    def _waiting(self, asked: Json) -> Pod:
         decoded = decode_claim(asked)
         self.cache.apply_claim(decoded.key, decoded)
-        found = Pod(ObjectKey(namespace, name), f"uid-{name}", (PodClaim("g", name),))
+        found = Pod(decoded.key, f"uid-{decoded.key.name}", (PodClaim("g", decoded.key.name),))
         self.cache.apply_pod(found.uid, found)
         return found
 
@@ -98,6 +101,20 @@ class Fleet:
         number = self.made
         texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{number}-{i}"' for i in range(selectors)]
         return self.pod("hostile", *texts)
+
+    def searching(self, namespace: str, requests: int) -> Pod:
+        """A pod whose search tries all sets of so many devices on each node, and finds none."""
+        self.made += 1
+        name = f"p{self.made}"
+        asked = claim(name)
+        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        one = asked["spec"]["devices"]["requests"][0]["exactly"]
+        names = [f"r{i}-{self.made}" for i in range(requests)]
+        asked["spec"]["devices"] = {
+            "requests": [{"name": name, "exactly": one} for name in names],
+            "constraints": [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": names[-2:]}],
+        }
+        return self._waiting(asked)
 
     def error(self, pod: Pod) -> str:
         return self.filter_service.filter(pod, self.names).error

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from extender.allocation import Features
 from extender.cel.dra import Masks
 from extender.extension.evaluation_throttle import EvaluationLimits
-from extender.model import CallBudget, CallBudgetSpent, ObjectKey, Pod, PodClaim
+from extender.model import UNLIMITED, CallBudget, CallBudgetSpent
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
 from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
-from extender.wire import SliceDecoder, decode_claim
+from extender.wire import SliceDecoder
 from tests.budget_worlds import GPU, MACHINES, TICK, Fleet
-from tests.running_berth import claim
 
 SHAPES = [
     {},
@@ -113,18 +112,7 @@ def test_a_filter_call_ends_with_its_budget_and_says_so() -> None:
 def test_a_costly_search_ends_with_the_call_and_comes_to_its_end_later() -> None:
     """The search is cut off where the budget of the call ends, but not the first of a call, so each ends some time."""
     fleet = Fleet(nodes=60, policy=Policy(evaluation_seconds=0.05))
-    asked = claim("search")
-    asked["metadata"] |= {"namespace": "hostile", "uid": "claim-search"}
-    one = asked["spec"]["devices"]["requests"][0]["exactly"]
-    names = [f"r{i}" for i in range(6)]
-    asked["spec"]["devices"] = {
-        "requests": [{"name": name, "exactly": one} for name in names],
-        "constraints": [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": names[-2:]}],
-    }
-    decoded = decode_claim(asked)
-    fleet.cache.apply_claim(decoded.key, decoded)
-    waiting = Pod(ObjectKey("hostile", "search"), "uid-search", (PodClaim("g", "search"),))
-    fleet.cache.apply_pod(waiting.uid, waiting)
+    waiting = fleet.searching("hostile", 6)
     calls, longest, answer = 0, 0.0, None
     while answer is None or answer.error:
         fleet.clock.now += 60
@@ -158,11 +146,12 @@ def test_bind_prioritize_and_requeue_are_bounded_too() -> None:
     status = None
     while status is None:
         try:
-            status = slow.filter_service.evaluate_node(requirements, "n1", slow.cache.snapshot())
+            with slow.filter_service.evaluation("hostile", for_bind=True) as context:
+                status = slow.filter_service.evaluate_node(requirements, "n1", slow.cache.snapshot(), context.budget)
         except CallBudgetSpent:
             spent += 1
     assert spent > 3
     fresh = Fleet(nodes=3)
     again = requirements_of(fresh.hostile(), fresh.cache.snapshot(), Policy())
     assert isinstance(again, PodRequirements)
-    assert fresh.filter_service.evaluate_node(again, "n1", fresh.cache.snapshot()) == status
+    assert fresh.filter_service.evaluate_node(again, "n1", fresh.cache.snapshot(), UNLIMITED) == status

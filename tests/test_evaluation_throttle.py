@@ -8,6 +8,7 @@ import pytest
 
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.model import CallBudgetSpent
+from extender.scheduling import PodRequirements, requirements_of
 from tests.budget_worlds import Clock, Fleet
 
 
@@ -165,3 +166,34 @@ def test_many_hostile_pods_of_one_namespace_leave_the_time_to_others() -> None:
     assert hostile < 0.2 * (fleet.clock.now - began)
     assert longest < 1.2 * (fleet.policy.evaluation_seconds + EvaluationLimits().slice_seconds)
     assert placed > 1000
+
+
+def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
+    """A tenant replaces the cheap claim that filter has seen by a costly one before the bind, for each pod."""
+    fleet, limits = Fleet(nodes=12), EvaluationLimits()
+    used, began = 0.0, fleet.clock.now
+    for _ in range(200):
+        requirements = requirements_of(fleet.hostile(500), fleet.cache.snapshot(), fleet.policy)
+        assert isinstance(requirements, PodRequirements)
+        start = fleet.clock.now
+        with suppress(CallBudgetSpent), fleet.filter_service.evaluation("hostile", for_bind=True) as context:
+            fleet.filter_service.evaluate_node(requirements, "n1", fleet.cache.snapshot(), context.budget)
+        used += fleet.clock.now - start
+        fleet.clock.now += 0.05
+    share = limits.share * (fleet.clock.now - began)
+    assert used < share + (2 * limits.burst + 1) * fleet.policy.evaluation_seconds + 0.2, "and what the calls read"
+
+
+def test_a_namespace_pays_for_the_steps_of_searches() -> None:
+    """A step takes less than a call that is free. But 100 waiting pods cause thousands of steps when nodes change."""
+    fleet, limits = Fleet(), EvaluationLimits()
+    for _ in range(1000):
+        with fleet.filter_service.evaluation("hostile"):
+            fleet.clock.now += 0.9 * limits.free_seconds
+        with fleet.filter_service.evaluation("honest"):
+            fleet.clock.now += 0.5 * limits.free_step_seconds
+        with fleet.filter_service.evaluation("busy", for_bind=True):
+            fleet.clock.now += 0.9 * limits.free_seconds
+    assert not fleet.filter_service.has_time("hostile")
+    assert fleet.filter_service.has_time("honest", for_plan=True)
+    assert fleet.filter_service.has_time("busy", for_plan=True)

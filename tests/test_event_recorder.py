@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from structlog.testing import capture_logs
+
 from extender.cluster import ApiClient, Credentials, Writer
 from extender.console import DecisionHistory
 from extender.console.event_recorder import EventRecorder
+from extender.console.explainer import Brief, Explainer
+from extender.console.forked_call import ForkedCallFailed
 from extender.model import ObjectKey
 from extender.records import Attempted
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -20,13 +24,13 @@ from tests.running_berth import Berthing, berthing, claim, pod
 class World:
     """An event recorder beside that of the console, which gets no record because nothing sends a filter request."""
 
-    def __init__(self, b: Berthing, client: ApiClient, remembered: int) -> None:
+    def __init__(self, b: Berthing, client: ApiClient, remembered: int, explainer: Explainer | None = None) -> None:
         self.now = 1000.0
         self.b = b
         self.history = DecisionHistory()
         self.listed = asyncio.Event()
         self.event_recorder = EventRecorder(
-            b.console.explainer, self.history, Writer(client, "test"), lambda: self.now, remembered
+            explainer or b.console.explainer, self.history, Writer(client, "test"), lambda: self.now, remembered
         )
 
     async def run(self) -> None:
@@ -57,9 +61,9 @@ class World:
 
 
 @asynccontextmanager
-async def recording(remembered: int = 100) -> AsyncIterator[World]:
+async def recording(remembered: int = 100, explainer: Explainer | None = None) -> AsyncIterator[World]:
     async with berthing({"n1": "t4-4"}) as b, ApiClient(Credentials(b.api, None, lambda: None)) as client:
-        world = World(b, client, remembered)
+        world = World(b, client, remembered, explainer)
         world.listed.set()
         running = asyncio.create_task(world.run())
         try:
@@ -163,6 +167,31 @@ async def test_a_full_queue_drops_pods_of_the_namespace_with_the_most() -> None:
         for name in ("h1", "h2", "h3"):
             w.refused(name, namespace="hostile")
         await eventually(lambda: set(w.pods_with_events()) == {"honest", "h3"})
+
+
+class GivesUp(Explainer):
+    """An explainer in a container at its limit of processes."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def brief_in_turn(self, key: ObjectKey, work_seconds: float) -> Brief | None:
+        self.asked.append(key.name)
+        raise ForkedCallFailed("cannot start a process: try again")
+
+
+async def test_explanations_that_give_up_for_one_reason_have_one_line_of_the_log() -> None:
+    """Each pod had a traceback of its own."""
+    gives_up = GivesUp()
+    with capture_logs() as lines:
+        async with recording(explainer=gives_up) as w:
+            for name in ("a", "b", "c"):
+                await w.waits(name)
+                w.refused(name)
+            await eventually(lambda: gives_up.asked == ["a", "b", "c"])
+    logged = [line for line in lines if line["log_level"] in ("warning", "error") and "pod" in line]
+    assert [(line["pod"], line.get("exc_info")) for line in logged] == [("default/a", None)]
+    assert logged[0]["problem"] == "cannot start a process: try again"
 
 
 async def test_an_event_that_cannot_be_written_harms_nothing() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import pytest
 import uvloop
 
 from extender.console.forked_call import ForkedCallFailed, forked
+from extender.extension import Traces
 from extender.model import BerthError, WireError
 from tests.eventually import HANG_SECONDS, eventually
 
@@ -60,8 +62,36 @@ async def test_the_child_has_no_socket_of_its_parent() -> None:
     assert not [name for name in names if "socket" in name or "eventpoll" in name], names
 
 
+async def test_the_child_has_no_socket_that_took_the_place_of_a_closed_standard_file() -> None:
+    kept = os.dup(0)
+    with socket.socket() as held:
+        os.dup2(held.fileno(), 0)
+        try:
+            names = await forked(lambda: [str(path.readlink()) for path in fds() if path.is_symlink()], HANG_SECONDS)
+        finally:
+            os.dup2(kept, 0)
+            os.close(kept)
+    assert not [name for name in names if "socket" in name], names
+
+
 def fds() -> list[Path]:
-    return [Path(f"/proc/self/fd/{fd}") for fd in range(3, 256)]
+    return [Path(f"/proc/self/fd/{fd}") for fd in range(256)]
+
+
+async def test_no_hook_of_a_library_runs_in_the_child() -> None:
+    """A hook that hangs would do so before the child sets its timer."""
+    ran: list[str] = []
+    os.register_at_fork(after_in_child=lambda: ran.append("in the child"))
+    assert await forked(lambda: list(ran), HANG_SECONDS) == []
+
+
+async def test_the_child_has_one_thread_although_traces_have_their_own() -> None:
+    traces = Traces("http://127.0.0.1:9")  # it sends nothing: there is no span
+    try:
+        assert threading.active_count() > 1
+        assert await forked(threading.active_count, HANG_SECONDS) == 1
+    finally:
+        traces.close()
 
 
 async def test_the_kernel_ends_a_child_that_works_too_long(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from extender.sandbox import Cluster, carried_machines
 from extender.scheduling import CollectedDomain
 from tests import running_berth
 from tests.eventually import eventually
+from tests.skipping_loop import SkippingLoop
 
 
 def answer(filter_service: FilterService) -> bool:
@@ -273,12 +274,14 @@ class _Writer:
 
     def __init__(self, failures: int = 0) -> None:
         self.failures, self.touched = failures, 0
+        self.done = asyncio.Event()
 
     async def touch_class(self, name: str, annotation: str, value: str) -> None:
         if self.failures:
             self.failures -= 1
             raise Unavailable("not now")
         self.touched += 1
+        self.done.set()
 
 
 class _Looks:
@@ -358,3 +361,28 @@ async def test_others_have_their_turn_during_a_long_look() -> None:
     await eventually(lambda: writer.touched)
     for task in tasks:
         task.cancel()
+
+
+def test_a_long_look_leaves_the_time_to_calls() -> None:
+    """The searches for 100 hostile pods once took all the time that the event loop had left."""
+    worked = 0.0
+
+    def look() -> Iterator[bool]:
+        nonlocal worked
+        for _ in range(1000):
+            worked += 0.0005
+            yield False
+        yield True
+
+    async def search() -> float:
+        writer = _Writer()
+        requeuer = Requeuer(cast("Writer", writer), lambda: "now", clock=lambda: worked)
+        requeuer.supply_changed()
+        task = asyncio.create_task(requeuer.run(look, _nothing_to_build))
+        await writer.done.wait()
+        task.cancel()
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        rested = runner.run(search())
+    assert worked < 0.25 * (worked + rested)

@@ -33,6 +33,9 @@ class Checker(ast.Visitor[t.Type]):
         self._variables = dict(variables)
         self._structs = structs
         self._bindings = t.Bindings()
+        # Function, whether it is a member, and types of the arguments to the overloads that fit and the type of the
+        # result; only without type variables.
+        self._choices: dict[tuple[str, bool, tuple[t.Type, ...]], tuple[tuple[Overload, ...], t.Type]] = {}
         self._formats = 0  # calls of format around the node: there, the items of a literal may have different types
         self.issues: list[Issue] = []
 
@@ -128,6 +131,22 @@ class Checker(ast.Visitor[t.Type]):
         have = tuple(part.type or t.ERROR for part in parts)
         if node.function in ("_&&_", "_||_"):
             return self._logical(parts)
+        key = node.function, node.target is not None, have
+        known = self._choices.get(key)
+        if known is None:
+            chosen, result = self._chosen(node, overloads, have)
+            if result is None:
+                return self._no_overload(node, have)
+            known = chosen, result
+            if not any(map(t.has_variable, (*have, result))):
+                self._choices[key] = known
+        node.chosen, type_ = known
+        return type_
+
+    def _chosen(
+        self, node: ast.Call, overloads: list[Overload], have: tuple[t.Type, ...]
+    ) -> tuple[tuple[Overload, ...], t.Type | None]:
+        """The overloads that fit arguments of these types, and the type of the result; None if none fits."""
         chosen: list[Overload] = []
         result: t.Type | None = None
         for overload in overloads:
@@ -147,8 +166,7 @@ class Checker(ast.Visitor[t.Type]):
                 result = given
             elif not t.is_dynamic(result) and given != result:
                 result = t.DYN
-        node.chosen = tuple(chosen)
-        return result if result is not None else self._no_overload(node, have)
+        return tuple(chosen), result
 
     def _logical(self, parts: list[ast.Node]) -> t.Type:
         good = True

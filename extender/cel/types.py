@@ -83,6 +83,7 @@ class Bindings:
 
     def __init__(self) -> None:
         self._known: dict[str, Type] = {}
+        self._replaced: list[tuple[str, Type | None]] = []  # what the attempt under way has replaced
         self._fresh = 0
 
     def fresh(self) -> Type:
@@ -93,11 +94,19 @@ class Bindings:
         """Whether values of the types `have` fit the types `want`. On success the type variables are bound."""
         if len(have) != len(want):
             return False
-        before = dict(self._known)
+        self._replaced.clear()
         if all(self._fits(h, w) for h, w in zip(have, want, strict=True)):
             return True
-        self._known = before
+        for name, before in reversed(self._replaced):
+            if before is None:
+                del self._known[name]
+            else:
+                self._known[name] = before
         return False
+
+    def _bind(self, variable: Type, type_: Type) -> None:
+        self._replaced.append((variable.name, self._known.get(variable.name)))
+        self._known[variable.name] = type_
 
     def resolve(self, type_: Type, *, free_is_dyn: bool = False) -> Type:
         """The type with its variables replaced."""
@@ -138,7 +147,7 @@ class Bindings:
         known = self._known.get(variable.name)
         if known is None:
             if not self._occurs(variable, type_):
-                self._known[variable.name] = type_
+                self._bind(variable, type_)
                 return True, False
             return False, False
         if type_ == known:
@@ -147,7 +156,7 @@ class Bindings:
             return False, True
         general = more_general(type_, known)
         if not self._occurs(variable, general):
-            self._known[variable.name] = general
+            self._bind(variable, general)
         return True, True
 
     def _occurs(self, variable: Type, within: Type) -> bool:

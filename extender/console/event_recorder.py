@@ -17,6 +17,7 @@ from cachetools import LRUCache
 from extender.cluster import ClusterError, Writer
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Brief, Explainer
+from extender.console.forked_call import ForkedCallFailed
 from extender.model import FairCache, ObjectKey
 
 _PAUSE_SECONDS = 0.2  # between two Events
@@ -46,6 +47,7 @@ class EventRecorder:
         self._recorded: LRUCache[str, tuple[str, float]] = LRUCache(remembered)
         self._queue: FairCache[str, ObjectKey] = FairCache(remembered)  # pod UID to pod
         self._queued = asyncio.Event()
+        self._problem = ""  # why the last explanation gave up; '' if it did not
         self._log = structlog.get_logger("berth.events")
         self.events = 0  # Events written
 
@@ -104,10 +106,17 @@ class EventRecorder:
     async def _explained(self, pod: ObjectKey) -> Brief | None:
         """Explain a pod; None if it does not wait."""
         try:
-            return await self._explainer.brief_in_turn(pod, _WORK_SECONDS)
+            found = await self._explainer.brief_in_turn(pod, _WORK_SECONDS)
+        except ForkedCallFailed as error:
+            if str(error) != self._problem:  # many pods in a row may give up for one reason
+                self._problem = str(error)
+                self._log.warning("gave up the explanation of a pod", pod=str(pod), problem=self._problem)
+            return None
         except Exception:  # noqa: BLE001 - a fault of one pod must not stop the Events of others
             self._log.exception("could not explain a pod", pod=str(pod))
             return None
+        self._problem = ""
+        return found
 
     async def _record(self, uid: str, pod: ObjectKey, found: Brief) -> None:
         note = f"{found.sentence}; see berth explain group {found.group}" if found.group else found.sentence

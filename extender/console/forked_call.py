@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -20,6 +21,19 @@ from extender.model import BerthError
 T = TypeVar("T")
 _MORE_BYTES = 96 << 20  # that the child may allocate beyond the memory of its parent
 _CHUNK_BYTES = 1 << 16
+_starting: list[Callable[[], NoReturn]] = []  # what the child of the fork under way runs; else empty
+
+
+def _become_child() -> None:
+    """Begin the work before `os.fork` returns, so that no hook of a library which registers later runs in the child.
+
+    The hook of OpenTelemetry starts a thread, and a hook that hangs would do so before the child sets its timer.
+    """
+    for run in _starting:
+        run()
+
+
+os.register_at_fork(after_in_child=_become_child)
 
 
 class ForkedCallFailed(BerthError):
@@ -64,13 +78,14 @@ def _fork(work: Callable[[], Any], seconds: float) -> tuple[int, int]:
         with warnings.catch_warnings():
             # Python 3.12 warns of threads, whose locks stay as they are in the child. `work` takes no such lock.
             warnings.simplefilter("ignore", DeprecationWarning)
+            _starting.append(partial(_run, work, write_fd, seconds))
             child = os.fork()
     except OSError as error:
         os.close(write_fd)
         os.close(read_fd)
         raise ForkedCallFailed(f"cannot start a process: {error}") from error
-    if child == 0:
-        _run(work, write_fd, seconds)
+    finally:
+        _starting.clear()
     os.close(write_fd)
     return child, read_fd
 
@@ -108,9 +123,12 @@ def _limit_memory() -> None:
 
 
 def _close_files(kept: int) -> None:
-    """Close all files but the standard ones: a socket that the parent closes would stay open here."""
+    """Close all files but one: a socket that the parent closes would stay open here.
+
+    If a standard file was closed at the start of the parent, a socket may have its number. So these are closed, too.
+    """
     for fd in [int(path.name) for path in Path("/dev/fd").iterdir()]:
-        if fd not in (*range(3), kept):
+        if fd != kept:
             with suppress(OSError):  # the file of the listing itself
                 os.close(fd)
 

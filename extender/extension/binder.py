@@ -301,12 +301,14 @@ class Binder:
     ) -> tuple[PodRequirements, NewAllocations, ScoredNode]:
         """Choose the devices on the newest snapshot. The caller assumes them without an await. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
-        status = self._filter_service.evaluate_node(requirements, node, snapshot)
-        if isinstance(status, Unschedulable):
-            # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.
-            self._cache.release_node(node, self._gangs.held_members())
-            snapshot = self._cache.snapshot()
-            status = self._filter_service.evaluate_node(requirements, node, snapshot)
+        evaluate = self._filter_service.evaluate_node
+        with self._filter_service.evaluation(requirements.namespace, for_bind=True) as context:
+            status = evaluate(requirements, node, snapshot, context.budget)
+            if isinstance(status, Unschedulable):
+                # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.
+                self._cache.release_node(node, self._gangs.held_members())
+                snapshot = self._cache.snapshot()
+                status = evaluate(requirements, node, snapshot, context.budget)
         if status is None:
             raise BindError(f"node {node} is not known yet")
         if isinstance(status, Unschedulable):

@@ -19,6 +19,7 @@ class EvaluationLimits:
     burst: float = 2.0  # full budgets of a call: tokens of a full bucket
     finished_burst: float = 20.0  # full budgets of a call: tokens of a full bucket that only finished work may use
     free_seconds: float = 0.005  # of a call that finishes its work
+    free_step_seconds: float = 0.0005  # of one evaluation of the requeuer, which makes thousands
     retry_seconds: float = 5.0  # until a filter request evaluates requirements again that spent their budget
     slice_seconds: float = 0.002  # of background evaluation at a time
     rest: float = 9.0  # pause after a slice, as a multiple of the time that the slice took
@@ -47,30 +48,36 @@ class EvaluationThrottle:
         """How many namespaces are remembered."""
         return len(self._buckets)
 
-    def budget(self, namespace: str, seconds: float, most: float) -> CallBudget:
-        """A budget of `seconds`, or of the namespace's tokens if fewer. `most` is the seconds of a full call."""
-        return CallBudget(min(seconds, self._tokens(namespace, most)), self._limits.steps, self._clock)
+    def budget(self, namespace: str, seconds: float, most: float, *, on_credit: bool = False) -> CallBudget:
+        """A budget of `seconds`, or of the namespace's tokens if fewer. `most` is the seconds of a full call.
+
+        With `on_credit`, the namespace may owe the tokens of a full bucket.
+        """
+        credit = self._limits.burst * most if on_credit else 0.0
+        return CallBudget(min(seconds, self._tokens(namespace, most) + credit), self._limits.steps, self._clock)
 
     def has_tokens(self, namespace: str, seconds: float, most: float) -> bool:
         """Whether the namespace may evaluate for `seconds` now; for 0, whether it may evaluate at all."""
         tokens = self._tokens(namespace, most)
         return tokens > 0 and tokens >= seconds
 
-    def charge(self, namespace: str, budget: CallBudget, most: float) -> None:
+    def charge(self, namespace: str, budget: CallBudget, most: float, *, is_step: bool = False) -> None:
         """Take the time of a budget from the namespace's bucket.
 
-        The first `free_seconds` of finished work are free. The rest uses the tokens of finished work first: a namespace
-        with many different claims must not be slowed down when Berth starts. Work that is not finished, or was in vain,
-        pays for all its time: a plan of a gang that failed is made again.
+        The first `free_seconds` of finished work are free, and `free_step_seconds` of one step of a search. The rest
+        uses the tokens of finished work first: a namespace with many different claims must not be slowed down when
+        Berth starts. Work that is not finished, or was in vain, pays for all its time: a plan of a gang that failed is
+        made again.
         """
         now = self._clock()
+        free = self._limits.free_step_seconds if is_step else self._limits.free_seconds
         spent, wasted = now - budget.began, budget.exhausted or budget.in_vain
         self.exhausted += budget.exhausted
-        if not wasted and spent <= self._limits.free_seconds:
+        if not wasted and spent <= free:
             return
         bucket = self._bucket(namespace, most)
         if not wasted:
-            spent -= self._limits.free_seconds
+            spent -= free
             covered = min(spent, bucket.finished)
             bucket.finished -= covered
             spent -= covered

@@ -301,18 +301,15 @@ class FilterService:
         score, name = max(others, key=lambda other: other[0])
         return name, known[node] - score
 
-    def evaluate_node(self, requirements: PodRequirements, node: str, snapshot: Snapshot) -> FilterStatus | None:
+    def evaluate_node(
+        self, requirements: PodRequirements, node: str, snapshot: Snapshot, budget: CallBudget
+    ) -> FilterStatus | None:
         """The status of one node on a snapshot, for bind. None if the node is unknown. Raises CallBudgetSpent."""
         node_info = snapshot.node_infos.get(node)
         if node_info is None:
             return None
-        proximity, seconds = proximity_of(requirements, snapshot), self.policy.evaluation_seconds
-        # Bind gets a full budget, even if the namespace has none left: a filter request already accepted the pod.
-        budget = CallBudget(seconds, self.limits.steps, self._clock)
-        try:
-            status = self.status_of(requirements, node_info, self.evaluation_context(snapshot, budget))
-        finally:
-            self.throttle.charge(requirements.namespace, budget, seconds)
+        proximity = proximity_of(requirements, snapshot)
+        status = self.status_of(requirements, node_info, self.evaluation_context(snapshot, budget))
         return (
             proximity.with_proximity(status, node_info, requirements)
             if proximity is not None and isinstance(status, Placement)
@@ -325,16 +322,19 @@ class FilterService:
         return self.throttle.has_tokens(namespace, seconds if for_plan else 0.0, seconds)
 
     @contextmanager
-    def evaluation(self, namespace: str, *, for_plan: bool = False) -> Iterator[EvaluationContext]:
-        """An evaluation context with the budget of one call of a namespace. With `for_plan`, the budget is full."""
+    def evaluation(
+        self, namespace: str, *, for_plan: bool = False, for_bind: bool = False
+    ) -> Iterator[EvaluationContext]:
+        """An evaluation context for a plan, whose budget is full; for a bind; or for one step of a search."""
         seconds = self.policy.evaluation_seconds
-        budget = self.throttle.budget(namespace, seconds, seconds)
+        # Filter accepted the pod of a bind. But a tenant may replace its claims before the bind.
+        budget = self.throttle.budget(namespace, seconds, seconds, on_credit=for_bind)
         if for_plan:  # a plan with less would fail, and a failed plan keeps only its evaluations
             budget = CallBudget(seconds, self.limits.steps, self._clock)
         try:
             yield self.evaluation_context(self._cache.snapshot(), budget)
         finally:
-            self.throttle.charge(namespace, budget, seconds)
+            self.throttle.charge(namespace, budget, seconds, is_step=not (for_plan or for_bind))
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of one node, from the ranking if there is one. Raises CallBudgetSpent."""

@@ -18,12 +18,14 @@ MARKER_CLASS = "berth.dev"
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
 _STRETCH_SECONDS = 0.001  # of search before the requeuer yields to the event loop
+_REST = 4.0  # pause after a stretch, as a multiple of its time
 
 
 class Requeuer:
     """A background task of serve. Call `supply_changed` after every event that may make devices available.
 
-    `stamp` returns the new value of the annotation. `pause` and `stretch` are in seconds.
+    `stamp` returns the new value of the annotation. `pause` and `stretch` are in seconds, as `clock`. `rest` is the
+    length of the pause after a stretch as a multiple of the stretch: a search must not take the time of the calls.
     """
 
     def __init__(
@@ -32,11 +34,15 @@ class Requeuer:
         stamp: Callable[[], str],
         pause: float = _PAUSE_SECONDS,
         stretch: float = _STRETCH_SECONDS,
+        rest: float = _REST,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
         self._stamp = stamp
         self._pause = pause
         self._stretch = stretch
+        self._rest = rest
+        self._clock = clock
         self._changed = asyncio.Event()
         self._log = structlog.get_logger("berth.wake")
         self._requested = False  # the background evaluator found that a rejected pod fits
@@ -77,16 +83,17 @@ class Requeuer:
                 self._changed.set()
 
     async def _finds_pod(self, search: Callable[[], Iterator[bool]], rebuilt: Callable[[], Awaitable[None]]) -> bool:
-        """Whether a rejected pod fits on a changed node. Yields to the event loop after every stretch."""
+        """Whether a rejected pod fits on a changed node. Pauses after every stretch."""
         await rebuilt()
-        until = time.monotonic() + self._stretch
+        began = self._clock()
         for fits in search():
             if fits:
                 return True
-            if time.monotonic() > until:
-                await asyncio.sleep(0)
+            took = self._clock() - began
+            if took > self._stretch:
+                await asyncio.sleep(self._rest * took)
                 await rebuilt()
-                until = time.monotonic() + self._stretch
+                began = self._clock()
         return False
 
     async def _touch(self) -> bool:
