@@ -58,8 +58,9 @@ class Scheduler:
             return
         await service.rebuilds.done()
         found, name = service.filter(decode_pod(one), list(NODES)), one["metadata"]["name"]
-        self._backs_off[name] = now() + self._random.uniform(0.5, 4.0)
-        if not found.error and found.passed:
+        rejected = bool(found.error) or not found.passed
+        self._backs_off[name] = now() + self._random.uniform(0.5, 10.0 if rejected else 3.0) * (1 + now() // 60)
+        if found.passed and not rejected:
             node = self._random.choice(found.passed)
             key, uid = ObjectKey("default", name), one["metadata"]["uid"]
             self._binding[name] = task = asyncio.create_task(self._bind(service, key, uid, node))
