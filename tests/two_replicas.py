@@ -50,7 +50,7 @@ class Scheduler:
             if waiting:
                 # The other scheduler may bind this pod, too: each takes itself for the leader.
                 same = [one for one in waiting if one["metadata"]["name"] == self._world.last_bound]
-                await self._try(self._random.choice(same if same and self._random.random() < 0.7 else waiting))
+                await self._try(self._random.choice(same if same and self._random.random() < 0.9 else waiting))
 
     async def _try(self, one: Json) -> None:
         service = self._replica.service
@@ -201,7 +201,7 @@ class Saboteur:
             self._worsen(self._world.faults)
             await asyncio.sleep(self._random.expovariate(0.4))
             replica = self._random.choice(self._world.replicas)
-            deed = self._random.choice(("late", "late", "cut", "forgotten", "killed"))
+            deed = self._random.choice(("late", "late", "late", "cut", "forgotten", "killed"))
             self._world.checker.note(f"{deed}: {replica.name}, {self._world.faults}")
             match deed:
                 case "late":
@@ -220,7 +220,7 @@ class Saboteur:
         pick = self._random.choice
         faults.lost, faults.cut = pick((0.0, 0.02, 0.1)), pick((0.0, 0.02, 0.1))
         faults.refused, faults.conflicts = pick((0.0, 0.05, 0.3)), pick((0.0, 0.05, 0.3))
-        faults.slow, faults.denied = pick((0.0, 0.05, 0.3, 0.6)), pick((0.0, 0.2, 0.5))
+        faults.slow, faults.denied = pick((0.0, 0.1, 0.3, 0.6)), pick((0.0, 0.3, 0.6))
 
 
 async def _run(seed: int) -> World:
