@@ -33,12 +33,13 @@ class Faults:
     lost: float = 0.0  # the write is stored, and its reply is lost
     cut: float = 0.0  # the connection ends at once, and the write is stored later
     refused: float = 0.0  # nothing is stored
+    denied: float = 0.0  # a policy of the server forbids the Binding
     conflicts: float = 0.0  # another client writes the claim before
     slow: float = 0.0  # takes seconds, in place of some milliseconds
 
     def stop(self) -> None:
         """From now on the server has no faults."""
-        self.lost = self.cut = self.refused = self.conflicts = self.slow = 0.0
+        self.lost = self.cut = self.refused = self.denied = self.conflicts = self.slow = 0.0
 
 
 class Reply(NamedTuple):
@@ -144,9 +145,13 @@ class FaultyApi:
         is_binding = path.endswith("/binding")
         shares = (faults.lost, faults.cut, faults.refused, faults.conflicts)
         lost, cut, refused, conflicts = (rng.random() < share * (_RISK if is_binding else 1) for share in shares)
-        before = self._seconds(rng, _LANDING if cut or is_binding else 60.0)
+        before, rejection = self._seconds(rng, _LANDING if cut else 60.0), None
+        if refused:
+            rejection = Reply(rng.choice((429, 503)), b'{"message": "not now"}')
+        if is_binding:
+            before = rng.uniform(0.0, _LANDING) if faults.slow else min(before, _LANDING)
+            rejection = Reply(403, b'{"message": "denied"}') if rng.random() < faults.denied else rejection
         scope, after = _scope(method, path, params or {}, content_type), self._seconds(rng)
-        rejection = Reply(rng.choice((429, 503)), b'{"message": "not now"}') if refused else None
         served = self._serve(self._answer(scope, body, before, rejection, conflicts=conflicts))
         if cut:
             await self._sleep(min(before, after) / 2)

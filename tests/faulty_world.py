@@ -40,14 +40,14 @@ class Replica:
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
-        self._name = name
+        self.name = name
         self._lives = 0
         self.service: Service | None = None
 
     async def start(self) -> None:
         self._lives += 1
         world = self._world
-        self.api = FaultyApi(world.cluster, world.faults, f"{world.seed}/{self._name}/{self._lives}")
+        self.api = FaultyApi(world.cluster, world.faults, f"{world.seed}/{self.name}/{self._lives}")
         self.tasks = _Tasks(clock=now)
         client = cast("ApiClient", self.api)
         service = Service(client, patient(), now, supervisor=self.tasks, wall_clock=_wall_clock)

@@ -20,7 +20,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _uses(one: Json) -> list[str]:
+def uses(one: Json) -> list[str]:
     """The names of a pod's claims."""
     special = ((one.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
     named = [entry["resourceClaimName"] for entry in one["spec"].get("resourceClaims") or ()]
@@ -61,7 +61,7 @@ class Checker:
         name = change.obj["metadata"]["name"]
         if change.resource == "pods":
             node = change.obj["spec"].get("nodeName", "")
-            self._note(f"{change.kind} pod {name} {node} {_uses(change.obj)}")
+            self.note(f"{change.kind} pod {name} {node} {uses(change.obj)}")
             if change.kind == "DELETED":
                 self._used.pop(name, None)
             elif node and name not in self._used:
@@ -71,7 +71,7 @@ class Checker:
             writer, _, take_back = mark.partition("/")
             number = self._writers.setdefault(writer, len(self._writers))
             reserved = [one["name"] for one in (change.obj.get("status") or {}).get("reservedFor") or ()]
-            self._note(f"{change.kind} claim {name} {devices_of(change.obj)} for {reserved} by {number} {take_back}")
+            self.note(f"{change.kind} claim {name} {devices_of(change.obj)} for {reserved} by {number} {take_back}")
             gone = change.kind == "DELETED"
             for user, claims in self._used.items():
                 ended = self._store.get("pods", ("default", user)) is None  # and the controller released the claim
@@ -79,7 +79,7 @@ class Checker:
                     self._find(f"pod {user} is bound, and claim {name} has lost its devices")
 
     def _is_bound(self, name: str, node: str, one: Json) -> None:
-        claims = {used: devices_of(self.claim(used)) for used in _uses(one)}
+        claims = {used: devices_of(self.claim(used)) for used in uses(one)}
         if _asks(one) and len(claims) != 1:
             self._find(f"pod {name} is bound without a claim for its extended resources")
         for used, devices in claims.items():
@@ -92,18 +92,19 @@ class Checker:
         self._used[name] = claims
         self.bound += 1
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
         self.trace.append(f"{now():.4f} {text}")
 
     def _find(self, text: str) -> None:
-        self._note(text)
+        self.note(text)
         self.wrong.append(self.trace[-1])
 
     def check_rest(self) -> None:
         """After a time without faults: each bound pod has its reservations, and nothing else has any."""
         users = {one["metadata"]["uid"]: one for one in self._store.all("pods")}
         for one in users.values():
-            for used in _uses(one) if one["spec"].get("nodeName") else ():
+            for used in uses(one) if one["spec"].get("nodeName") else ():
                 if one["metadata"]["uid"] not in reserved_for(self.claim(used)):
                     self._find(f"pod {one['metadata']['name']} is bound, and claim {used} is not reserved for it")
         for one in self._store.all("resourceclaims"):
