@@ -101,8 +101,7 @@ def concepts() -> str:
 # -- CPU per pod -------------------------------------------------------------------------------------------------
 
 PROCESSES = {"API server": "#94a3b8", "etcd": "#64748b", "controller manager": "#475569",
-             "API server, etcd, controller manager": "#94a3b8", "kube-scheduler": AMBER, "Berth": BLUE}  # fmt: skip
-NOT_SPLIT = "#d1d5db"
+             "kube-scheduler": AMBER, "Berth": BLUE}  # fmt: skip
 _CPU = re.compile(r"CPU per pod in ms, ([^:]+): (.+)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -138,8 +137,8 @@ def cpu_rows() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
 
 
 def cpu() -> str:
-    """Stacked bars: CPU per pod by process, the in-tree plugin beside Berth."""
-    fleets = cpu_rows()
+    """Stacked bars: CPU per pod by process, the in-tree plugin beside Berth, of the fleets with a row per process."""
+    fleets = {fleet: systems for fleet, systems in cpu_rows().items() if len(systems["in-tree"]) > 1}
     most = max(of["all"] for systems in fleets.values() for of in systems.values())
     inner, y = text(20, 24, "CPU per pod in milliseconds, all processes", 'font-size="15"'), 40
     for fleet, systems in fleets.items():
@@ -148,35 +147,19 @@ def cpu() -> str:
         for system, of in systems.items():
             inner += text(150, y + 16, system, 'text-anchor="end"')
             x = 160.0
-            for colour, value in _stack(of):
-                width = value / most * 480
+            for name, colour in PROCESSES.items():
+                width = of.get(name, 0.0) / most * 480
                 inner += f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="22" fill="{colour}"/>\n'
                 x += width
             inner += text(round(x + 6, 1), y + 16, f"{of['all']:.0f}")
             y += 28
         y += 8
-    return svg(720, y + 34, inner + "".join(_legend(fleets, y)))
+    return svg(720, y + 34, inner + "".join(_legend(y)))
 
 
-def _stack(of: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """The parts of a bar; the rest of `all` is what no row of the table counts."""
-    parts = [(name, value) for name, value in of.items() if name != "all"]
-    for name, value in parts:
-        yield PROCESSES[name], value
-    rest = of["all"] - sum(value for _, value in parts)
-    if rest > 0.5:  # noqa: PLR2004 - ms; less is rounding
-        yield (PROCESSES["API server"] if parts else NOT_SPLIT), rest
-
-
-def _legend(fleets: Mapping[str, Mapping[str, Mapping[str, float]]], y: int) -> Iterator[str]:
-    bars = [of for systems in fleets.values() for of in systems.values()]
-    names = {name: PROCESSES[name] for of in bars for name in of if name != "all"}
-    if "API server" not in names:
-        names["API server, etcd, controller manager"] = PROCESSES["API server"]
-    if any(of.keys() == {"all"} for of in bars):
-        names["not counted by process"] = NOT_SPLIT
+def _legend(y: int) -> Iterator[str]:
     x = 20.0
-    for name, colour in names.items():
+    for name, colour in PROCESSES.items():
         yield f'<rect x="{x:g}" y="{y}" width="12" height="12" fill="{colour}"/>\n' + text(x + 17, y + 11, name)
         x += 40 + 6.4 * len(name)
 

@@ -202,12 +202,13 @@ class Reflector:
                 raise Gone(message)
             self.version = ""  # as in client-go: the next list has the missing objects
             raise ClusterError(message)
+        key = _key(obj)
         if kind == "DELETED":
-            if self._apply(_key(obj), None, self.kind.apply):
-                self._known.discard(_key(obj))
+            if self._apply(key, None, self.kind.apply):
+                self._known.discard(key)
         elif kind != "BOOKMARK":
-            self._known.add(_key(obj))
-            self._apply(_key(obj), obj, self.kind.apply)
+            self._known.add(key)
+            self._apply(key, obj, self.kind.apply)
         self.version = _text(obj, "resourceVersion") or self.version
         self._on_progress()
 

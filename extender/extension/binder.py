@@ -163,8 +163,6 @@ class Binder:
     async def _bind(self, key: ObjectKey, uid: str, node: str, started: float) -> None:
         async with self._in_time(started):
             pod = await self._pod(key, uid)
-            if isinstance(self._requirements(pod), Pending):  # the cache has an older pod than the filter request had
-                pod = await self._read_pod(key, uid)
             if pod.node_name == node:
                 return
             if pod.node_name:
@@ -176,7 +174,7 @@ class Binder:
 
     async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):
-            group = await pod_group_of(self._writer, pod, self._requirements(pod))
+            group = await pod_group_of(self._writer, pod, self._requirements(pod)) if pod.group else None
             cycle = BindingCycle(pod, node, started, UndoStack(pod.key), forming, group)
             requirements = await self._wait_for_other_binds(pod)
         released = self._cache.release(pod.uid)
@@ -224,9 +222,9 @@ class Binder:
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:
         known = self._cache.store.pods.get(uid)
-        if known is not None and known.key == key and not known.deleting:
-            return known
-        return await self._read_pod(key, uid)
+        if known is None or known.key != key or known.deleting or not known.has_claim_names:
+            return await self._read_pod(key, uid)
+        return known
 
     async def _read_pod(self, key: ObjectKey, uid: str) -> Pod:
         try:

@@ -278,7 +278,7 @@ class FilterService:
         the node of the hold.
         """
         known = self._shortlists.get(pod.uid)
-        if known is not None and all(name in known for name in names):
+        if known is not None and known.keys() >= set(names):
             return scores(known, names)
         snapshot = self._cache.snapshot()
         requirements = requirements_of(pod, snapshot, self.policy)

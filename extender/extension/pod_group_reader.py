@@ -10,7 +10,7 @@ from extender.wire import decode_pod_group
 
 
 async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) -> PodGroup | None:
-    """Read the pod's PodGroup, if a claim of the pod may belong to the group; None otherwise.
+    """Read the PodGroup of a pod that has one, if a claim of the pod may belong to it; None otherwise.
 
     Raises BindError if the owner of a claim is a group that does not exist. A tenant can write such an owner, and the
     claim controller would remove such a group from the consumers.
@@ -21,7 +21,7 @@ async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) 
         else ()
     )
     owned = [claim for claim in claims if claim.owner_group is not None and claim.owner_group.name == pod.group]
-    if not pod.group or not (owned or any(entry.claim_name for entry in pod.claims)):
+    if not (owned or any(entry.claim_name for entry in pod.claims)):
         return None
     found = await writer.read_pod_group(ObjectKey(pod.key.namespace, pod.group))
     group = None if found is None else decode_pod_group(found)

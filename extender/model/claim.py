@@ -321,6 +321,11 @@ class Pod:
         return frozenset(ObjectKey(self.key.namespace, name) for name in names if name)
 
     @property
+    def has_claim_names(self) -> bool:
+        """Whether the names of all claims are known. An older version of a pod lacks those of claims from templates."""
+        return all(entry.claim_name or entry.name in self.claim_statuses for entry in self.claims)
+
+    @property
     def may_need_devices(self) -> bool:
         """Whether the pod has claims, or a container requests a resource that a DeviceClass may provide."""
         return bool(self.claims) or any(
