@@ -116,9 +116,9 @@ class Chaos:
         scheduler = Scheduler(self.cluster.store, f"http://127.0.0.1:{self._port}", seed=self._seed)
         self._tasks.append(asyncio.create_task(scheduler.run()))
 
-    def end(self, who: str) -> bool:
+    def end(self, process: str) -> bool:
         """Kill Berth, or cut the scheduler's connections and start a new one, or both. Whether Berth is dead."""
-        berth, scheduler = ENDING[who]
+        berth, scheduler = ENDING[process]
         if berth:
             self._berths.kill(self._port)
         if scheduler:
@@ -128,15 +128,15 @@ class Chaos:
         return berth
 
     async def ended_at(
-        self, who: str, what: str, at: Callable[[str, str, str], bool], begin: Callable[[], None]
+        self, process: str, what: str, at: Callable[[str, str, str], bool], begin: Callable[[], None]
     ) -> None:
         """After `begin`, end the programs at the first write for which `at` is true, and start Berth again."""
         before = self.kills
-        self.faults.on_write = lambda *write: self.kills == before and at(*write) and self.end(who)
+        self.faults.on_write = lambda *write: self.kills == before and at(*write) and self.end(process)
         begin()
         await eventually(lambda: self.kills > before, f"{what}: the write point is reached")
         self.faults.on_write = lambda *_: False
-        if ENDING[who][0]:
+        if ENDING[process][0]:
             await self._berths.start(self._port)
 
     async def stop(self) -> None:
@@ -180,7 +180,7 @@ def nth(when: str, number: int, concerns: Callable[[str], bool] = is_of_pods) ->
 async def gang_ended_at_writes(
     seed: int,
     times: int = 1,
-    who: str = "berth",
+    process: str = "berth",
     kind: str = "claims",
     points: Iterable[tuple[str, int]] | None = None,
 ) -> dict[str, int]:
@@ -192,7 +192,7 @@ async def gang_ended_at_writes(
             for when, write in every if points is None else points:
                 name = f"g{turn}{when}{write}"
                 begin = partial(KINDS[kind].apply, world.cluster, name)
-                await world.ended_at(who, name, nth(when, write), begin)
+                await world.ended_at(process, name, nth(when, write), begin)
                 await _whole(world, name)
                 done[f"{when} write {write}"] += 1
     return dict(done)
@@ -209,7 +209,7 @@ TAKEN_BACK = tuple((when, write) for when in ("before", "after") for write in ra
 
 
 async def gang_ended_while_taken_back(
-    seed: int, times: int = 1, who: str = "berth", points: Iterable[tuple[str, int]] = TAKEN_BACK
+    seed: int, times: int = 1, process: str = "berth", points: Iterable[tuple[str, int]] = TAKEN_BACK
 ) -> dict[str, int]:
     """The API server refuses the last claim of a gang, so that the other claims are taken back; programs end then.
 
@@ -220,13 +220,13 @@ async def gang_ended_while_taken_back(
         for turn in range(times):
             for when, write in points:
                 name = f"t{turn}{when}{write}"
-                await _ended_while_taken_back(world, name, who, when, write)
+                await _ended_while_taken_back(world, name, process, when, write)
                 await _whole(world, name)
                 done[f"{when} take-back {write}"] += 1
     return dict(done)
 
 
-async def _ended_while_taken_back(world: Chaos, name: str, who: str, when: str, write: int) -> None:
+async def _ended_while_taken_back(world: Chaos, name: str, process: str, when: str, write: int) -> None:
     refused = False
 
     async def refuse(method: str, path: str) -> ApiError | None:
@@ -239,7 +239,7 @@ async def _ended_while_taken_back(world: Chaos, name: str, who: str, when: str, 
 
     world.cluster.api.intercept = refuse
     begin = lambda: apply_gang(world.cluster, name)  # noqa: E731
-    await world.ended_at(who, name, nth(when, write, lambda path: refused and is_of_pods(path)), begin)
+    await world.ended_at(process, name, nth(when, write, lambda path: refused and is_of_pods(path)), begin)
     world.cluster.api.intercept = None
 
 
@@ -271,8 +271,8 @@ async def two_gangs_and_kills(seed: int, rounds: int) -> dict[str, int]:
 
 def gang_scenarios(seed: int, times: int) -> Iterator[tuple[str, Coroutine[Any, Any, dict[str, int]]]]:
     """Every write point of gangs: each is reached so often, or once where recovery takes a minute."""
-    for who in ENDING:
-        yield f"a gang, {who} killed at every write point", gang_ended_at_writes(seed, times, who)
-        yield f"a gang, {who} killed while it is taken back", gang_ended_while_taken_back(seed, times, who)
+    for process in ENDING:
+        yield f"a gang, {process} killed at every write point", gang_ended_at_writes(seed, times, process)
+        yield f"a gang, {process} killed while it is taken back", gang_ended_while_taken_back(seed, times, process)
     for kind in list(KINDS)[1:]:  # a claim for extended resources is taken back a minute after its process ended
         yield f"a gang ({kind}) killed at every write point", gang_ended_at_writes(seed, 1, kind=kind)

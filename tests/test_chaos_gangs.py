@@ -14,9 +14,9 @@ async def test_a_gang_killed_between_its_claims_and_between_its_bindings() -> No
     assert len(await gang_ended_at_writes(seed=7, points=FEW)) == len(FEW)
 
 
-@pytest.mark.parametrize("who", ["scheduler", "both"])
-async def test_a_gang_whose_scheduler_ends(who: str) -> None:
-    assert len(await gang_ended_at_writes(seed=8, who=who, points=FEW[1:3])) == 2
+@pytest.mark.parametrize("process", ["scheduler", "both"])
+async def test_a_gang_whose_scheduler_ends(process: str) -> None:
+    assert len(await gang_ended_at_writes(seed=8, process=process, points=FEW[1:3])) == 2
 
 
 async def test_a_gang_that_shares_the_claim_of_its_pod_group() -> None:

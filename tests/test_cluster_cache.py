@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from extender.allocation import UNUSED, ChangeLog
 from extender.cache import CacheListener, ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.reservations import TRANSITIONS, Event, InvalidTransition, Reservations
+from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations
 from extender.model import (
     Allocation,
     Claim,
@@ -184,7 +184,7 @@ def test_every_state_has_a_way_out() -> None:
     assert set(TRANSITIONS.values()) <= set(ReservationState)
     for state in (ReservationState.HELD, ReservationState.BINDING):
         assert any(start is state and end is ReservationState.NONE for (start, _), end in TRANSITIONS.items())
-    assert {event for _, event in TRANSITIONS} <= set(Event)
+    assert {event for _, event in TRANSITIONS} <= set(ReservationEvent)
 
 
 def in_state(state: ReservationState) -> Reservations:
@@ -197,21 +197,21 @@ def in_state(state: ReservationState) -> Reservations:
 
 
 @pytest.mark.parametrize("state", list(ReservationState))
-@pytest.mark.parametrize("event", list(Event))
-def test_the_table_has_the_running_transitions(state: ReservationState, event: Event) -> None:
+@pytest.mark.parametrize("event", list(ReservationEvent))
+def test_the_table_has_the_running_transitions(state: ReservationState, event: ReservationEvent) -> None:
     """Each event in each state leads to the state in the table, or it is an error, or it has no effect."""
     reservations = in_state(state)
     happens = {
-        Event.HOLD: lambda: reservations.hold("c", "other", "n2", held("gpu-1"), 20.0),
-        Event.ASSUME: lambda: reservations.assume("c", "other", "n2", held("gpu-1")),
-        Event.EXPIRE: lambda: reservations.expire(10.0),
-        Event.RELEASE: lambda: reservations.release_claim("c"),
-        Event.CONFIRM: lambda: reservations.confirm("c"),
-        Event.CLAIM_DELETED: lambda: reservations.claim_deleted("c"),
-        Event.FORGET: lambda: reservations.forget("c"),
+        ReservationEvent.HOLD: lambda: reservations.hold("c", "other", "n2", held("gpu-1"), 20.0),
+        ReservationEvent.ASSUME: lambda: reservations.assume("c", "other", "n2", held("gpu-1")),
+        ReservationEvent.EXPIRE: lambda: reservations.expire(10.0),
+        ReservationEvent.RELEASE: lambda: reservations.release_claim("c"),
+        ReservationEvent.CONFIRM: lambda: reservations.confirm("c"),
+        ReservationEvent.CLAIM_DELETED: lambda: reservations.claim_deleted("c"),
+        ReservationEvent.FORGET: lambda: reservations.forget("c"),
     }
     after = TRANSITIONS.get((state, event))
-    if after is None and event in (Event.HOLD, Event.ASSUME):
+    if after is None and event in (ReservationEvent.HOLD, ReservationEvent.ASSUME):
         with pytest.raises(InvalidTransition, match=event.value):
             happens[event]()
         after = state

@@ -125,7 +125,7 @@ class NodeInfoBuilder:
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
         consumed = tuple(one.digest for one in counted.values())
         shares, live = share_digest(found, pools), (drift, tuple(overuse.items()))
-        # What the score reads from the node, besides the use of the devices that it shares with others.
+        # The score reads this from the node, besides the use of the devices that it shares with others.
         own = busy & (~found.shared | mask_of(gpu_bits))
         own_signature = interned(self._own_signatures, (hardware.hardware_signature, shares, own, *live))
         key = (hardware.hardware_signature, hardware.group, shares, busy, held, consumed, *live)

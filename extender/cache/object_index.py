@@ -388,7 +388,7 @@ def _discard(table: dict[Any, dict[Any, Any]], key: object, name: object) -> Non
 
 
 def _planned(pod: Pod | None) -> tuple[object, ...]:
-    """What a plan of a gang reads of a member, and what can change."""
+    """The parts of a member that a plan of its gang reads, and that can change."""
     if pod is None or pod.membership is None:
         return (None,)
     return pod.membership, pod.node_selectors, pod.tolerations

@@ -21,7 +21,7 @@ from extender.model import PoolKey, Reservation, ReservationState, Result
 _OUTDATED_DEADLINES = 64  # outdated entries that the heap of deadlines may always have
 
 
-class Event(Enum):
+class ReservationEvent(Enum):
     """The events of a reservation."""
 
     HOLD = "filter chose devices"
@@ -33,31 +33,31 @@ class Event(Enum):
     FORGET = "bind failed and was undone"
 
 
-TRANSITIONS: dict[tuple[ReservationState, Event], ReservationState] = {
-    (ReservationState.NONE, Event.HOLD): ReservationState.HELD,
+TRANSITIONS: dict[tuple[ReservationState, ReservationEvent], ReservationState] = {
+    (ReservationState.NONE, ReservationEvent.HOLD): ReservationState.HELD,
     # Events of claims without a reservation change nothing. A rollback can end after the watch confirmed the claim.
-    (ReservationState.NONE, Event.RELEASE): ReservationState.NONE,
-    (ReservationState.NONE, Event.CONFIRM): ReservationState.NONE,
-    (ReservationState.NONE, Event.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.NONE, Event.FORGET): ReservationState.NONE,
+    (ReservationState.NONE, ReservationEvent.RELEASE): ReservationState.NONE,
+    (ReservationState.NONE, ReservationEvent.CONFIRM): ReservationState.NONE,
+    (ReservationState.NONE, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
+    (ReservationState.NONE, ReservationEvent.FORGET): ReservationState.NONE,
     (
         ReservationState.HELD,
-        Event.FORGET,
+        ReservationEvent.FORGET,
     ): ReservationState.HELD,  # the failed bind was an earlier one; the hold is newer
-    (ReservationState.HELD, Event.EXPIRE): ReservationState.NONE,
-    (ReservationState.HELD, Event.RELEASE): ReservationState.NONE,
-    (ReservationState.HELD, Event.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.HELD, Event.CONFIRM): ReservationState.NONE,  # another process allocated it
-    (ReservationState.NONE, Event.ASSUME): ReservationState.BINDING,
-    (ReservationState.HELD, Event.ASSUME): ReservationState.BINDING,
+    (ReservationState.HELD, ReservationEvent.EXPIRE): ReservationState.NONE,
+    (ReservationState.HELD, ReservationEvent.RELEASE): ReservationState.NONE,
+    (ReservationState.HELD, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
+    (ReservationState.HELD, ReservationEvent.CONFIRM): ReservationState.NONE,  # another process allocated it
+    (ReservationState.NONE, ReservationEvent.ASSUME): ReservationState.BINDING,
+    (ReservationState.HELD, ReservationEvent.ASSUME): ReservationState.BINDING,
     (
         ReservationState.BINDING,
-        Event.HOLD,
+        ReservationEvent.HOLD,
     ): ReservationState.BINDING,  # a filter request during the bind changes nothing
-    (ReservationState.BINDING, Event.RELEASE): ReservationState.BINDING,
-    (ReservationState.BINDING, Event.CONFIRM): ReservationState.NONE,
-    (ReservationState.BINDING, Event.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.BINDING, Event.FORGET): ReservationState.NONE,
+    (ReservationState.BINDING, ReservationEvent.RELEASE): ReservationState.BINDING,
+    (ReservationState.BINDING, ReservationEvent.CONFIRM): ReservationState.NONE,
+    (ReservationState.BINDING, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
+    (ReservationState.BINDING, ReservationEvent.FORGET): ReservationState.NONE,
 }
 
 
@@ -114,7 +114,7 @@ class Reservations:
     ) -> set[PoolKey]:
         """Hold devices for a claim of a pod. Raises InvalidTransition if the claim is held already."""
         touched = self._transition(
-            claim_uid, Event.HOLD, Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
+            claim_uid, ReservationEvent.HOLD, Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
         )
         if self.state(claim_uid) is ReservationState.HELD:
             heappush(self._deadlines, (deadline, claim_uid))
@@ -126,16 +126,16 @@ class Reservations:
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> set[PoolKey]:
         """A bind starts to write these results into a claim. Raises InvalidTransition if another bind writes it."""
         return self._transition(
-            claim_uid, Event.ASSUME, Reservation(pod_uid, node, results, ReservationState.BINDING, inf)
+            claim_uid, ReservationEvent.ASSUME, Reservation(pod_uid, node, results, ReservationState.BINDING, inf)
         )
 
     def release(self, pod_uid: str) -> set[PoolKey]:
         """End the holds of a pod."""
-        return self._transition_all(list(self._held_for.get(pod_uid, ())), Event.RELEASE)
+        return self._transition_all(list(self._held_for.get(pod_uid, ())), ReservationEvent.RELEASE)
 
     def release_claim(self, claim_uid: str) -> set[PoolKey]:
         """End the hold of a claim, because a bind of a pod that shares it chooses devices on the newest snapshot."""
-        return self._transition(claim_uid, Event.RELEASE)
+        return self._transition(claim_uid, ReservationEvent.RELEASE)
 
     def release_node(self, node: str, kept: Container[str] = ()) -> set[PoolKey]:
         """End the holds on a node, because a bind takes precedence over holds that may never be used.
@@ -143,7 +143,7 @@ class Reservations:
         Holds of the pods `kept`, by UID, do not end.
         """
         ended = [uid for uid, r in self._held() if r.node == node and r.pod_uid not in kept]
-        return self._transition_all(ended, Event.RELEASE)
+        return self._transition_all(ended, ReservationEvent.RELEASE)
 
     def expire(self, now: float) -> set[PoolKey]:
         """End the holds whose deadline passed."""
@@ -151,20 +151,20 @@ class Reservations:
         while self._deadlines and (self._deadlines[0][0] <= now or not self._is_held(*self._deadlines[0])):
             entry = heappop(self._deadlines)
             if self._is_held(*entry):
-                touched |= self._transition(entry[1], Event.EXPIRE)
+                touched |= self._transition(entry[1], ReservationEvent.EXPIRE)
         return touched
 
     def confirm(self, claim_uid: str) -> set[PoolKey]:
         """The watch showed the claim's allocation. The reservation ends: the claim itself has the devices."""
-        return self._transition(claim_uid, Event.CONFIRM)
+        return self._transition(claim_uid, ReservationEvent.CONFIRM)
 
     def claim_deleted(self, claim_uid: str) -> set[PoolKey]:
         """The claim was deleted. The reservation ends."""
-        return self._transition(claim_uid, Event.CLAIM_DELETED)
+        return self._transition(claim_uid, ReservationEvent.CLAIM_DELETED)
 
     def forget(self, claim_uid: str) -> set[PoolKey]:
         """The bind of the claim failed. The watch may have confirmed the write before."""
-        return self._transition(claim_uid, Event.FORGET)
+        return self._transition(claim_uid, ReservationEvent.FORGET)
 
     def _is_held(self, deadline: float, claim_uid: str) -> bool:
         reservation = self.by_claim.get(claim_uid)
@@ -175,13 +175,13 @@ class Reservations:
     def _held(self) -> Iterable[tuple[str, Reservation]]:
         return ((uid, self.by_claim[uid]) for claims in self._held_for.values() for uid in claims)
 
-    def _transition_all(self, claim_uids: list[str], event: Event) -> set[PoolKey]:
+    def _transition_all(self, claim_uids: list[str], event: ReservationEvent) -> set[PoolKey]:
         touched: set[PoolKey] = set()
         for claim_uid in claim_uids:
             touched |= self._transition(claim_uid, event)
         return touched
 
-    def _transition(self, claim_uid: str, event: Event, new: Reservation | None = None) -> set[PoolKey]:
+    def _transition(self, claim_uid: str, event: ReservationEvent, new: Reservation | None = None) -> set[PoolKey]:
         """The only place where a reservation changes."""
         before = self.state(claim_uid)
         after = TRANSITIONS.get((before, event))

@@ -1,4 +1,4 @@
-"""What keeps the pods of a gang from being planned, and from being bound without a plan."""
+"""The reasons against a plan of a gang, and against a bind of its pods without a plan."""
 
 from __future__ import annotations
 

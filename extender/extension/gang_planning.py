@@ -148,7 +148,7 @@ class GangPlanning:
         return isinstance(self.plan(gang, pod, None, {}, None), PlannedGang)
 
     def needs(self, gang: Gang) -> GangNeeds | None:
-        """What a gang without room needs. None if not only room for a member can help it, or if it has many classes.
+        """The needs of a gang without room. None if more than room may be missing, or if it has many classes.
 
         Raises CallBudgetSpent.
         """
@@ -181,7 +181,7 @@ class GangPlanning:
         )
 
     def _basis(self, pod: Pod) -> Hashable:
-        """What a plan of the pod's gang reads besides nodes, members, claims, and what the group's object says."""
+        """The inputs of a plan of the pod's gang besides nodes, members, claims and the group's object."""
         service = self._filter_service
         return self._cache.snapshot().classes_version, service.policy_generation, service.collected, pod.membership
 

@@ -169,12 +169,12 @@ class FormingGang:
 
 @dataclass(frozen=True, slots=True)
 class GangNeeds:
-    """What the members of a gang without room need. A node on which none of them fits alone makes no room for it."""
+    """The needs of the members of a gang without room. A node on which none of them fits alone makes no room for it."""
 
     members: tuple[PodRequirements, ...]  # one of each equivalence class
     claims: tuple[Claim, ...]  # of all members; none was allocated or promised
     lacking: int  # members for which the nodes together lack room, at least
-    basis: Hashable  # what else a plan reads, see GangPlanning
+    basis: Hashable  # the other inputs of a plan, see GangPlanning
 
 
 @dataclass(slots=True, eq=False)
