@@ -197,7 +197,6 @@ ELSEWHERE = {
     "extender/entry/listening.py": "serve_all awaits its servers",
     "extender/extension/nominator.py": "a task group of the supervised task awaits its writes",
     "extender/agent/slice_publisher.py": "the agent's next round awaits the reading",
-    "extender/cli/run_command.py": "the sandbox's scheduler",
     "extender/sandbox/sandbox_cluster.py": "the sandbox's server, awaited at its end",
     "extender/sandbox/scheduler.py": "the sandbox's scheduler",
 }

@@ -105,6 +105,21 @@ async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
         assert b.node_of("p") == ""
 
 
+async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_bound() -> None:
+    """256 binds of one claim once read it again and again until their time was over."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+
+        async def take_time(method: str, path: str) -> None:
+            if path.endswith(("/resourceclaims/c", "/c/status")):
+                await asyncio.sleep(0.6 * LANDING_SECONDS)
+
+        b.cluster.api.intercept = take_time
+        assert await b.bind("p", "n1") == ""
+
+
 async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_marked_it_again() -> None:
     """That process may be about to take the allocation back."""
     async with berthing({"n1": "t4-4"}) as b:
