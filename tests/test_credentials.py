@@ -6,6 +6,8 @@ import asyncio
 import json
 import sys
 import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from extender.cluster.api_errors import Forbidden, Gone, Invalid, Unexpected, er
 from extender.cluster.credentials import TokenCache
 from extender.sandbox import listening
 from extender.web.asgi import Receive, Scope, Send
-from tests.eventually import eventually
+from tests.eventually import HANG_SECONDS, eventually
 
 
 def kubeconfig(folder: Path, script: str, *args: str) -> Path:
@@ -273,6 +275,39 @@ async def test_retry_after_is_capped(header: str, seconds: float) -> None:
         with pytest.raises(TooMany) as raised:
             await client.post("/api/v1/nodes", {})
     assert raised.value.retry_after == seconds
+
+
+@asynccontextmanager
+async def dribbling(status: int, client_of: Callable[[str], ApiClient]) -> AsyncIterator[ApiClient]:
+    """A client of a server whose responses have this status, and bodies of 20 bytes that do not end."""
+
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 20, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with listening(api, "127.0.0.1", 0) as url, client_of(url) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("status", "error"), [(500, Unavailable), (410, Gone), (404, NotFound)])
+async def test_a_refused_watch_ends_although_its_body_does_not(status: int, error: type[ClusterError]) -> None:
+    async with (
+        dribbling(status, lambda url: ApiClient(Credentials(url, None, lambda: None), request_seconds=0.2)) as client,
+        asyncio.timeout(HANG_SECONDS),
+    ):
+        with pytest.raises(error, match=f"watch /api/v1/nodes: HTTP status {status}"):
+            await anext(client.lines("/api/v1/nodes", {}, HANG_SECONDS))
+
+
+async def test_a_response_has_a_limited_length() -> None:
+    async with (
+        dribbling(200, lambda url: ApiClient(Credentials(url, None, lambda: None), most_bytes=19)) as client,
+        asyncio.timeout(HANG_SECONDS),
+    ):
+        with pytest.raises(Unavailable, match="the response has more than 19 bytes"):
+            await client.get("/api/v1/nodes")
 
 
 async def test_a_redirected_write_is_no_success() -> None:

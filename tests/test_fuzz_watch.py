@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given
 from structlog.testing import capture_logs
 
+from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound
 from extender.console import Console, ConsoleCluster
 from extender.diagnosis import check_consistency, row
 from extender.extension import Service
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.policy import Policy
+from extender.runtime import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.web import serve_metrics
@@ -31,6 +33,7 @@ from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, 
 
 OTHER = carried_machines()["t4-4"]
 NAMES = [f"{kind}/{name}" for kind, objects in OBJECTS.items() for name in objects]
+LIST_KINDS = {path: kind.list_kind for kind in watched_resources(ClusterCache()) for path in kind.paths}
 SHARE = 1 if IS_LONG else 8  # every so many texts in place of each field, others for the next field
 LOOKS = 1 if IS_LONG else 16  # every so many objects, what pages make of them
 
@@ -50,10 +53,12 @@ class Script:
         self.answers: dict[tuple[str, str], int] = {}
 
     async def get(self, path: str, params: Any = None) -> Json:
+        if path == "/apis":
+            return {"kind": "APIGroupList", "groups": []}
         found = self.lists.get(path.rpartition("/")[2])
         if found is None:
             raise NotFound(path)
-        return {"metadata": {"resourceVersion": "5"}, "items": found}
+        return {"kind": LIST_KINDS[path], "metadata": {"resourceVersion": "5"}, "items": found}
 
     async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
         yield b""

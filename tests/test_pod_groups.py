@@ -320,7 +320,8 @@ async def test_members_are_looked_for_on_every_page_of_the_list(groups: tuple[li
             assert params["fieldSelector"].startswith("spec.nodeName!=")
             number = int(params.get("continue", "0"))
             items = [{**pod("p", schedulingGroup={"podGroupName": name} if name else {})} for name in groups[number]]
-            return {"items": items, "metadata": {"continue": str(number + 1) if number + 1 < len(groups) else ""}}
+            following = str(number + 1) if number + 1 < len(groups) else ""
+            return {"kind": "PodList", "items": items, "metadata": {"resourceVersion": "1", "continue": following}}
 
     writer = Writer(Pages())  # type: ignore[arg-type]  # a fake
     assert await writer.read_has_bound_member(ObjectKey("default", "g")) == bound

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 from structlog.testing import capture_logs
@@ -13,7 +14,8 @@ from extender.extension import Service
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.runtime.heartbeat import Heartbeat
-from extender.sandbox import Cluster, carried_machines
+from extender.sandbox import Cluster, carried_machines, listening
+from extender.web.asgi import Answer
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import eventually
 from tests.supervised_worlds import Breakable, client_of, composed
@@ -35,17 +37,20 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
 
 
 @asynccontextmanager
-async def with_clock(now: list[float]) -> AsyncIterator[tuple[Cluster, Service, httpx.AsyncClient]]:
+async def with_clock(
+    now: list[float], around: Callable[[Any], Any] = lambda api: api
+) -> AsyncIterator[tuple[Cluster, Service, httpx.AsyncClient]]:
     """A service whose clock the test moves; the API server sends no bookmarks."""
     cluster = Cluster(bookmark_seconds=600)
     async with (
-        cluster.serving() as api,
+        listening(around(cluster.api), "127.0.0.1", 0) as api,
         ApiClient(Credentials(api, None, lambda: None)) as client,
         Service(client, Policy(), clock=lambda: now[0]) as service,
     ):
         await eventually(lambda: not service.informers.not_ready)
         async with client_of(ServeApp(service, Probes(service))) as probes:
             yield cluster, service, probes
+        cluster.store.cut_watches()
 
 
 async def test_readiness_says_which_watch_is_silent_and_for_how_long() -> None:
@@ -60,6 +65,29 @@ async def test_readiness_says_which_watch_is_silent_and_for_how_long() -> None:
         assert reply.status_code == 503
         assert "the watch of nodes has been silent for 200 s" in reply.text
         assert not service.informers.not_ready, "calls are answered nevertheless"
+
+
+async def test_readiness_names_a_watch_that_is_accepted_and_ends_at_once() -> None:
+    now, watches = [1000.0], [0]
+
+    def cutting(api: Any) -> Any:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"].endswith("/resourceclaims") and b"watch=1" in scope["query_string"]:
+                watches[0] += 1
+                await Answer(200, b"").to(send)
+            else:
+                await api(scope, receive, send)
+
+        return app
+
+    async with with_clock(now, cutting) as (_, _, client):
+        await eventually(lambda: watches[0])
+        now[0] += 200
+        more = watches[0] + 2
+        await eventually(lambda: watches[0] >= more)
+        reply = await client.get("/readyz")
+        assert reply.status_code == 503
+        assert "the watch of resourceclaims has been silent for 200 s (the watch ended after 0.0 s)" in reply.text
 
 
 async def test_liveness_notices_a_loop_that_does_not_turn() -> None:

@@ -69,6 +69,8 @@ class Recording:
             self.calls.add(call_of(_VERB[method.upper()], path))
             answer = claim("x")
             answer["metadata"] |= {"uid": "c", "resourceVersion": "1"}
+            if path.endswith("/pods"):
+                answer["kind"] = "PodList"
             answer["status"] = {"allocation": {}, "reservedFor": [{"resource": "pods", "name": "x", "uid": "uid"}]}
             return answer
 

@@ -45,8 +45,9 @@ def good(name: str, version: int) -> bytes:
 class Server:
     """An API server as ASGI: one list, then these events, each when the test asks for it; nothing ends."""
 
-    def __init__(self, *items: bytes) -> None:
-        self.page = b'{"metadata": {"resourceVersion": "9"}, "items": [%b]}' % b",".join(items)
+    def __init__(self, kind: str, *items: bytes) -> None:
+        self.kind = kind
+        self.show(9, *items)
         self.events: asyncio.Queue[bytes] = asyncio.Queue()
         self.lists = 0
 
@@ -59,6 +60,11 @@ class Server:
         while True:
             await send({"type": "http.response.body", "body": b"", "more_body": True})
             await send({"type": "http.response.body", "body": await self.events.get() + b"\n", "more_body": True})
+
+    def show(self, version: int, *items: bytes) -> None:
+        """From now on a list has these objects."""
+        page = b'{"kind": "%bList", "metadata": {"resourceVersion": "%d"}, "items": [%b]}'
+        self.page = page % (self.kind.encode(), version, b",".join(items))
 
     def tell(self, kind: str, obj: bytes) -> None:
         self.events.put_nowait(b'{"type": "%b", "object": %b}' % (kind.encode(), obj))
@@ -84,7 +90,7 @@ def claims_of(cache: ClusterCache) -> WatchedResource:
 async def test_a_tenant_s_text_in_a_claim_stops_no_other_claim(case: str) -> None:
     """The claim comes in the list or on the watch."""
     cache, text = ClusterCache(), unfolded(CASES[case])
-    server = Server(claim_with(text), good("a", 3))
+    server = Server("ResourceClaim", claim_with(text), good("a", 3))
     async with reflecting(server, claims_of(cache)) as found:
         await eventually(lambda: found.listed)
         server.tell("MODIFIED", claim_with(text, 10))
@@ -150,14 +156,14 @@ def test_lenient_json_calls_no_function_for_each_escape() -> None:
 @pytest.mark.parametrize("characters", [9_000_000, 12_000_000])
 async def test_an_event_as_long_as_an_object_can_be_is_read(characters: int) -> None:
     """1.5 MiB of `<`, each as six bytes of JSON. A longer event is replaced by a list."""
-    server = Server()
+    server = Server("Pod")
     seen: dict[str, Any] = {}
-    async with reflecting(server, WatchedResource("pods", "/api/v1/pods", seen.__setitem__)) as found:
+    async with reflecting(server, WatchedResource("pods", "PodList", "/api/v1/pods", seen.__setitem__)) as found:
         await eventually(lambda: found.listed)
         long = orjson.dumps(
             {"metadata": {"name": "long", "resourceVersion": "10", "annotations": {"x": "x" * characters}}}
         )
-        server.page = b'{"metadata": {"resourceVersion": "10"}, "items": [%b]}' % long
+        server.show(10, long)
         server.tell("ADDED", long)
         await eventually(lambda: "long" in seen)
         await eventually(lambda: found.version == "10")
@@ -186,9 +192,9 @@ def node(name: str, version: int) -> bytes:
 
 async def test_a_bug_that_one_object_shows_is_named_and_the_last_good_state_stays() -> None:
     applied = Applied()
-    server = Server(node("a", 1), node("odd", 2))
+    server = Server("Node", node("a", 1), node("odd", 2))
     with capture_logs() as logs:
-        async with reflecting(server, WatchedResource("nodes", "/api/v1/nodes", applied)) as found:
+        async with reflecting(server, WatchedResource("nodes", "NodeList", "/api/v1/nodes", applied)) as found:
             await eventually(lambda: found.listed)
             applied.failing["odd"] = KeyError("made\nup")
             for version in (10, 10, 11):
@@ -210,8 +216,8 @@ async def test_a_bug_that_one_object_shows_is_named_and_the_last_good_state_stay
 
 async def test_a_deletion_that_fails_comes_again_with_the_next_list() -> None:
     applied = Applied()
-    server = Server(node("odd", 2))
-    async with reflecting(server, WatchedResource("nodes", "/api/v1/nodes", applied)) as found:
+    server = Server("Node", node("odd", 2))
+    async with reflecting(server, WatchedResource("nodes", "NodeList", "/api/v1/nodes", applied)) as found:
         await eventually(lambda: found.listed)
         applied.failing["odd"] = KeyError("made up")
         server.tell("DELETED", node("odd", 10))
@@ -219,7 +225,7 @@ async def test_a_deletion_that_fails_comes_again_with_the_next_list() -> None:
         assert list(found.unreadable) == ["odd"]
         assert list(applied.now) == ["odd"]
         applied.failing.clear()
-        server.page = b'{"metadata": {"resourceVersion": "11"}, "items": []}'
+        server.show(11)
         server.tell("ERROR", b'{"code": 410, "message": "too old"}')
         await eventually(lambda: found.lists == 2)
         assert not applied.now
@@ -236,11 +242,11 @@ ODD_OBJECTS: list[Any] = [
 @pytest.mark.parametrize("odd", ODD_OBJECTS, ids=repr)
 async def test_an_object_that_has_no_name_stops_no_other(odd: Any) -> None:
     cache = ClusterCache()
-    server = Server(orjson.dumps(odd), good("a", 3))
+    server = Server("ResourceClaim", orjson.dumps(odd), good("a", 3))
     async with reflecting(server, claims_of(cache)) as found:
         await eventually(lambda: found.listed)
         if isinstance(odd, dict):
-            for kind in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "NEW"):
+            for kind in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
                 server.tell(kind, orjson.dumps(odd))
         server.tell("ADDED", good("b", 11))
         await eventually(lambda: found.version == "11")
@@ -251,7 +257,7 @@ async def test_an_object_that_has_no_name_stops_no_other(odd: Any) -> None:
 @pytest.mark.parametrize("odd", [{}, {"metadata": {"namespace": "default"}}, {"metadata": {"name": 7}}], ids=repr)
 async def test_an_object_without_a_name_is_forgotten_with_the_watch_that_showed_it(odd: Json) -> None:
     """No later event can name it, and no list may follow for weeks."""
-    server = Server(good("a", 3))
+    server = Server("ResourceClaim", good("a", 3))
     async with reflecting(server, claims_of(ClusterCache())) as found:
         await eventually(lambda: found.listed)
         server.tell("ADDED", orjson.dumps(odd))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from extender.cache import ClusterCache
@@ -15,34 +17,61 @@ from extender.cli.cluster_dump import take_objects
 from extender.cluster import ApiClient, Credentials, Delays, Reflector
 from extender.cluster.reflector import Timing
 from extender.runtime import watched_resources
-from extender.sandbox import Cluster
+from extender.sandbox import Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.web.asgi import TEXT, Answer
 from tests.eventually import eventually
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
-QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_seconds=0.05)
+GROUP = "/apis/resource.k8s.io/"
+QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_looks=3, absent_seconds=0.05)
+NOT_FOUND = Answer(404, b"404 page not found", TEXT)
 
 
 class Versions:
-    """Makes a sandbox serve DeviceTaintRules in these versions only, and counts the requests for each."""
+    """A sandbox that serves DeviceTaintRules in these versions only, and counts the requests for each.
+
+    `says` changes the answer to a request for discovery, where a test sets it.
+    """
 
     def __init__(self, cluster: Cluster, *served: str) -> None:
         self.cluster = cluster
         self.served = served
         self.asked: dict[str, int] = {}
-        cluster.api.intercept = self._intercept
+        self.says: Callable[[str, Answer], Answer] = lambda path, answer: answer
 
-    async def _intercept(self, _: str, path: str) -> ApiError | None:
-        if not path.endswith("/devicetaintrules"):
-            return None
-        version = path.split("/")[3]
-        self.asked[version] = self.asked.get(version, 0) + 1
-        return None if version in self.served else ApiError(404, "NotFound", "the resource is not served")
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"]
+        _, _, _, version, *resource = f"{path}/".split("/") if path.startswith(GROUP) else ["", "", "", ""]
+        if path == "/apis":
+            versions = [{"groupVersion": f"resource.k8s.io/{version}"} for version in ("v1", "v1beta2")]
+            groups = {"kind": "APIGroupList", "groups": [{"name": "resource.k8s.io", "versions": versions}]}
+            await self.says(path, Answer(200, orjson.dumps(groups))).to(send)
+        elif resource == [""]:
+            await self.says(path, _resources(*["devicetaintrules"] * (version in self.served))).to(send)
+        elif path.endswith("/devicetaintrules"):
+            self.asked[version] = self.asked.get(version, 0) + 1
+            if version in self.served:
+                await self.cluster.api(scope, receive, send)
+            else:
+                await NOT_FOUND.to(send)
+        else:
+            await self.cluster.api(scope, receive, send)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        async with listening(self, "127.0.0.1", 0) as url:
+            yield url
+            self.cluster.store.cut_watches()
 
     def upgrade(self, *served: str) -> None:
         self.served = served
         self.cluster.store.cut_watches()
+
+
+def _resources(*names: str) -> Answer:
+    found = {"kind": "APIResourceList", "resources": [{"name": name} for name in ("resourceslices", *names)]}
+    return Answer(200, orjson.dumps(found))
 
 
 def rule(name: str, device: str = "gpu-0") -> dict[str, Any]:
@@ -51,10 +80,10 @@ def rule(name: str, device: str = "gpu-0") -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def watching(cluster: Cluster, cache: ClusterCache) -> AsyncIterator[Reflector]:
+async def watching(versions: Versions, cache: ClusterCache) -> AsyncIterator[Reflector]:
     (kind,) = [kind for kind in watched_resources(cache) if kind.name == "devicetaintrules"]
 
-    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+    async with versions.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         reflector = Reflector(client, kind, lambda: None, timing=QUICK)
         task = asyncio.create_task(reflector.run())
         try:
@@ -76,7 +105,7 @@ async def test_the_newest_version_that_is_served(served: tuple[str, ...], unaske
     cluster, cache = Cluster(), ClusterCache()
     versions = Versions(cluster, *served)
     cluster.apply(rule("before"))
-    async with watching(cluster, cache) as found:
+    async with watching(versions, cache) as found:
         await eventually(lambda: found.listed and "before" in cache.store.rules)
         cluster.apply(rule("after"))
         await eventually(lambda: "after" in cache.store.rules)
@@ -91,7 +120,7 @@ async def test_an_upgraded_server_is_noticed() -> None:
     cluster, cache = Cluster(), ClusterCache()
     versions = Versions(cluster)
     cluster.apply(rule("a"))
-    async with watching(cluster, cache) as found:
+    async with watching(versions, cache) as found:
         await eventually(lambda: found.listed and versions.asked.get("v1", 0) > 1)
         assert not cache.store.rules
         assert not found.problem
@@ -108,7 +137,7 @@ async def test_rules_stay_when_only_a_newer_version_than_before_is_served() -> N
     cluster, cache = Cluster(), ClusterCache()
     versions = Versions(cluster, "v1beta2")
     cluster.apply(rule("a"))
-    async with watching(cluster, cache) as found:
+    async with watching(versions, cache) as found:
         await eventually(lambda: "a" in cache.store.rules)
         lost: list[str] = []
         found.kind = replace(found.kind, apply=lambda key, obj: lost.append(key) if obj is None else None)
@@ -123,7 +152,7 @@ async def test_rules_go_with_the_version_that_served_them() -> None:
     cluster, cache = Cluster(), ClusterCache()
     versions = Versions(cluster, "v1")
     cluster.apply(rule("a"))
-    async with watching(cluster, cache):
+    async with watching(versions, cache):
         await eventually(lambda: "a" in cache.store.rules)
         versions.upgrade()
         await eventually(lambda: not cache.store.rules)
@@ -131,11 +160,92 @@ async def test_rules_go_with_the_version_that_served_them() -> None:
         await eventually(lambda: "a" in cache.store.rules)
 
 
+EMPTY = Answer(200, b"{}")
+SAYS_NOTHING: dict[str, Callable[[str, Answer], Answer]] = {
+    "a load balancer without a backend": lambda path, answer: NOT_FOUND,
+    "a proxy that says yes": lambda path, answer: EMPTY,
+    "a server that restarts": lambda path, answer: Answer(503, b"{}"),
+    "no such group version": lambda path, answer: answer if path == "/apis" else NOT_FOUND,
+    "another kind of document": lambda path, answer: Answer(200, answer.body.replace(b'"API', b'"XPI')),
+    "a document without resources": lambda path, answer: Answer(200, answer.body.replace(b'"resources"', b'"r"')),
+    "a server that has the kind": lambda path, answer: _resources("devicetaintrules") if path != "/apis" else answer,
+}
+
+
+@pytest.mark.parametrize("case", SAYS_NOTHING)
+async def test_a_404_that_discovery_does_not_confirm_forgets_nothing(case: str) -> None:
+    """However often it comes."""
+    cluster, cache = Cluster(), ClusterCache()
+    versions = Versions(cluster, "v1")
+    cluster.apply(rule("a"))
+    async with watching(versions, cache) as found:
+        await eventually(lambda: "a" in cache.store.rules)
+        versions.says = SAYS_NOTHING[case]
+        versions.upgrade()
+        await eventually(lambda: found.failures > 2 * QUICK.absent_looks)
+        assert "a" in cache.store.rules
+        assert found.served
+        assert found.problem
+        cluster.apply(rule("b"))
+        versions.served = ("v1",)
+        await eventually(lambda: "b" in cache.store.rules and not found.problem)
+
+
+@pytest.mark.parametrize("case", SAYS_NOTHING)
+async def test_at_the_start_a_404_that_discovery_does_not_confirm_is_a_failure(case: str) -> None:
+    cluster, cache = Cluster(), ClusterCache()
+    versions = Versions(cluster)
+    versions.says = SAYS_NOTHING[case]
+    cluster.apply(rule("a"))
+    async with watching(versions, cache) as found:
+        await eventually(lambda: found.failures > 2 * QUICK.absent_looks)
+        assert not found.listed
+        versions.served = ("v1",)
+        await eventually(lambda: "a" in cache.store.rules)
+
+
+async def test_at_the_start_one_look_shows_that_a_kind_is_absent() -> None:
+    async with watching(Versions(Cluster()), ClusterCache()) as found:
+        await eventually(lambda: found.listed)
+        assert not found.served
+        assert not found.failures
+
+
+async def test_two_servers_of_different_versions_behind_one_address() -> None:
+    """In an upgrade, v1 is at one server and v1beta2 at the other: now and then both requests meet the wrong one."""
+    cluster, cache, turns = Cluster(), ClusterCache(), itertools.cycle([0, 1, 1])
+    versions = Versions(cluster, "v1")
+    cluster.apply(rule("a"))
+
+    def looked(path: str, answer: Answer) -> Answer:
+        """Two looks of three find neither version."""
+        return _resources("devicetaintrules") if path.endswith("/v1") and not next(turns) else answer
+
+    async with watching(versions, cache) as found:
+        await eventually(lambda: "a" in cache.store.rules)
+        versions.says = looked
+        versions.upgrade()
+        await eventually(lambda: found.failures > 4 * QUICK.absent_looks)
+        assert "a" in cache.store.rules
+
+
+async def test_without_the_right_to_read_discovery_the_404_counts() -> None:
+    cluster, cache = Cluster(), ClusterCache()
+    versions = Versions(cluster)
+    versions.says = lambda path, answer: Answer(403, b'{"message": "forbidden"}')
+    cluster.apply(rule("a"))
+    async with watching(versions, cache) as found:
+        await eventually(lambda: found.listed)
+        versions.served = ("v1",)
+        await eventually(lambda: "a" in cache.store.rules)
+        versions.upgrade()
+        await eventually(lambda: not cache.store.rules)
+
+
 @pytest.mark.parametrize(("served", "names"), [(("v1",), ["a"]), (("v1beta2",), ["a"]), ((), [])])
 async def test_a_snapshot_reads_the_same_version(served: tuple[str, ...], names: list[str]) -> None:
     cluster = Cluster()
-    Versions(cluster, *served)
     cluster.apply(rule("a"))
-    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+    async with Versions(cluster, *served).serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         found = await take_objects(client)
     assert [obj["metadata"]["name"] for obj in found if obj["kind"] == "DeviceTaintRule"] == names

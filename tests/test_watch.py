@@ -47,7 +47,7 @@ async def reflecting(
     timing: Timing = QUICK,
     page_size: int = 200,
 ) -> AsyncIterator[Reflector]:
-    kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
+    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None, timing=timing, page_size=page_size)
         task = asyncio.create_task(found.run())
@@ -92,7 +92,7 @@ async def test_a_list_that_does_not_end_is_a_failure(tokens: tuple[str, ...]) ->
         listening(endless, "127.0.0.1", port),
         ApiClient(Credentials(f"http://127.0.0.1:{port}", None, lambda: None)) as client,
     ):
-        found = Reflector(client, WatchedResource("nodes", "/api/v1/nodes", lambda *_: None), lambda: None)
+        found = Reflector(client, WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: None), lambda: None)
         task = asyncio.create_task(found.run())
         await eventually(lambda: "the list does not end" in found.problem)
         task.cancel()
@@ -104,10 +104,11 @@ async def test_a_list_with_ever_new_continue_tokens_ends_with_an_error() -> None
         tokens = itertools.count(1)
 
         async def get(self, path: str, params: Any = None) -> dict:
-            return {"items": [], "metadata": {"continue": str(next(self.tokens))}}
+            version = {"resourceVersion": "1"}
+            return {"kind": "NodeList", "items": [], "metadata": {**version, "continue": str(next(self.tokens))}}
 
     client = Client()
-    endless = pages(cast("ApiClient", client), "/api/v1/nodes", 10, most_pages=7)
+    endless = pages(cast("ApiClient", client), "/api/v1/nodes", "NodeList", 10, most_pages=7)
     with pytest.raises(Unavailable, match="the list does not end; it has more than 7 pages"):
         _ = [page async for page in endless]
     assert next(client.tokens) == 8
@@ -127,7 +128,7 @@ async def test_many_objects_at_once_let_others_in() -> None:
     for i in range(10):
         cluster.apply(node(f"n{i}"))
     task = asyncio.create_task(other())
-    kind = WatchedResource("nodes", "/api/v1/nodes", lambda *_: events.append("an object"))
+    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: events.append("an object"))
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None, timing=replace(QUICK, slice_seconds=0.0))
         reflecting_task = asyncio.create_task(found.run())
@@ -182,7 +183,7 @@ async def test_silence_counts_from_the_last_message_of_the_server() -> None:
     cluster, now = Cluster(bookmark_seconds=60), [1000.0]
     seen: dict[str, Any] = {}
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        kind = WatchedResource("nodes", "/api/v1/nodes", seen.__setitem__)
+        kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
         found = Reflector(client, kind, lambda: None, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
@@ -200,7 +201,9 @@ async def test_silence_counts_from_the_last_message_of_the_server() -> None:
 async def test_a_kind_that_is_not_served_is_not_silent() -> None:
     now = [0.0]
     async with Cluster().serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        kind = WatchedResource("nothings", "/apis/nowhere/v1/nothings", lambda key, obj: None, optional=True)
+        kind = WatchedResource(
+            "nothings", "NothingList", "/apis/nowhere/v1/nothings", lambda key, obj: None, optional=True
+        )
         found = Reflector(client, kind, lambda: None, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
@@ -210,7 +213,7 @@ async def test_a_kind_that_is_not_served_is_not_silent() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-EMPTY = b'{"metadata": {"resourceVersion": "5"}, "items": []}'
+EMPTY = b'{"kind": "NodeList", "metadata": {"resourceVersion": "5"}, "items": []}'
 ADDED = b'{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "6"}}}\n'
 
 
@@ -236,6 +239,10 @@ def _error(code: int, message: str) -> bytes:
     return b'{"type": "ERROR", "object": {"code": %d, "message": "%s"}}\n' % (code, message.encode())
 
 
+def _typed(kind: bytes) -> bytes:
+    return ADDED.replace(b'"ADDED"', kind)
+
+
 FAULTS = {
     "410 as the answer": (Scripted(410, b'{"message": "too old"}'), "too old", True),
     "410 as an event": (Scripted(200, _error(410, "too old")), "too old", True),
@@ -245,6 +252,8 @@ FAULTS = {
     "a line that was cut": (Scripted(200, ADDED[:40]), "cut within an event", False),
     "a line that is no event": (Scripted(200, b"[1]\n"), "sent no event", False),
     "an event without an object": (Scripted(200, b'{"type": "ADDED", "object": 7}\n'), "sent no event", False),
+    "an event of a type that does not exist": (Scripted(200, _typed(b'"FOO"')), "of an unknown type: FOO", True),
+    "an event without a type": (Scripted(200, _typed(b"null")), "of an unknown type: None", True),
     "another page's answer": (Scripted(302, b"go to the login page"), "unexpected HTTP status 302", False),
 }
 
@@ -272,13 +281,32 @@ async def test_after_the_delay_it_lists_again_only_where_events_may_be_lost(faul
         assert (server.lists > 1) == lists_again
 
 
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "an event and the end"])
+async def test_a_watch_that_fails_at_once_again_and_again_is_silent(fault: str) -> None:
+    """A server or a proxy that accepts every watch and shows nothing; also if it answers the lists in between."""
+    server, _, _ = FAULTS[fault]
+    server.watches, now, seen = 0, [1000.0], dict[str, Any]()
+    async with listening(server, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
+        found = Reflector(client, kind, lambda: None, clock=lambda: now[0], timing=QUICK)
+        task = asyncio.create_task(found.run())
+        await eventually(lambda: server.watches >= 2)
+        now[0] += 200
+        more = server.watches + 3
+        await eventually(lambda: server.watches >= more)
+        assert found.silence == 200
+        assert not seen
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_streams_are_closed_however_a_watch_ends() -> None:
     """A watch that ends early returns or closes its connection: the garbage collector finds none."""
     closed = []
 
     class Client:
         async def get(self, path: str, params: Any = None) -> dict:
-            return {"metadata": {"resourceVersion": "1"}, "items": []}
+            return {"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": []}
 
         async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
             try:
@@ -287,7 +315,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
             finally:
                 closed.append(path)
 
-    kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: None)
+    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda key, obj: None)
     task = asyncio.create_task(Reflector(cast("ApiClient", Client()), kind, lambda: None, timing=NEVER).run())
     await eventually(lambda: bool(closed))
     task.cancel()
@@ -308,7 +336,7 @@ def test_after_429_the_longer_delay_counts_the_own_or_that_of_the_server(
                 raise RuntimeError("the end of the test")
             raise TooMany("busy", says)
 
-    kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: None)
+    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda key, obj: None)
     timing = Timing(delays=Delays(first=delay, most=delay))
     reflector = Reflector(cast("ApiClient", Client()), kind, lambda: None, timing=timing)
     with pytest.raises(RuntimeError, match="the end of the test"):
@@ -328,7 +356,7 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
             raise KeyError("a bug")
 
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, WatchedResource("nodes", "/api/v1/nodes", seen.__setitem__), progress)
+        found = Reflector(client, WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__), progress)
         supervisor = Supervisor(QUICK.delays)
         supervisor.start("watch-nodes", found.run)
         await eventually(lambda: found.listed)

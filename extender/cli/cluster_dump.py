@@ -84,17 +84,17 @@ async def _list(client: ApiClient, kind: WatchedResource) -> list[Json]:
     """List a kind in the newest version that the server has. An optional kind that the server lacks has no objects."""
     for path in kind.paths:
         try:
-            return await _list_at(client, path)
+            return await _list_at(client, path, kind.list_kind)
         except NotFound:
             if path == kind.paths[-1] and not kind.optional:
                 raise
     return []
 
 
-async def _list_at(client: ApiClient, path: str) -> list[Json]:
+async def _list_at(client: ApiClient, path: str, kind: str) -> list[Json]:
     found: list[Json] = []
-    async for page in pages(client, path, _PAGE):
-        named = {"kind": str(page.get("kind", "")).removesuffix("List"), "apiVersion": page.get("apiVersion")}
+    async for page in pages(client, path, kind, _PAGE):
+        named = {"kind": kind.removesuffix("List"), "apiVersion": page.get("apiVersion")}
         found += [_reduced({**item, **named}) for item in items_of(page, path)]
     return found
 

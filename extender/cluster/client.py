@@ -26,13 +26,26 @@ _REQUEST_SECONDS = 15.0  # time-out of one request; a bind has about 5 within it
 _OPEN_SECONDS = 30.0  # time-out for the start of a watch; a busy API server queues it for up to 15 s
 # Half of the longest accepted line: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes.
 _READ_BYTES = 5 * 1024 * 1024
+# A list has 200 objects a page; twice as much would not fit beside its decoded objects into 512 MiB.
+_MOST_BYTES = 256 * 1024 * 1024
 _CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
 
 
 class ApiClient:
-    """A client with one connection pool, as an async context manager. All requests raise ClusterError."""
+    """A client with one connection pool, as an async context manager. All requests raise ClusterError.
 
-    def __init__(self, credentials: Credentials, user_agent: str = "berth") -> None:
+    A response has at most `most_bytes`, and comes within `request_seconds`; a watch has no such limits.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        user_agent: str = "berth",
+        request_seconds: float = _REQUEST_SECONDS,
+        most_bytes: int = _MOST_BYTES,
+    ) -> None:
+        self._request_seconds = request_seconds
+        self._most_bytes = most_bytes
         self._credentials = credentials
         self._token = TokenCache(credentials.token)
         self._user_agent = user_agent
@@ -86,10 +99,10 @@ class ApiClient:
                 params=params,
                 data=None if body is None else orjson.dumps(body),
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=self._request_seconds),
                 allow_redirects=False,  # a redirected POST would become a GET
             ) as response:
-                content = await response.read()
+                content = await _read(response, self._most_bytes)
                 self.answers[method, str(response.status)] += 1
                 if response.status >= 300:  # noqa: PLR2004 - not success
                     message = _message(content) or f"{method} {path}: HTTP status {response.status}"
@@ -107,7 +120,7 @@ class ApiClient:
         object.
         """
         headers = await self._headers(_JSON)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS, sock_read=silence_seconds)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_seconds, sock_read=silence_seconds)
         try:
             async with asyncio.timeout(_OPEN_SECONDS):
                 opened = await self._open().get(
@@ -115,7 +128,7 @@ class ApiClient:
                 )
             async with opened as response:
                 if response.status != 200:  # noqa: PLR2004 - OK
-                    raise error_for(response.status, _message(await response.read()), _retry_after(response))
+                    raise error_for(response.status, await self._refusal(path, response), _retry_after(response))
                 yield b""
                 with suppress(aiohttp.SocketTimeoutError):
                     async for line in response.content:
@@ -124,6 +137,15 @@ class ApiClient:
             raise Gone(f"watch {path}: an event is longer than {2 * _READ_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"watch {path}: {error or type(error).__name__}") from error
+
+    async def _refusal(self, path: str, response: aiohttp.ClientResponse) -> str:
+        """The message with which the server refuses a watch. A body that does not end changes nothing: no total
+        time-out ends the response of a watch."""
+        content = b""
+        with suppress(aiohttp.ClientError, TimeoutError, ValueError):
+            async with asyncio.timeout(self._request_seconds):
+                content = await _read(response, self._most_bytes)
+        return _message(content) or f"watch {path}: HTTP status {response.status}"
 
     def _open(self) -> aiohttp.ClientSession:
         assert self._session is not None, "the client is used outside its async context"
@@ -135,6 +157,15 @@ class ApiClient:
         if token:
             found["Authorization"] = token if token.lower().startswith("bearer ") else f"Bearer {token}"
         return found
+
+
+async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The body of a response. Raises ValueError if it has more bytes."""
+    try:
+        await response.content.readexactly(most_bytes + 1)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    raise ValueError(f"the response has more than {most_bytes} bytes")
 
 
 async def decode_json(content: bytes) -> Any:

@@ -8,32 +8,46 @@ from extender.cluster.api_errors import Unavailable
 from extender.cluster.client import ApiClient
 from extender.wire import Json
 
+_SHOWN = 100  # characters of a wrong kind
 _MOST_PAGES = 10_000  # two million objects of a kind; Kubernetes supports 150,000 pods in a cluster
 
 
 async def pages(
     client: ApiClient,
     path: str,
+    kind: str,
     page_size: int,
     params: Mapping[str, str] | None = None,
     most_pages: int = _MOST_PAGES,
 ) -> AsyncGenerator[Json, None]:
     """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response.
 
-    A list with more than `most_pages` pages counts as one that does not end.
+    `kind` is that of the list, such as PodList. A list with more than `most_pages` pages counts as one that does not
+    end.
     """
     token, seen = "", set[str]()
     for _ in range(most_pages):
         more = {"continue": token} if token else {}
         page = await client.get(path, {**(params or {}), "limit": str(page_size), **more})
-        items, metadata = page.get("items"), page.get("metadata")
-        if items is not None and not isinstance(items, list):
-            raise Unavailable(f"list {path}: items are of type {type(items).__name__}")
+        problem = _problem(page, kind)
+        if problem:
+            raise Unavailable(f"list {path}: {problem}")
         yield page
-        token = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
+        token = str(page["metadata"].get("continue") or "")
         if not token:
             return
         if token in seen:
             raise Unavailable(f"list {path}: the list does not end; two pages have the same continue token")
         seen.add(token)
     raise Unavailable(f"list {path}: the list does not end; it has more than {most_pages} pages")
+
+
+def _problem(page: Json, kind: str) -> str:
+    """Why a response is no page of such a list; '' if it is one. The API server sends no items as null or []."""
+    found, items, metadata = page.get("kind"), page.get("items"), page.get("metadata")
+    if found != kind:
+        return f"the response is no {kind}; its kind is {str(found)[:_SHOWN]}"
+    if items is not None and not isinstance(items, list):
+        return f"items are of type {type(items).__name__}"
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    return "" if version and isinstance(version, str) else "the response has no resourceVersion"

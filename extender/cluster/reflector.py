@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable
@@ -14,21 +15,26 @@ import structlog
 from extender.cluster.api_errors import ClusterError, Gone, NotFound, TooMany, Unavailable
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient, decode_json
+from extender.cluster.discovery import is_absent
 from extender.cluster.pager import pages
 from extender.model import WireError
 from extender.wire import Json
 
 _PAGE = 200  # objects per list request; client-go's 500 fragments the memory (6 MiB of 140 MiB)
 _WATCH_SECONDS = (300, 600)  # range of the random watch timeout, as in client-go
-_SHORT_SECONDS = 10.0  # a watch that ends sooner counts as failed
+_SHORT_SECONDS = 10.0  # a watch without an event that ends sooner counts as failed
 _SHOWN = 200  # characters of a problem text
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedResource:
-    """A kind to list and watch. `apply(key, object)` receives the raw object, or None for a deletion."""
+    """A kind to list and watch. `apply(key, object)` receives the raw object, or None for a deletion.
+
+    `list_kind` is the kind of its lists, such as PodList.
+    """
 
     name: str
+    list_kind: str
     path: str
     apply: Callable[[str, Json | None], None]
     field_selector: str = ""
@@ -49,9 +55,13 @@ class Timing:
     Silence is not a failure: an API server sends about one bookmark per minute, but none for a kind without changes
     since the list. So the reflector opens a silent watch again from the last version. If the server does not accept
     that watch, it counts as failed.
+
+    A kind that was served counts as absent after `absent_looks` rounds of requests in a row found it neither at its
+    paths nor in discovery. With the delays below these rounds take 30 to 60 s.
     """
 
     silence_seconds: float = 90.0  # silence after which a watch is opened again
+    absent_looks: int = 8
     absent_seconds: float = 300.0  # delay before the next check for an API that the server does not serve
     slice_seconds: float = 0.0002  # time for applying objects before other tasks may run
     delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - Delays is immutable
@@ -87,6 +97,8 @@ class Reflector:
         self._on_progress = on_progress
         self._clock = clock
         self._silence_seconds = timing.silence_seconds
+        self._short_seconds = min(_SHORT_SECONDS, timing.silence_seconds / 2)
+        self._absent_looks = timing.absent_looks
         self._absent_seconds = timing.absent_seconds
         self._slice_seconds = timing.slice_seconds
         self._path = kind.path
@@ -101,8 +113,10 @@ class Reflector:
         self.lists = 0  # complete ones, the first included
         self.problem = ""  # the last failure; '' after a success
         self._heard = clock()
+        self._accepted = math.inf  # when the server accepted the watch that is open
         self._served = True
         self._not_found = 0  # API versions in a row that the server does not have
+        self._absences = 0  # rounds in a row that found the kind absent
 
     async def run(self) -> None:
         """List and watch until cancelled. Each run starts with a list, because the last run may have missed events."""
@@ -117,19 +131,19 @@ class Reflector:
                 await self._back_off(error)
             except NotFound as error:
                 self.version = ""
-                if self._try_next_version():
-                    continue
-                if self.kind.optional:
-                    await self._wait_for_api()
-                else:
-                    await self._back_off(error)
+                if not self._try_next_version():
+                    await self._not_served(error)
             except ClusterError as error:
                 await self._back_off(error)
 
     @property
     def silence(self) -> float:
-        """Seconds since the last list, accepted watch, event or bookmark; 0 if the server does not serve the kind."""
-        return self._clock() - self._heard if self._served else 0.0
+        """Seconds since the last event or bookmark, or since the start of a watch that lasts.
+
+        A list counts only if it is the first: after it, lists without watches are a fault. 0 if the server does not
+        serve the kind.
+        """
+        return self._clock() - self._last_heard() if self._served else 0.0
 
     @property
     def served(self) -> bool:
@@ -143,10 +157,27 @@ class Reflector:
         self._not_found += 1
         return self._not_found % len(paths) != 0
 
+    async def _not_served(self, error: ClusterError) -> None:
+        """Wait before the next attempt. The objects stay while the absence of the kind is not certain."""
+        absent = False
+        if self.kind.optional:
+            try:
+                absent = await is_absent(self._client, self.kind.paths)
+            except ClusterError as unclear:
+                error = unclear
+        self._absences = self._absences + 1 if absent else 0
+        was_served = self._served and self.lists > 0
+        if self._absences >= (self._absent_looks if was_served else 1):
+            await self._wait_for_api()
+        else:
+            await self._back_off(error)
+
     async def _wait_for_api(self) -> None:
         """Delete all objects of a kind that the server does not serve, and wait before the next check."""
+        if self._known:
+            self._log.warning("the API server no longer serves the kind", deleted=len(self._known))
         self._known = {key for key in self._known if not self._apply(key, None, self.kind.apply)}
-        self._served, self.listed, self.problem = False, True, ""
+        self._served, self.listed, self.failures, self.problem = False, True, 0, ""
         self._on_progress()
         await asyncio.sleep(self._absent_seconds)
 
@@ -154,14 +185,17 @@ class Reflector:
         """List all pages, apply their objects, and delete objects that the list does not have."""
         seen: set[str] = set()
         version = ""
-        async for page in pages(self._client, self._path, self._page_size, self._params()):
+        async for page in pages(self._client, self._path, self.kind.list_kind, self._page_size, self._params()):
             for item in page.get("items") or ():
                 key = _key(item)
                 seen.add(key)
+                self._known.add(key)  # also if a later page fails
                 self._apply(key, item, self.kind.listed or self.kind.apply)
                 await self._let_others_run()
             version = _text(page, "resourceVersion") or version
         self._known = seen | {key for key in self._known - seen if not self._apply(key, None, self.kind.apply)}
+        if not (self.listed and self._served):
+            self._heard = self._clock()
         self.version, self.listed, self._served = version, True, True
         self._succeeded()
         self.lists += 1
@@ -174,20 +208,30 @@ class Reflector:
         params = self._params(
             watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds
         )
-        began = self._clock()
-        async with aclosing(self._client.lines(self._path, params, self._silence_seconds)) as lines:
-            async for line in lines:
-                self._heard = self._clock()
-                if line:
+        try:
+            async with aclosing(self._client.lines(self._path, params, self._silence_seconds)) as lines:
+                async for line in lines:
+                    if not line:
+                        self._accepted = self._clock()
+                        continue
                     self._event(await _decode(line))
                     self._succeeded()
+                    self._heard = self._clock()
                     await self._let_others_run()
-        lasted = self._clock() - began
-        if lasted < min(_SHORT_SECONDS, self._silence_seconds):
-            raise Unavailable(f"the watch ended after {lasted:.1f} s")
+            lasted = self._clock() - self._accepted
+            if lasted < self._short_seconds:
+                raise Unavailable(f"the watch ended after {lasted:.1f} s")
+            self._succeeded()
+        finally:
+            self._heard, self._accepted = self._last_heard(), math.inf
+
+    def _last_heard(self) -> float:
+        """A watch that the server accepts and ends at once shows nothing: its start counts after some seconds."""
+        lasts = self._clock() - self._accepted >= self._short_seconds
+        return max(self._heard, self._accepted) if lasts else self._heard
 
     def _succeeded(self) -> None:
-        self.failures, self.problem, self._heard, self._not_found = 0, "", self._clock(), 0
+        self.failures, self.problem, self._not_found, self._absences = 0, "", 0, 0
 
     async def _let_others_run(self) -> None:
         if time.perf_counter() - self._worked_since > self._slice_seconds:
@@ -206,9 +250,12 @@ class Reflector:
         if kind == "DELETED":
             if self._apply(key, None, self.kind.apply):
                 self._known.discard(key)
-        elif kind != "BOOKMARK":
+        elif kind in ("ADDED", "MODIFIED"):
             self._known.add(key)
             self._apply(key, obj, self.kind.apply)
+        elif kind != "BOOKMARK":
+            self.version = ""  # as in client-go: the next list has the objects that such an event may be about
+            raise ClusterError(f"the watch sent an event of an unknown type: {str(kind)[:_SHOWN]}")
         self.version = _text(obj, "resourceVersion") or self.version
         self._on_progress()
 

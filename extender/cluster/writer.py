@@ -67,7 +67,7 @@ class Writer:
         The kubelet lets such a pod use the group's claims, even if the group has another UID now.
         """
         path = f"/api/v1/namespaces/{group.namespace}/pods"
-        async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _RUNNING})) as found:
+        async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _RUNNING})) as found:
             async for page in found:
                 if any(decode_pod(pod).group == group.name for pod in page.get("items") or ()):
                     return True
@@ -80,7 +80,7 @@ class Writer:
         """
         path, found = f"/api/v1/namespaces/{namespace}/pods", dict[GroupKey, dict[str, str]]()
         succeeded = dict[GroupKey, dict[str, str]]()
-        async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _NOT_FAILED})) as listed:
+        async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _NOT_FAILED})) as listed:
             async for page in listed:
                 for pod in map(decode_pod, page.get("items") or ()):
                     if pod.node_name and pod.membership is not None and not pod.deleting:

@@ -83,7 +83,7 @@ class Auditor:
         """Compare the claims of a fresh list with the cache, and set `differing`."""
         wrong = 0
         try:
-            async for page in pages(self._client, _CLAIMS_PATH, _PAGE):
+            async for page in pages(self._client, _CLAIMS_PATH, "ResourceClaimList", _PAGE):
                 wrong += self._differing(page.get("items") or ())
         except ClusterError as error:
             self._log.warning("could not list claims for the comparison with the cache", problem=str(error))

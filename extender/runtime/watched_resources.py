@@ -32,27 +32,36 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
         cache.apply_slice(name, new, clock())
 
     return [
-        WatchedResource("resourceslices", f"{_GROUP}/resourceslices", _plain(apply_slice, slices.decode)),
+        WatchedResource(
+            "resourceslices", "ResourceSliceList", f"{_GROUP}/resourceslices", _plain(apply_slice, slices.decode)
+        ),
         # v1 and on by default since Kubernetes 1.37, v1beta2 and off in 1.36. Without either there are no rules.
         WatchedResource(
             "devicetaintrules",
+            "DeviceTaintRuleList",
             f"{_GROUP}/devicetaintrules",
             _plain(cache.apply_rule, decode_taint_rule),
             optional=True,
             older=("/apis/resource.k8s.io/v1beta2/devicetaintrules",),
         ),
-        WatchedResource("deviceclasses", f"{_GROUP}/deviceclasses", _plain(cache.apply_class, decode_class)),
+        WatchedResource(
+            "deviceclasses", "DeviceClassList", f"{_GROUP}/deviceclasses", _plain(cache.apply_class, decode_class)
+        ),
         WatchedResource(
             "resourceclaims",
+            "ResourceClaimList",
             f"{_GROUP}/resourceclaims",
             _claims(cache, listed=False),
             listed=_claims(cache, listed=True),
         ),
-        WatchedResource("nodes", "/api/v1/nodes", _plain(cache.apply_node, decode_node)),
-        WatchedResource("namespaces", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)),
+        WatchedResource("nodes", "NodeList", "/api/v1/nodes", _plain(cache.apply_node, decode_node)),
+        WatchedResource(
+            "namespaces", "NamespaceList", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)
+        ),
         # 1.37 serves v1beta1, 1.36 v1alpha2; off by default in both.
         WatchedResource(
             "podgroups",
+            "PodGroupList",
             "/apis/scheduling.k8s.io/v1beta1/podgroups",
             _policies(cache, GroupSource.CORE, decode_core_policy),
             optional=True,
@@ -60,18 +69,20 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
         ),
         WatchedResource(
             "podgroups.scheduling.x-k8s.io",
+            "PodGroupList",
             "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
             _policies(cache, GroupSource.SCHEDULER_PLUGINS, decode_scheduler_plugins_policy),
             optional=True,
         ),
         WatchedResource(
             "leaderworkersets",
+            "LeaderWorkerSetList",
             "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
             _policies(cache, GroupSource.LEADER_WORKER_SET, decode_leader_worker_set),
             optional=True,
         ),
         # Only unbound pods: a bound pod leaves this watch as a deletion, and its claims show the devices it uses.
-        WatchedResource("pods", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
+        WatchedResource("pods", "PodList", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
     ]
 
 
