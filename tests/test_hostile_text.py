@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import orjson
 import pytest
 import yaml
 from pydantic import BaseModel
+from rich.text import Text
 
 from extender.cli.berth_client import (
     ClaimReply,
@@ -22,6 +24,7 @@ from extender.cli.berth_client import (
     PolicyDiffReply,
     PolicyStatusReply,
 )
+from extender.cli.output import Screen
 from extender.diagnosis.selector_stats import TermStats
 from extender.fabric import Graphs, choose_fabric, fabric_of
 from extender.model import USER_BYTES, visible
@@ -192,6 +195,13 @@ def test_one_module_prints() -> None:
 def test_visible_text_is_printable_and_keeps_lines() -> None:
     assert visible("a\nb\x1b\u202e\x9b\t") == "a\nb\\x1b\\u202e\\x9b\\t"
     assert visible("äöü ━ 💣\n") == "äöü ━ 💣\n"
+
+
+def test_a_text_with_a_style_is_escaped_on_a_terminal() -> None:
+    shown = io.StringIO()
+    screen = Screen(file=shown, force_terminal=True)
+    screen.print(Text.assemble((EVIL, "red")))
+    assert shown.getvalue().rstrip("\n").isprintable()
 
 
 def test_a_sentence_about_a_selector_quotes_a_printable_beginning() -> None:
