@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -15,7 +16,7 @@ from extender.cache import ClusterCache
 from extender.cli.doctor_cluster import cluster as cluster_findings
 from extender.cli.doctor_command import configuration, quota_blocks, version_findings, waiting, webhooks
 from extender.policy import Policy
-from extender.sandbox import Cluster, carried_machines, fabric_slice
+from extender.sandbox import Cluster, carried_machines, fabric_slice, listening
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_class, decode_node
 from tests.commands import berth_beside
@@ -231,3 +232,80 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
     assert "no fresh agent on 1 of 2 GPU nodes: n2" in found[0]
     assert "2 claims were allocated by another scheduler" in found[1]
     assert "gpu-0 is allocated to default/x, default/y" in found[2]
+
+
+@pytest.mark.parametrize(
+    "version", ["v1.²", "v1.²36", f"v1.{'1' * 5000}", "v", "", "vx.y", "1", "v-1.-1", "v1.٣٦", None, 5, ["v1.36"]]
+)
+def test_a_version_that_is_none_is_a_finding(version: object) -> None:
+    (found,) = version_findings({"gitVersion": version})
+    assert found.severity == "warning"
+    assert "no version" in found.problem
+    assert len(found.problem) < 200
+
+
+class Answering:
+    """The sandbox, but each path that contains `part` answers with success and this content."""
+
+    def __init__(self, cluster: Cluster, part: str, content: bytes) -> None:
+        self._api, self._part, self._content = cluster.api, part, content
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        if self._part not in scope["path"]:
+            await self._api(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": self._content})
+
+
+PARTS = (
+    "/version",
+    "selfsubjectaccessreviews",
+    "/api/v1/pods",
+    "webhookconfigurations",
+    "resourcequotas",
+    "configmaps/berth-policy",
+    "configmaps/berth-scheduler-config",
+    "resourceslices",
+    "nodes",
+    "resourceclaims",
+    "deviceclasses",
+    "leaderworkersets",
+)
+ITEMS = (
+    "5",
+    "[null]",
+    "[{}]",
+    '[{"metadata": {"name": "x"}}]',
+    '[{"metadata": {"name": ["x"], "namespace": 5}}]',
+    '[{"metadata": {"name": "x"}, "webhooks": 5, "status": [1], "spec": [1]}]',
+    '[{"metadata": {"name": "x"}, "webhooks": [{"rules": [{"apiGroups": [[]], "resources": [{}]}]}], "kind": 5}]',
+    '[{"metadata": {"name": "x"}, "webhooks": [5]}, {"metadata": {"name": "x"}, "webhooks": [{"rules": [5]}]}]',
+    '[{"metadata": {"name": "x"}, "status": {"hard": {"a.deviceclass.resource.k8s.io/devices": "²"}, "used": [1]}}]',
+    '[{"metadata": {"name": "x"}, "status": {"hard": {"a.deviceclass.resource.k8s.io/devices": "1"}, "used": {}}}]',
+    '[{"metadata": {"name": "x"}, "spec": {"resourceClaims": [{}]}}]',
+    '[{"metadata": {"name": "x"}, "spec": {"resourceClaims": 5}}]',
+    '[{"metadata": {"name": "x"}, "spec": {"resourceClaims": [{"resourceClaimTemplateName": "t"}]}}]',
+)
+GARBAGE = (
+    "[]",
+    "null",
+    "<html>",
+    '{"gitVersion": "v1.²"}',
+    '{"gitVersion": {"a": 1}}',
+    '{"status": [1], "data": [1]}',
+    '{"data": {"policy.yaml": 5, "berth-scheduler.yaml": [5]}}',
+    '{"data": {"policy.yaml": "a: &a [*a]", "berth-scheduler.yaml": "kind: x"}}',
+    *(f'{{"items": {items}}}' for items in ITEMS),
+)
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_no_answer_of_the_server_is_a_fault_of_berth(part: str, tmp_path: Path) -> None:
+    cluster = Cluster()
+    cluster.add_node("n1", carried_machines()["t4-4"])
+    for content in GARBAGE:
+        async with listening(Answering(cluster, part, content.encode()), "127.0.0.1", 0) as api:
+            (tmp_path / "k").write_text(kubeconfig(api))
+            code, out, err = await berth_beside(["doctor", "--kubeconfig", str(tmp_path / "k")])
+        assert (code in (0, 1) and out) or (code == 2 and err.startswith("berth: ") and "\n" not in err), content

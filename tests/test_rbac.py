@@ -16,8 +16,8 @@ from extender.cluster import Writer
 from extender.extension import MARKER_CLASS
 from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from extender.runtime import watched_resources
+from tests.answering import success
 from tests.manifests import MANIFESTS, rules, script, spec_of
-from tests.running_berth import claim
 
 CODE = MANIFESTS.parent / "extender"
 # Packages that only one of the two programs has; the others call no Writer (a test below says so).
@@ -65,14 +65,10 @@ class Recording:
         self.calls: set[Call] = set()
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[dict]]:
-        async def call(path: str, *_: object, **__: object) -> dict:
+        async def call(path: str, body: dict | None = None, *_: object, **__: object) -> dict:
             self.calls.add(call_of(_VERB[method.upper()], path))
-            answer = claim("x")
-            answer["metadata"] |= {"uid": "c", "resourceVersion": "1"}
-            if path.endswith("/pods"):
-                answer["kind"] = "PodList"
-            answer["status"] = {"allocation": {}, "reservedFor": [{"resource": "pods", "name": "x", "uid": "uid"}]}
-            return answer
+            answer = success(path, body)
+            return answer | {"kind": "PodList"} if path.endswith("/pods") else answer
 
         return call
 

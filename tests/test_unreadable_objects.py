@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,8 +15,8 @@ import yaml
 from structlog.testing import capture_logs
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, Credentials, Reflector, WatchedResource
-from extender.model import ObjectKey
+from extender.cluster import ApiClient, ClusterError, Credentials, Reflector, WatchedResource, Writer
+from extender.model import Allocation, ObjectKey
 from extender.runtime import watched_resources
 from extender.sandbox import listening
 from extender.wire import lenient_loads
@@ -291,6 +292,44 @@ async def test_readiness_and_metrics_name_unreadable_objects() -> None:
         await eventually(lambda: not reflector.unreadable)
         assert (await b.client.get("/readyz")).text == "ok"
         await b.metrics('berth_unreadable_objects{kind="namespaces"} 0')
+
+
+def bound_pod(name: str, **spec: Any) -> Json:
+    annotations = {"berth.dev/group": "job", "berth.dev/group-min": "2"}
+    metadata = {"name": name, "namespace": "default", "uid": f"u-{name}", "annotations": annotations}
+    return {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n1", **spec}}
+
+
+async def test_a_pod_that_cannot_be_read_hides_no_bound_member_of_its_namespace() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        for one in (bound_pod("odd", priority="high"), bound_pod("good")):
+            b.cluster.store.put("pods", ("default", one["metadata"]["name"]), one)
+        with capture_logs() as logs:
+            found = await Writer(b.app.service.client).read_bound_members("default")
+        assert [dict(members) for members in found.values()] == [{"u-good": "n1"}]
+        (warned,) = [entry for entry in logs if entry["event"] == "unreadable pods"]
+        assert (warned["namespace"], warned["pods"]) == ("default", 1)
+        assert "spec.priority: must be an integer" in warned["problem"]
+
+
+async def test_a_pod_that_cannot_be_read_may_be_a_bound_member() -> None:
+    """Its group's claims are not taken back."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.store.put("pods", ("default", "odd"), bound_pod("odd", priority="high"))
+        with pytest.raises(ClusterError, match="must be an integer"):
+            await Writer(b.app.service.client).read_has_bound_member(ObjectKey("default", "g"))
+
+
+async def test_the_auditor_compares_the_claims_that_can_be_read() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        odd = {"kind": "ResourceClaim", "metadata": {"name": "odd", "namespace": "default", "uid": ["x"]}}
+        b.cluster.store.put("resourceclaims", ("default", "odd"), odd)
+        b.cluster.apply(claim("good"))
+        await b.settled()
+        cache, key = b.app.service.cache, ObjectKey("default", "good")
+        cache.apply_claim(key, replace(cache.store.claims[key], allocation=Allocation()))
+        await b.console.auditor.round()
+        assert (b.console.auditor.rounds, b.console.auditor.differing) == (1, 1)
 
 
 def test_problems_are_short() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from extender.cluster import Writer
 from extender.model import FINALIZER, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
-from tests.running_berth import claim
+from tests.answering import success
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = ObjectKey("ns", "x")
@@ -54,12 +54,10 @@ class Recording:
         self.guards: list[dict[str, str]] = []
 
     def __getattr__(self, _: str) -> Any:
-        async def call(__: str, body: dict[str, Any], *___: object) -> dict[str, Any]:
+        async def call(path: str, body: dict[str, Any], *__: object) -> dict[str, Any]:
             sent = body.get("preconditions") or body.get("metadata") or {}
             self.guards.append({key: sent[key] for key in ("uid", "resourceVersion") if key in sent})
-            answer = claim("x")
-            answer["metadata"] |= {"uid": "claim-uid", "resourceVersion": "8", "finalizers": [FINALIZER]}
-            return answer
+            return success(path, body)
 
         return call
 

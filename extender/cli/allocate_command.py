@@ -6,9 +6,8 @@ import uuid
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import orjson
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from extender.allocation import (
     CAUSES,
@@ -26,6 +25,7 @@ from extender.cel.dra import Dialect, Masks
 from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import Objects, objects_of
+from extender.cli.output import Screen, say_json
 from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, counted, shown
 from extender.wire import Json, encode_allocation
 
@@ -55,7 +55,7 @@ def allocate_command(
     """
     if cases is not None:
         for case in load_cases(cases):
-            typer.echo(orjson.dumps(answer(case, order)).decode())
+            say_json(answer(case, order))
         return
     if not files:
         raise WireError("FILE", "is missing: give files, or --cases DIR")
@@ -159,12 +159,12 @@ def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
 def _print(found: Objects, answers: list[Json], output: str) -> None:
     if output == "json":
         for line in answers:
-            typer.echo(orjson.dumps(line).decode())
+            say_json(line)
         return
-    console = Console(soft_wrap=True)
+    console = Screen(soft_wrap=True)
     for line in answers:
         fits = "does not fit" if line["allocations"] is None else "fits"
-        console.print(f"[bold]{line['node']}[/]: {line['error'] or fits}")
+        console.print(Text.assemble((line["node"], "bold"), f": {line['error'] or fits}"))
         for claim, allocation in zip(found.claims, line["allocations"] or [], strict=False):
             for result in allocation["devices"]["results"]:
                 console.print(

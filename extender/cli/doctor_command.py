@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import orjson
 import typer
-from rich.console import Console
 
 from extender.cli.cluster_dump import dump_of, items_of, take_objects
 from extender.cli.doctor_cluster import DoctorFinding, cluster, some
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.object_files import policy_of
+from extender.cli.output import Screen, say, say_json
 from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.files import name_of, read_file
-from extender.model import SCHEDULER, WireError, counted, one_line, parse_quantity
+from extender.model import SCHEDULER, WireError, counted, one_line, printable, shown
 from extender.policy import Policy, PolicyError, load_policy
-from extender.wire import Json, get, many, one_value
+from extender.wire import Json, decode_pod, get, many, need, one_value, quantities, strings
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
@@ -31,6 +30,7 @@ _BIND_SECONDS = 10.0  # by which httpTimeout for bind exceeds binding_wait_secon
 _COMPARE = "compare with scheduler-config/berth-scheduler.yaml"
 _IN_TREE_POINTS = ("preFilter", "filter", "postFilter", "reserve", "preBind")  # of the plugin DynamicResources
 _DURATION, _UNITS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"), {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _MOST_CONFIGURATION = 1024 * 1024  # bytes
 _DEFAULT = Policy()
 # (API group, resource, verb): the rights in manifests/base/rbac.yaml without which `berth serve` cannot work.
@@ -63,15 +63,16 @@ def doctor_command(
     """
     given = scheduler_config
     content, where = (read_file(given, _MOST_CONFIGURATION), name_of(given)) if given is not None else (None, "")
-    with Console(stderr=True).status("reading the cluster"):
+    with Screen(stderr=True).status("reading the cluster"):
         found = asyncio.run(_examine(kubeconfig, content, where, policy_of(policy) if policy is not None else None))
     for one in found:
         if output == "json":
-            typer.echo(orjson.dumps(one._asdict()).decode())
+            say_json(one._asdict())
         else:
-            typer.echo(f"{one.severity}: {one.problem}\n  effect: {one.effect}\n  remedy: {one.remedy}")
+            problem, remedy = printable(one.problem), printable(one.remedy)
+            say(f"{one.severity}: {problem}\n  effect: {one.effect}\n  remedy: {remedy}")
     if output == "table":
-        typer.echo(counted(len(found), "finding"))
+        say(counted(len(found), "finding"))
     if any(one.severity == "error" for one in found):
         raise typer.Exit(1)
 
@@ -116,8 +117,17 @@ async def _items(client: ApiClient, path: str) -> list[Json]:
 
 def version_findings(answer: Json) -> Iterator[DoctorFinding]:
     """Yield a finding if Berth does not know the version in `answer`, the reply of an API server to /version."""
-    text = str(answer.get("gitVersion", "")).removeprefix("v")
-    major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in [*text.split("."), "0", "0"][:2])
+    text = one_line(str(answer.get("gitVersion", ""))).removeprefix("v")
+    found = _VERSION.match(text)
+    if found is None:
+        yield DoctorFinding(
+            "warning",
+            f"the API server names no version: {shown(text)}",
+            "doctor cannot tell whether Berth knows its API",
+            "kubectl version",
+        )
+        return
+    major, minor = map(int, found.groups())
     if (major, minor) < _OLDEST:
         yield DoctorFinding(
             "error", f"the API server is {text}", "resource.k8s.io/v1 exists since 1.34", "upgrade the cluster"
@@ -145,7 +155,7 @@ async def _rights(client: ApiClient) -> Any:
             answer = await client.post(path, body)
         except ClusterError:
             return  # the sandbox has no such API; a real server always does
-        if not (answer.get("status") or {}).get("allowed"):
+        if not get(answer, "status", dict, "SelfSubjectAccessReview", {}).get("allowed"):
             yield DoctorFinding(
                 "error",
                 f"this account may not {verb} {resource}",
@@ -160,7 +170,7 @@ async def _config_map(client: ApiClient, name: str, key: str) -> str:
         found = await client.get(f"/api/v1/namespaces/berth-system/configmaps/{name}")
     except ClusterError:
         return ""
-    return str((found.get("data") or {}).get(key) or "")
+    return str(get(found, "data", dict, f"ConfigMap {name}", {}).get(key) or "")
 
 
 def _invalid_policy(error: PolicyError) -> DoctorFinding:
@@ -312,52 +322,52 @@ def _seconds(text: object) -> float:
 def webhooks(configurations: list[Json]) -> Iterator[DoctorFinding]:
     """Yield the webhooks without which no bind succeeds."""
     for config in configurations:
-        for hook in config.get("webhooks") or ():
+        name = config["metadata"]["name"]
+        for hook, where in _objects(config, "webhooks", f"webhooks of {name}"):
             asked = {
                 resource
-                for rule in hook.get("rules") or ()
+                for rule, place in _objects(hook, "rules", where)
                 for group, resources in _WRITTEN.items()
                 for resource in resources
-                if _covers(rule, group, resource)
+                if _covers(rule, place, group, resource)
             }
             if asked and hook.get("failurePolicy", "Fail") == "Fail":
                 yield DoctorFinding(
                     "warning",
                     f"webhook {hook.get('name')} is asked about {', '.join(sorted(asked))}",
                     "every bind waits for this webhook, and fails while the webhook is down",
-                    f"kubectl edit {config.get('kind', 'webhookconfiguration').lower()} {config['metadata']['name']}",
+                    f"kubectl edit {str(config.get('kind', 'webhookconfiguration')).lower()} {name}",
                 )
 
 
-def _covers(rule: Json, group: str, resource: str) -> bool:
+def _covers(rule: Json, where: str, group: str, resource: str) -> bool:
     """Whether a webhook's rule applies to a resource, or to a subresource such as pods/binding."""
     name, slash, _ = resource.partition("/")
     wildcards = {"*/*", f"{name}/*"} if slash else {"*", "*/*", f"{name}/*"}
-    groups, resources = set(rule.get("apiGroups") or ()), set(rule.get("resources") or ())
+    groups, resources = set(strings(rule, "apiGroups", where)), set(strings(rule, "resources", where))
     return bool({group, "*"} & groups) and bool({resource, *wildcards} & resources)
 
 
 def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[DoctorFinding]:
     """Yield the exhausted quotas on devices, and the waiting pods whose claims do not exist."""
     for quota in quotas:
-        status = quota.get("status") or {}
-        for name, hard in (status.get("hard") or {}).items():
-            used = (status.get("used") or {}).get(name, "0")
-            if name.endswith(_QUOTA) and parse_quantity(str(used)).nanos >= parse_quantity(str(hard)).nanos:
-                where, class_name = quota["metadata"]["namespace"], name.removesuffix(_QUOTA)
-                usage = f"devices of class {class_name}: {used} of {hard} used"
+        namespace, quota_name = need(quota["metadata"], "namespace", "ResourceQuota"), quota["metadata"]["name"]
+        where = f"quota {namespace}/{quota_name}"
+        status = get(quota, "status", dict, where, {})
+        hard, used = (quantities(status, field, where) for field in ("hard", "used"))
+        for name, most in hard.items():
+            if name.endswith(_QUOTA) and (used[name].nanos if name in used else 0) >= most.nanos:
+                shown_use = f"{status['used'][name] if name in used else 0} of {status['hard'][name]} used"
                 yield DoctorFinding(
                     "warning",
-                    f"quota {where}/{quota['metadata']['name']}: {usage}",
+                    f"{where}: devices of class {name.removesuffix(_QUOTA)}: {shown_use}",
                     "no further claim of the class is created there; no scheduler says why the pods wait",
-                    f"kubectl -n {where} edit resourcequota {quota['metadata']['name']}",
+                    f"kubectl -n {namespace} edit resourcequota {quota_name}",
                 )
     waiting_for = sorted(
-        f"{p['metadata']['namespace']}/{p['metadata']['name']}"
-        for p in pods
-        for claim in (p.get("spec") or {}).get("resourceClaims") or ()
-        if claim.get("resourceClaimTemplateName")
-        and claim["name"] not in {c.get("name") for c in (p.get("status") or {}).get("resourceClaimStatuses") or ()}
+        str(pod.key)
+        for pod in map(decode_pod, pods)
+        if any(claim.template_name and claim.name not in pod.claim_statuses for claim in pod.claims)
     )
     if waiting_for:
         yield DoctorFinding(
@@ -370,11 +380,8 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[DoctorFinding
 
 def waiting(pods: list[Json]) -> Iterator[DoctorFinding]:
     """Yield the waiting pods with claims whose schedulerName is not Berth's."""
-    wrong = sorted(
-        f"{p['metadata']['namespace']}/{p['metadata']['name']}"
-        for p in pods
-        if (p.get("spec") or {}).get("resourceClaims") and p["spec"].get("schedulerName") != SCHEDULER
-    )
+    decoded = map(decode_pod, pods)
+    wrong = sorted(str(pod.key) for pod in decoded if pod.claims and pod.scheduler != SCHEDULER)
     if wrong:
         yield DoctorFinding(
             "warning",

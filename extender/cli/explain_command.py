@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,8 +10,6 @@ from urllib.parse import quote, urlencode
 
 import orjson
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from extender.allocation import Features
@@ -23,6 +20,7 @@ from extender.cli.group_explanation import show_group, show_sentence
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
+from extender.cli.output import Screen, say, say_content, say_json, table_screen
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
 from extender.manifests import hypothetical, is_device_class
@@ -101,7 +99,7 @@ def _explain_group(
         found = ask(*console, f"{path}?{query}" if query else path, list[GroupReply])
     for explanation in found:
         if output == "json":
-            typer.echo(orjson.dumps(explanation).decode())
+            say_json(explanation)
         else:
             show_group(explanation, _WIDE if output == "wide" else _BRIEF)
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
@@ -117,9 +115,9 @@ def snapshot_command(
 
     Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
     """
-    with Console(stderr=True).status("reading the cluster"):
+    with Screen(stderr=True).status("reading the cluster"):
         content = asyncio.run(take_dump(kubeconfig))
-    sys.stdout.buffer.write(content + b"\n")
+    say_content(content)
 
 
 def _pod_name(words: list[str], *, has_file: bool) -> str | None:
@@ -187,10 +185,10 @@ def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
     """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
     groups = [explanation["group"] for explanation in found if "group" in explanation]
     if len(groups) > 1 and output != "json":
-        typer.echo("Each group is explained as if the others did not exist.")
+        say("Each group is explained as if the others did not exist.")
     for explanation in found:
         if output == "json":
-            typer.echo(orjson.dumps(explanation).decode())
+            say_json(explanation)
         elif "group" in explanation:
             show_group(explanation, _WIDE if output == "wide" else _BRIEF)
             members = [one for one in found if one.get("gang") == explanation["group"]]
@@ -198,7 +196,7 @@ def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
         elif explanation.get("gang") not in groups:
             _show(explanation, output)
         if narrated and "pod" in explanation and not explanation.get("narration"):
-            typer.echo(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
+            say(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
 
 
 def _tell_classes(given: list[Json]) -> None:
@@ -206,60 +204,54 @@ def _tell_classes(given: list[Json]) -> None:
     for obj in given:
         if is_device_class(obj):
             name = one_line(str((obj.get("metadata") or {}).get("name")))
-            typer.echo(
-                f"berth: the answer uses DeviceClass {name} of the files: kubectl apply it before the pods", err=True
-            )
+            say(f"berth: the answer uses DeviceClass {name} of the files: kubectl apply it before the pods", err=True)
 
 
 def _show_members(members: list[Json], outcome: str, output: Output, *, narrated: bool) -> None:
     """Print the explanation that the pods of a group would get without the group."""
-    console = _console()
+    console = table_screen()
     if output != "wide" and not narrated:
         alike = {one["alone"].removeprefix(f"pod {one['pod']}"): one for one in reversed(members)}
         members = list(reversed(alike.values()))[:_BRIEF] if outcome in _UNPLACED else []
     for one in members:
-        console.print(f"if it were in no group: {escape(one['alone'])}")
+        console.print(f"if it were in no group: {one['alone']}")
         if output == "wide":
             _show_nodes(console, one, _WIDE)
         for line in one["narration"]:
-            console.print(f"  {escape(line)}")
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 160)
+            console.print(f"  {line}")
 
 
 def _show(found: Json, output: Output) -> None:
     """Print the explanation of a pod as a table."""
-    console = _console()
+    console = table_screen()
     decision: Json | None = found.get("decision")
     sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
     if found.get("alone"):
         show_sentence(console, sentence)
     else:
-        console.print(f"[bold]{escape(sentence)}[/]")
+        console.print(sentence, style="bold")
     for miss in found.get("misses", ())[1:]:
-        console.print(f"  or: {escape(miss)}")
+        console.print(f"  or: {miss}")
     if found.get("gang"):
-        console.print(f"all about its group: berth explain group {escape(found['gang'])}")
+        console.print(f"all about its group: berth explain group {found['gang']}")
     if found.get("alone"):
         more = "" if output == "wide" else " (its nodes: --output wide)"
-        console.print(f"if it were in no group: {escape(found['alone'])}{more}")
+        console.print(f"if it were in no group: {found['alone']}{more}")
     if not found.get("alone") or output == "wide":
         _show_nodes(console, found, _WIDE if output == "wide" else _BRIEF)
     for line in found.get("narration", ()):
-        console.print(f"  {escape(line)}")
+        console.print(f"  {line}")
     if found.get("change"):
-        console.print(f"since the last attempt: {escape(found['change'])}")
+        console.print(f"since the last attempt: {found['change']}")
     for attempt in found.get("attempts", ()):
         reasons = "; ".join(f"{text} on {counted(count, 'node')}" for text, count in attempt["reasons"])
         line = f"  attempt {attempt['at']}: fits on {attempt['fitting']} of {counted(attempt['asked'], 'node')}"
-        console.print(f"{line}: {escape(reasons)}" if reasons else line)
+        console.print(f"{line}: {reasons}" if reasons else line)
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
 
 
-def _show_nodes(console: Console, found: Json, rows: int) -> None:
+def _show_nodes(console: Screen, found: Json, rows: int) -> None:
     """Print what is true of the pod alone: the best nodes, the unschedulable ones, and the terms of its selectors."""
     if found.get("best"):
         console.print(_best(found["best"]))
@@ -268,7 +260,7 @@ def _show_nodes(console: Console, found: Json, rows: int) -> None:
     if found.get("terms"):
         console.print("selectors, term by term:")
         for line in found["terms"]:
-            console.print(f"  {escape(line)}")
+            console.print(f"  {line}")
 
 
 def _decided(pod: str, decision: Json) -> str:
@@ -295,7 +287,7 @@ def _best(candidates: list[Json]) -> Table:
         why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
         gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
         devices = "\n".join([*one["devices"], *_reused(one)])
-        table.add_row(escape(one["node"]), f"{one['score']:.3f}", escape(devices), gbps, escape(why))
+        table.add_row(one["node"], f"{one['score']:.3f}", devices, gbps, why)
     return table
 
 
@@ -306,8 +298,8 @@ def _groups(groups: list[Json], limit: int) -> Table:
     for group in groups[:limit]:
         table.add_row(
             str(group["nodes"]),
-            escape(group["reason"]),
-            escape("\n".join(group["examples"])),
-            escape("\n".join(group["causes"])),
+            group["reason"],
+            "\n".join(group["examples"]),
+            "\n".join(group["causes"]),
         )
     return table

@@ -7,13 +7,12 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-import orjson
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from extender.cli.addresses import parse_node
 from extender.cli.kubeconfig_option import Kubeconfig
+from extender.cli.output import Screen, say_json
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
 from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_inside, quality, ranked
 from extender.model import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph, WireError, members, one_line, shown
@@ -49,9 +48,9 @@ def fabric_command(
             "ring_gbps": bandwidth(fabric.graph, best),
             "source": source,
         }
-        typer.echo(orjson.dumps(answer).decode())
+        say_json(answer)
         return
-    console = Console(soft_wrap=True)
+    console = Screen(soft_wrap=True)
     console.print(_matrix(name, fabric, source))
     console.print(f"best {count}: {_describe(fabric.graph, best)}")
     if len(sets) > 1:

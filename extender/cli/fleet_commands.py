@@ -8,14 +8,14 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-import orjson
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, Server, Token, ask
+from extender.cli.output import say_json, table_screen
 from extender.model import counted
 from extender.wire import Json
 
@@ -39,9 +39,9 @@ def nodes_command(
     fleet = ask(server, token, "/v1/fleet", FleetReply)
     rows = [n for n in fleet["nodes"] if not names or any(part in n["name"] for part in names)]
     if output == "json":
-        typer.echo(orjson.dumps(rows).decode())
+        say_json(rows)
     else:
-        console = _console()
+        console = table_screen()
         console.print(_node_table(rows, wide=output == "wide"))
         console.print(_summary(rows))
     if not rows:
@@ -59,17 +59,15 @@ def claims_command(
     """
     rows = ask(server, token, "/v1/claims", list[ClaimReply])
     if output == "json":
-        typer.echo(orjson.dumps(rows).decode())
+        say_json(rows)
         return
     table = Table(box=None)
     for name in ("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else [])):
         table.add_column(name)
     for one in rows:
-        more = [_allocator(one), escape(one["problem"])] if output == "wide" else []
-        table.add_row(
-            escape(one["claim"]), escape(" ".join(one["devices"])) or "-", escape(" ".join(one["pods"])) or "-", *more
-        )
-    _console().print(table)
+        more = [_allocator(one), one["problem"]] if output == "wide" else []
+        table.add_row(one["claim"], " ".join(one["devices"]) or "-", " ".join(one["pods"]) or "-", *more)
+    table_screen().print(table)
 
 
 def top_command(
@@ -87,9 +85,9 @@ def top_command(
     Example: berth top --seconds 5
     """
     if output == "json":
-        typer.echo(orjson.dumps(ask(server, token, "/v1/fleet", FleetReply)).decode())
+        say_json(ask(server, token, "/v1/fleet", FleetReply))
         return
-    console = _console()
+    console = table_screen()
     if once or not sys.stdout.isatty():
         console.print(_top(ask(server, token, "/v1/fleet", FleetReply)))
         return
@@ -108,12 +106,8 @@ def _allocator(claim: Json) -> str:
     return "another" if claim["devices"] else ""
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 160)
-
-
-def _letters(gpus: str) -> str:
-    return "".join(f"[{_COLOURS.get(letter, 'cyan')}]{letter}[/]" for letter in gpus) or "-"
+def _letters(gpus: str) -> Text:
+    return Text.assemble(*((letter, _COLOURS.get(letter, "cyan")) for letter in gpus or "-"))
 
 
 def _node_table(rows: list[Json], *, wide: bool) -> Table:
@@ -121,10 +115,8 @@ def _node_table(rows: list[Json], *, wide: bool) -> Table:
     for name in ("node", "product", "free", "GPUs", *(["zone", "rack", "clique"] if wide else [])):
         table.add_column(name, justify="right" if name == "free" else "left")
     for node in rows:
-        more = [escape(node.get(name, "-")) for name in ("zone", "rack", "clique")] if wide else []
-        table.add_row(
-            escape(node["name"]), escape(node["product"]), str(node["gpus"].count("f")), _letters(node["gpus"]), *more
-        )
+        more = [node.get(name, "-") for name in ("zone", "rack", "clique")] if wide else []
+        table.add_row(node["name"], node["product"], str(node["gpus"].count("f")), _letters(node["gpus"]), *more)
     return table
 
 
@@ -154,21 +146,19 @@ def _top(fleet: Json) -> Group:
         table.add_column(name, justify="left" if name == "product" else "right")
     for name, nodes in sorted(products.items()):
         free = [node["gpus"].count("f") for node in nodes]
-        table.add_row(
-            escape(name), str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free))
-        )
+        table.add_row(name, str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free)))
     title = counted(fleet["waiting"], "pod waits", "pods wait")
     waiting = Table(title=title, title_justify="left", box=None, show_header=False)
     for pod in fleet["pending"][:_TOP_PODS]:
         more = f" and {pod['pods'] - 1} more of its group" if pod.get("pods", 1) > 1 else ""
-        waiting.add_row(escape(f"{pod['pod']}{more}"), escape(pod["sentence"]))
+        waiting.add_row(f"{pod['pod']}{more}", pod["sentence"])
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
     for one in fleet["decisions"][:_TOP_DECISIONS]:
         gbps = f"predicted {one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
         decided.add_row(
             _when(one["at"]),
-            escape(one["pod"]),
-            escape(one["node"]),
+            one["pod"],
+            one["node"],
             counted(one["devices"], "device"),
             gbps,
         )

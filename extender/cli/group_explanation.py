@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from extender.cli.output import Screen, table_screen
 from extender.wire import Json
 
 
-def show_sentence(console: Console, sentence: str) -> None:
+def show_sentence(console: Screen, sentence: str) -> None:
     """Print the sentence about a group, each part of it on a line of its own."""
     first, *rest = sentence.split("; ")
-    console.print(f"[bold]{escape(first)}[/]")
+    console.print(first, style="bold")
     for part in rest:
-        console.print(f"  {escape(part)}")
+        console.print(f"  {part}")
 
 
 def show_group(found: Json, rows: int) -> None:
     """Print an explanation with at most so many rows in each table."""
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_screen()
     show_sentence(console, found["sentence"])
     for miss in found["misses"][1:]:
-        console.print(f"  or: it {escape(miss['sentence'])}")
+        console.print(f"  or: it {miss['sentence']}")
     if found["cut_short"]:
-        console.print(f"  {escape(found['cut_short'])}")
-    console.print(escape(_facts(found)))
+        console.print(f"  {found['cut_short']}")
+    console.print(_facts(found))
     members = [(one["pod"], one["state"], one["node"], one["reason"], one["since"]) for one in found["members"]]
     _table(console, "members", ("pod", "state", "node", "reason", "first attempt"), members, rows)
     plan = [(one["pod"], one["node"], "\n".join(one["devices"])) for one in found["plan"]]
@@ -59,7 +57,7 @@ def _facts(found: Json) -> str:
 
 
 def _table(
-    console: Console, title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: int, more: int = 0
+    console: Screen, title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: int, more: int = 0
 ) -> None:
     if not rows:
         return
@@ -67,7 +65,7 @@ def _table(
     for head in heads:
         table.add_column(head)
     for row in rows[:most]:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     console.print(table)
     left = len(rows[most:]) + more
     if left:

@@ -16,6 +16,7 @@ from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selec
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.cli.manifest_checks import check_manifests, print_findings, read_manifests
 from extender.cli.object_files import Objects, documents, objects_of
+from extender.cli.output import say
 from extender.cli.select_command import dialect_of, one_sentence
 from extender.extension import MARKER_CLASS
 from extender.fabric import fabric_of, largest_joined
@@ -74,11 +75,11 @@ def lint_command(
     if found or not unreadable:
         print_findings(found, output, to_stderr=fix, fixing=prints_manifests)
     for error in unreadable:
-        typer.echo(f"berth: {error}", err=True)
+        say(f"berth: {error}", err=True)
     if fix and not prints_manifests:
-        typer.echo("berth: --fix prints no manifests, because they would lack what it cannot read", err=True)
+        say("berth: --fix prints no manifests, because they would lack what it cannot read", err=True)
     elif fix:
-        typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
+        say(yaml.safe_dump_all(made, sort_keys=False), nl=False)
     if unreadable:
         raise typer.Exit(2)
     if any(finding.severity != "note" for finding in found):

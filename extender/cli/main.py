@@ -19,7 +19,8 @@ from typer.core import TyperGroup
 
 from extender import __version__
 from extender.cli.logs import set_up_logging
-from extender.model import BerthError, WireError, one_line, shown
+from extender.cli.output import say
+from extender.model import BerthError, WireError, one_line, printable, shown
 from extender.policy import in_plain_words
 
 _COMMANDS = {  # command: (module of extender.cli, its function or typer group)
@@ -91,7 +92,7 @@ def commands(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def version_command() -> None:
     """Print the version."""
-    typer.echo(__version__)
+    say(__version__)
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
@@ -127,5 +128,5 @@ def main() -> None:
 
 def _fail(message: str) -> NoReturn:
     with suppress(OSError):  # standard error may be on a full disk
-        typer.echo(f"berth: {message}", err=True)
+        say(f"berth: {printable(message)}", err=True)
     sys.exit(2)

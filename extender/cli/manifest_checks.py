@@ -18,6 +18,7 @@ from extender.cli.gang_findings import gang_findings
 from extender.cli.lint_finding import LintFinding
 from extender.cli.object_files import parts
 from extender.cli.old_manifests import corrected
+from extender.cli.output import say
 from extender.cli.pod_findings import pod_findings
 from extender.files import name_of
 from extender.manifests import objects_or_faults, pod_templates
@@ -63,7 +64,7 @@ def checked_files(paths: Iterable[Path]) -> list[tuple[str, Json]]:
     if read.findings or not checked.is_usable:
         raise typer.Exit(1)
     if any(finding.fixed for finding in checked.findings):
-        typer.echo("berth: the answer is for the corrected objects, which berth lint --fix prints", err=True)
+        say("berth: the answer is for the corrected objects, which berth lint --fix prints", err=True)
     return checked.objects
 
 
@@ -76,13 +77,13 @@ def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool, fi
             if output == "json"
             else one_line(f"{severity}: {finding.where}: {finding.problem}", _LINE_BYTES)
         )
-        typer.echo(line, err=to_stderr)
+        say(line, err=to_stderr)
         if finding.correction and output == "table":
-            typer.echo(one_line(f"  correction: {finding.correction}", _LINE_BYTES), err=to_stderr)
+            say(one_line(f"  correction: {finding.correction}", _LINE_BYTES), err=to_stderr)
     if output == "table":
         count, fixed = sum(finding.severity != "note" for finding in found), sum(finding.fixed for finding in found)
         left = f", {fixed} fixed, {count - fixed} left" if fixing and count else ""
-        typer.echo(counted(count, "finding") + left, err=to_stderr)
+        say(counted(count, "finding") + left, err=to_stderr)
 
 
 def read_manifests(paths: Iterable[Path]) -> Manifests:

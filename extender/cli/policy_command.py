@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 import yaml
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.berth_client import SERVER, PolicyDiffReply, PolicyStatusReply, Server, Token, ask
 from extender.cli.fleet_commands import Output
 from extender.cli.object_files import policy_of
+from extender.cli.output import say, say_json, table_screen
 from extender.files import name_of
 from extender.model import WireError, counted
 from extender.policy import Policy, PolicyError, UnreadablePolicy
@@ -39,10 +36,10 @@ def check_command(
     for path in files:
         try:
             policy_of(path)
-            typer.echo(f"{name_of(path)}: good")
+            say(f"{name_of(path)}: good")
         except (PolicyError, WireError) as error:
             code = max(code, 2 if isinstance(error, UnreadablePolicy | WireError) else 1)
-            typer.echo(str(error), err=True)
+            say(str(error), err=True)
     if code:
         raise typer.Exit(code)
 
@@ -56,7 +53,7 @@ def show_command(
     Example: berth policy show
     """
     policy = policy_of(file) if file is not None else Policy()
-    typer.echo(yaml.safe_dump(policy.model_dump(mode="json"), sort_keys=False), nl=False)
+    say(yaml.safe_dump(policy.model_dump(mode="json"), sort_keys=False), nl=False)
 
 
 @policy_app.command("status")
@@ -73,19 +70,19 @@ def status_command(
     """
     found = ask(server, token, "/v1/policy", PolicyStatusReply)
     if output == "json":
-        typer.echo(orjson.dumps(found).decode())
+        say_json(found)
     else:
-        typer.echo(f"policy of generation {found['generation']} is in force")
+        say(f"policy of generation {found['generation']} is in force")
         for subject, problem in (("a newer policy", found["problem"]), ("the candidate", found["candidate_problem"])):
             if problem:
-                typer.echo(f"{subject} was rejected: {problem}")
-        typer.echo(
+                say(f"{subject} was rejected: {problem}")
+        say(
             "the console compares a candidate; see `berth policy diff`"
             if found["candidate"]
             else "there is no candidate policy"
         )
         if output == "wide":
-            typer.echo(yaml.safe_dump(found["policy"], sort_keys=False), nl=False)
+            say(yaml.safe_dump(found["policy"], sort_keys=False), nl=False)
     if found["problem"] or found["candidate_problem"]:
         raise typer.Exit(1)
 
@@ -104,9 +101,9 @@ def diff_command(
     """
     found = ask(server, token, "/v1/policy/diff", PolicyDiffReply)
     if output == "json":
-        typer.echo(orjson.dumps(found).decode())
+        say_json(found)
     elif found["candidate"]:
-        console = Console(width=None if sys.stdout.isatty() else 160)
+        console = table_screen()
         if found["changed"]:
             console.print(_differences(found["changed"], wide=output == "wide"))
         missed = f"; not compared: {found['left_out']}" if found["left_out"] else ""
@@ -117,7 +114,7 @@ def diff_command(
         advice = (
             "put it into the ConfigMap berth-policy as candidate.yaml, or start berth console with --candidate FILE"
         )
-        typer.echo(f"no candidate policy: {advice}{problem}", err=True)
+        say(f"no candidate policy: {advice}{problem}", err=True)
         raise typer.Exit(1)
 
 
@@ -126,10 +123,10 @@ def _differences(changed: list[dict[str, Any]], *, wide: bool) -> Table:
     for one in changed:
         other = one["candidate"]
         table.add_row(
-            escape(one["pod"]),
-            escape(_choice(one["active"], wide=wide)),
-            escape(_choice(other, wide=wide)) if other else "nowhere",
-            escape("; ".join(f"{p['name']} {p['value']:.2f}" for p in other["parts"])) if other else "",
+            one["pod"],
+            _choice(one["active"], wide=wide),
+            _choice(other, wide=wide) if other else "nowhere",
+            "; ".join(f"{p['name']} {p['value']:.2f}" for p in other["parts"]) if other else "",
         )
     return table
 

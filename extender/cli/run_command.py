@@ -12,11 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from extender.cli.addresses import PORTS, parse_listen
 from extender.cli.berth_client import SERVER
 from extender.cli.logs import set_up_logging
+from extender.cli.output import Screen
 from extender.cli.run_report import GANG_LEGEND, LEGEND, make_gang_table, make_table, totals
 from extender.entry.desk import both
 from extender.model import WireError
@@ -99,7 +100,7 @@ def run_command(
 
 
 async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: bool) -> int:
-    console = Console()
+    console = Screen()
     if not console.is_terminal:
         console.width = max(console.width, _PIPE_WIDTH)
     verbs, pages = parse_listen(listen[0]), parse_listen(listen[1], "--console")
@@ -149,17 +150,17 @@ def add_fleet(cluster: Cluster) -> None:
         cluster.occupy(node, gpus)
 
 
-def _print_report(console: Console, rows: list[Row], gangs: list[GangRow]) -> None:
+def _print_report(console: Screen, rows: list[Row], gangs: list[GangRow]) -> None:
     of_gangs = {pod for gang in gangs for pod in gang.pods}
     single = [row for row in rows if row.pod not in of_gangs or not row.is_good]
     if single:
-        console.print(make_table(single, console.width), f"[dim]{LEGEND}[/]", sep="\n", highlight=False)
+        console.print(make_table(single, console.width), Text(LEGEND, "dim"), sep="\n", highlight=False)
     if gangs:
-        console.print("", make_gang_table(gangs), f"[dim]{GANG_LEGEND}[/]", sep="\n")
-    console.print("", *(f"[bold]{sentence}[/]" for sentence in totals(single, gangs)), sep="\n")
+        console.print("", make_gang_table(gangs), Text(GANG_LEGEND, "dim"), sep="\n")
+    console.print("", *totals(single, gangs), sep="\n", style="bold")
 
 
-def _print_next_steps(console: Console, page: str, kubeconfig: Path, pod: str) -> None:
+def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) -> None:
     steps = (
         ("the page", f"open {page}"),
         ("kubectl", f"export KUBECONFIG={kubeconfig}"),
@@ -180,7 +181,7 @@ def _server_option(page: str) -> str:
 
 
 async def _place(
-    cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[str, list[Json]]], console: Console
+    cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[str, list[Json]]], console: Screen
 ) -> list[Expectation]:
     """Create the examples, one file after the other."""
     expectations: list[Expectation] = []
@@ -198,7 +199,7 @@ async def _place(
     return expectations
 
 
-async def _settled(scheduler: Scheduler, expectations: list[Expectation], console: Console) -> None:
+async def _settled(scheduler: Scheduler, expectations: list[Expectation], console: Screen) -> None:
     """Wait until the pods are bound or pending as expected, or until the scheduler has had no work for a while.
 
     All pods of a gang may be rejected for a moment: then Berth lets the scheduler retry them.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,6 @@ first fit: each pod on the first node by name that fits"""
 _WIDE = 120  # columns; a narrower terminal gets the node names below the diagrams
 _DIAGRAM = 15  # columns of a diagram of eight GPUs
 _JOINED, _SPLIT, _FAINT = "bold green", "bold red", "dim"
-_WAITING = "[yellow]…[/]"
 
 
 def make_table(rows: list[Row], width: int) -> Table:
@@ -132,10 +130,10 @@ def _table(names: Sequence[str]) -> Table:
     return table
 
 
-def _marked(name: str, *, is_good: bool, waits: bool) -> str:
+def _marked(name: str, *, is_good: bool, waits: bool) -> Text:
     if not is_good:
-        return f"[red]✗ {escape(name)}[/]"
-    return f"{_WAITING if waits else '[green]✓[/]'} {escape(name)}"
+        return Text(f"✗ {name}", "red")
+    return Text.assemble(("…", "yellow") if waits else ("✓", "green"), f" {name}")
 
 
 def _gbps(placement: PlacedGpus | None) -> str:

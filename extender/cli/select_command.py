@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import orjson
 import typer
-from rich.console import Console
 
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Selector, check_cost, compile_selector
 from extender.cel.dra.terms import failed_term
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import objects_of
+from extender.cli.output import Screen, say, say_json
 from extender.files import name_of, read_file
 from extender.model import Device, WireError, counted, one_line, shown
 from extender.wire import Json, SliceDecoder, get, json_value, many, need, string_list
@@ -42,7 +41,7 @@ def select_command(
         if type(found) is not list:
             raise WireError(name_of(cases), "must hold a list of cases")
         for line in many({"cases": found}, "cases", name_of(cases), lambda case, where: answer(case, where)):
-            typer.echo(orjson.dumps(line).decode())
+            say_json(line)
         return
     if expression is None:
         raise WireError("EXPRESSION", "is missing: give it, or --cases FILE")
@@ -54,7 +53,7 @@ def select_command(
     except CompileError as error:
         raise WireError("EXPRESSION", one_sentence(error)) from error
     if not file:
-        typer.echo("compiles")
+        say("compiles")
         return
     _evaluate(selector, dialect, file, output)
 
@@ -122,7 +121,7 @@ def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: s
     slices = [*found.slices, *found.fabric.values()]
     if not slices:
         raise WireError("--file", "the files hold no ResourceSlice")
-    console = Console(soft_wrap=True)
+    console = Screen(soft_wrap=True)
     matched = total = 0
     for slice_ in slices:
         for device in slice_.devices:
@@ -131,13 +130,12 @@ def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: s
             matched += line["match"] is True
             name = f"{slice_.pool.driver}/{slice_.pool.name}/{device.name}"
             if output == "json":
-                typer.echo(orjson.dumps({"device": name, **line}).decode())
+                say_json({"device": name, **line})
             else:
                 console.print(
                     f"{'match   ' if line['match'] else 'no match'} {name}"
                     + (f"  {line['why']}" if line["why"] else ""),
                     highlight=False,
-                    markup=False,
                 )
     if output == "table":
         console.print(f"the selector matches {matched} of {counted(total, 'device')}")

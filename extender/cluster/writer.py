@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from contextlib import aclosing, suppress
 
-from extender.cluster.api_errors import Conflict, NotFound
+import structlog
+
+from extender.cluster.api_errors import Conflict, NotFound, Unavailable, Unexpected
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
 from extender.cluster.pager import pages
 from extender.cluster.timestamps import now_micro
@@ -24,10 +26,19 @@ from extender.model import (
     GroupKey,
     ObjectKey,
     Pod,
+    WireError,
     cut,
     special_claim_prefix,
 )
-from extender.wire import Json, decode_claim, decode_pod, encode_allocation, encode_consumer, encode_simple_spec
+from extender.wire import (
+    Json,
+    decode_claim,
+    decode_pod,
+    encode_allocation,
+    encode_consumer,
+    encode_simple_spec,
+    readable,
+)
 
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
@@ -47,42 +58,52 @@ def claim_path(key: ObjectKey, sub: str = "") -> str:
 class Writer:
     """Writes claims, Bindings, Events and pod status.
 
-    Every method raises ClusterError. A returned claim is the one that the server stored.
+    Every method raises ClusterError. A returned claim is the one that the server stored: an answer that shows another
+    object, as a proxy may send it, counts as a lost reply.
     """
 
     def __init__(self, client: ApiClient, identity: str = "berth") -> None:
         self._client = client
         self.identity = identity  # unique for this start of the process
         self.take_back_mark = f"{identity}{TAKE_BACK}"
+        self._log = structlog.get_logger("berth.write")
 
     async def read_claim(self, key: ObjectKey) -> Claim:
-        return decode_claim(await self._client.get(claim_path(key)))
+        return _claim(await self._client.get(claim_path(key)), key)
 
     async def read_pod(self, key: ObjectKey) -> Json:
-        return await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}")
+        return _shown(await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}"), key)
 
     async def read_has_bound_member(self, group: ObjectKey) -> bool:
         """Whether a running pod of the PodGroup has a node, by a new list of the namespace's pods.
 
-        The kubelet lets such a pod use the group's claims, even if the group has another UID now.
+        The kubelet lets such a pod use the group's claims, even if the group has another UID now. A pod that cannot be
+        read may be such a pod, and is an error.
         """
         path = f"/api/v1/namespaces/{group.namespace}/pods"
         async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _RUNNING})) as found:
             async for page in found:
-                if any(decode_pod(pod).group == group.name for pod in page.get("items") or ()):
+                pods, problems = readable(page.get("items") or (), decode_pod)
+                if any(pod.group == group.name for pod in pods):
                     return True
+                if problems:
+                    raise Unexpected(f"list {path}: {problems[0]}")
         return False
 
     async def read_bound_members(self, namespace: str) -> dict[GroupKey, dict[str, str]]:
         """By group, UID to node of the bound pods that run and do not terminate, by a new list of the namespace's pods.
 
-        A pod that succeeded has done its part: it counts, too, while another pod of its group runs.
+        A pod that succeeded has done its part: it counts, too, while another pod of its group runs. A pod that cannot
+        be read is logged, and counts for no group.
         """
         path, found = f"/api/v1/namespaces/{namespace}/pods", dict[GroupKey, dict[str, str]]()
         succeeded = dict[GroupKey, dict[str, str]]()
         async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _NOT_FAILED})) as listed:
             async for page in listed:
-                for pod in map(decode_pod, page.get("items") or ()):
+                pods, problems = readable(page.get("items") or (), decode_pod)
+                for problem in problems[:1]:
+                    self._log.warning("unreadable pods", namespace=namespace, pods=len(problems), problem=problem)
+                for pod in pods:
                     if pod.node_name and pod.membership is not None and not pod.deleting:
                         which = succeeded if pod.phase == "Succeeded" else found
                         which.setdefault(pod.membership.key, {})[pod.uid] = pod.node_name
@@ -93,7 +114,7 @@ class Writer:
         for version in _POD_GROUP_VERSIONS:
             path = f"/apis/{SCHEDULING_GROUP}/{version}/namespaces/{key.namespace}/podgroups/{key.name}"
             try:
-                return await self._client.get(path)
+                return _shown(await self._client.get(path), key)
             except NotFound:
                 continue
         return None
@@ -108,17 +129,17 @@ class Writer:
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
         annotations = {OURS_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
         body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": annotations}}
-        return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
+        return await self._metadata(claim, body)
 
     async def take_over(self, claim: Claim) -> Claim:
         """Become the writer of another process's allocation, so that the other process cannot deallocate it."""
         body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.identity}}}
-        return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
+        return await self._metadata(claim, body)
 
     async def announce_take_back(self, claim: Claim) -> Claim:
         """Mark an allocation before its deallocation. The mark differs from every bind's, also of this process."""
         body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.take_back_mark}}}
-        return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
+        return await self._metadata(claim, body)
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
         """Write the allocation and the consumer in one request."""
@@ -142,7 +163,8 @@ class Writer:
     async def remove_consumer(self, claim: Claim, pod_uid: str) -> None:
         """Remove a pod from `status.reservedFor`."""
         body = {"metadata": _guard(claim), "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
-        await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
+        answer = await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
+        _shown(answer, claim.key, claim.uid)
 
     async def bind_pod(self, key: ObjectKey, uid: str, node: str, annotations: dict[str, str]) -> None:
         """POST the Binding, as DefaultBinder does. The API server copies its annotations to the pod."""
@@ -155,7 +177,10 @@ class Writer:
             "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._client.post(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}/binding", body)
+        path = f"/api/v1/namespaces/{key.namespace}/pods/{key.name}/binding"
+        answer = await self._client.post(path, body)
+        if (answer.get("kind"), answer.get("status")) != ("Status", "Success"):
+            raise Unavailable(f"POST {path}: the answer is no Status with Success")
 
     async def create_special_claim(self, pod: Pod, spec: ClaimSpec) -> Claim:
         """POST the claim of a pod's extended resources, owned by the pod."""
@@ -173,7 +198,11 @@ class Writer:
             "spec": encode_simple_spec(spec),
         }
         path = f"{_GROUP}/namespaces/{pod.key.namespace}/resourceclaims"
-        return decode_claim(await self._client.post(path, body))
+        answer = await self._client.post(path, body)
+        name = str(_metadata_of(answer).get("name"))
+        if not name.startswith(special_claim_prefix(pod.key.name)):
+            raise Unavailable(f"POST {path}: the answer is another object")
+        return _claim(answer, ObjectKey(pod.key.namespace, name))
 
     async def map_special_claim(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
         """PATCH pod/status with the special claim and its mappings (container, resource, request).
@@ -197,7 +226,7 @@ class Writer:
             claim = await self.deallocate(claim)
         if FINALIZER in claim.finalizers:
             body = {"metadata": {**_guard(claim), "finalizers": [f for f in claim.finalizers if f != FINALIZER]}}
-            claim = decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
+            claim = await self._metadata(claim, body)
         await self._client.delete(claim_path(claim.key), {"preconditions": _guard(claim)})
 
     async def touch_class(self, name: str, annotation: str, value: str) -> None:
@@ -230,12 +259,38 @@ class Writer:
     async def _pod_status(self, pod: Pod, status: Json) -> None:
         body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version}, "status": status}
         path = f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status"
-        await self._client.patch(path, body, MERGE_PATCH)
+        _shown(await self._client.patch(path, body, MERGE_PATCH), pod.key, pod.uid)
+
+    async def _metadata(self, claim: Claim, body: Json) -> Claim:
+        return _claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH), claim.key, claim.uid)
 
     async def _status(self, claim: Claim, status: Json) -> Claim:
         body = {"metadata": _guard(claim), "status": status}
-        return decode_claim(await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH))
+        answer = await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH)
+        return _claim(answer, claim.key, claim.uid)
 
 
 def _guard(claim: Claim) -> Json:
     return {"uid": claim.uid, "resourceVersion": claim.resource_version}
+
+
+def _metadata_of(answer: Json) -> Json:
+    metadata = answer.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _shown(answer: Json, key: ObjectKey, uid: str = "") -> Json:
+    """The answer to a request about one object. Raises Unavailable if it shows another object, or none."""
+    metadata = _metadata_of(answer)
+    shown = metadata.get("uid")
+    is_other = (metadata.get("namespace"), metadata.get("name")) != (key.namespace, key.name)
+    if is_other or not isinstance(shown, str) or not shown or uid not in ("", shown):
+        raise Unavailable(f"the answer to a request about {key} shows another object")
+    return answer
+
+
+def _claim(answer: Json, key: ObjectKey, uid: str = "") -> Claim:
+    try:
+        return decode_claim(_shown(answer, key, uid))
+    except WireError as error:
+        raise Unavailable(f"claim {key}: {error}") from error

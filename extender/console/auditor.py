@@ -14,7 +14,7 @@ import structlog
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Writer, pages
 from extender.diagnosis import Finding, check_consistency
-from extender.wire import Json, decode_claim
+from extender.wire import decode_claim, readable
 
 _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds from one comparison with a fresh list to the next
@@ -90,10 +90,14 @@ class Auditor:
             return
         self.differing = wrong
 
-    def _differing(self, listed: Iterable[Json]) -> int:
-        """How many claims have the resourceVersion of the cache's claim and another allocation."""
+    def _differing(self, listed: Iterable[object]) -> int:
+        """How many claims have the resourceVersion of the cache's claim and another allocation.
+
+        The cache has no claim that cannot be read: its reflector has named and logged it.
+        """
         wrong = 0
-        for claim in map(decode_claim, listed):
+        claims, _ = readable(listed, decode_claim)
+        for claim in claims:
             known = self._cache.store.claims.get(claim.key)
             same = known is not None and known.resource_version == claim.resource_version
             wrong += same and known is not None and known.allocation != claim.allocation

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo
-from extender.model import Code, InvalidClaim, counted, cut, members
+from extender.model import Code, InvalidClaim, counted, members, one_line
 from extender.scheduling import (
     EvaluationContext,
     FilterStatus,
@@ -63,7 +63,7 @@ def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
     for (_, bit), why in sorted(found.recorder.causes.items()):
         devices.setdefault(why, set()).add(_device(found.node_info, bit))
     sentences = [f"{', '.join(sorted(names))}: {_why(cause, detail)}" for (cause, detail), names in devices.items()]
-    sentences = [cut(sentence, _CAUSE_BYTES) for sentence in (*sentences, *more)]
+    sentences = [one_line(sentence, _CAUSE_BYTES) for sentence in (*sentences, *more)]
     left = len(sentences) - _CAUSES
     return (*sentences[:_CAUSES], f"and {left} more") if left > 0 else tuple(sentences)
 

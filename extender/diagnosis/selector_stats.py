@@ -11,7 +11,7 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
 from extender.cel.dra import STORED, Selector, compile_selector
 from extender.cel.dra.terms import observed_value, split_terms
-from extender.model import UNLIMITED, CallBudget, Device, Slice, counted, cut, one_line
+from extender.model import UNLIMITED, CallBudget, Device, Slice, counted, one_line
 from extender.scheduling import PodRequirements
 
 _SHOWN_VALUES = 3
@@ -35,17 +35,18 @@ class TermStats:
     def sentence(self) -> str:
         """The result as a sentence for users."""
         if self.problem:
-            return f"{self.source}: `{cut(self.term)}` does not compile: {one_line(self.problem)}"
+            return f"{self.source}: `{one_line(self.term)}` does not compile: {one_line(self.problem)}"
         others = ", ".join(
-            f"{counted(count, 'has', 'have')} {value}" for value, count in self.instead.most_common(_SHOWN_VALUES)
+            f"{counted(count, 'has', 'have')} {one_line(value)}"
+            for value, count in self.instead.most_common(_SHOWN_VALUES)
         )
         asked = counted(self.asked, "device")
         missing = [name for name, count in self.published.items() if not count]
-        found = f"{self.source}: `{self.term}` matches {self.passed or 'none'} of {asked}"
+        found = f"{self.source}: `{one_line(self.term)}` matches {self.passed or 'none'} of {asked}"
         if others:
             found += f"; {others}"
         if missing:
-            found += "; " + ", ".join(f"`{name}` is published by 0 of {asked}" for name in missing)
+            found += "; " + ", ".join(f"`{one_line(name)}` is published by 0 of {asked}" for name in missing)
         elif self.failed:
             found += f"; it has no value on {self.failed}"
         return found

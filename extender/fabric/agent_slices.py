@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from extender.fabric.bounds import MAX_GPUS, MAX_PROBLEMS, AgentFacts
 from extender.fabric.products import link_gbps, pcie_gbps, pcie_generation
 from extender.fabric.ring import mesh_problem
-from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source
+from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, one_line
 
 DRIVER = "fabric.berth.dev"
 _MIB = 1 << 20
@@ -125,8 +125,8 @@ def read_fabric(devices: Sequence[Device]) -> tuple[Fabric | None, tuple[str, ..
         graph,
         tuple(_state(uuid, fact) for uuid, fact in zip(uuids, stats, strict=True)),
         Source.LIVE,
-        stats[0].text("clique"),
-        stats[0].text("productName"),
+        one_line(stats[0].text("clique")),
+        one_line(stats[0].text("productName")),
     )
     return fabric, tuple(problems[:MAX_PROBLEMS])
 
@@ -166,7 +166,7 @@ def _state(uuid: str, fact: AgentFacts) -> GpuState:
         _bytes(fact.memory_mib("memoryFreeMiB", total)),
         _bytes(fact.memory_mib("memoryReservedMiB", total)),
         healthy=not fact.says("healthy", value=False),
-        note=fact.text("note"),
+        note=one_line(fact.text("note")),
     )
 
 

@@ -9,7 +9,7 @@ from extender.fabric.agent_slices import DRIVER, read_fabric
 from extender.fabric.bounds import MAX_PROBLEMS
 from extender.fabric.products import flat_graph, limits_of, pcie_gbps, usual_graph
 from extender.fabric.sets import Graphs
-from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices
+from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices, one_line
 
 _UUID = ("gpu.nvidia.com/uuid", "uuid")
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
@@ -78,7 +78,7 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
         graph, source = flat_graph(product, len(gpus)), Source.FLAT
     graph = _with_numa(graph, identities, frozenset(identities), gpus)
     states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
-    return Fabric(graphs.intern(graph), states, source, product=product)
+    return Fabric(graphs.intern(graph), states, source, product=one_line(product))
 
 
 def _within_limits(graph: Graph, uuids: Sequence[str], gpus: Sequence[Device]) -> tuple[Graph, tuple[str, ...]]:

@@ -94,7 +94,7 @@ from extender.model.reasons import Code, Reason
 from extender.model.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
 from extender.model.reservation import Reservation, ReservationState
 from extender.model.semver import Semver, parse_semver
-from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, literal, one_line, shown
+from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, literal, one_line, printable, shown, visible
 
 __all__ = [
     "BINARY_SI",
@@ -201,10 +201,12 @@ __all__ = [
     "only_node",
     "parse_quantity",
     "parse_semver",
+    "printable",
     "readable",
     "shown",
     "special_claim_prefix",
     "union",
+    "visible",
     "whole_gpus",
     "whole_units",
 ]

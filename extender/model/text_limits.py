@@ -17,10 +17,22 @@ def cut(text: str, most: int = USER_BYTES) -> str:
     return encoded[: most - _ELLIPSIS_BYTES].decode(errors="ignore") + _ELLIPSIS
 
 
+def printable(text: str) -> str:
+    """The text on one line. Characters that cannot be printed are escaped as in Python.
+
+    These are control characters, also of the range C1, and marks that change the direction of text.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def visible(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def one_line(text: str, most: int = USER_BYTES) -> str:
-    """The text on one line, cut to `most` bytes. Characters that cannot be printed are escaped as in Python."""
-    head = text[: most + 1]
-    return cut(head if head.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in head), most)
+    """The text on one line, cut to `most` bytes."""
+    return cut(printable(text[: most + 1]), most)
 
 
 def literal(value: object) -> str:

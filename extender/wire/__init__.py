@@ -26,7 +26,7 @@ from extender.wire.extender_v1 import (
     encode_preempt,
     encode_scores,
 )
-from extender.wire.fields import Json, get, many, need, quantities, string_list, strings, wrong
+from extender.wire.fields import Json, get, many, need, quantities, readable, string_list, strings, wrong
 from extender.wire.lenient import lenient_loads
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
 from extender.wire.pod_groups import (
@@ -85,6 +85,7 @@ __all__ = [
     "one_value",
     "parts_of",
     "quantities",
+    "readable",
     "string_list",
     "strings",
     "text_of",

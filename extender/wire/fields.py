@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import orjson
 
-from extender.model import NodeSelector, Quantity, Requirement, Term, Toleration, WireError, literal, parse_quantity
+from extender.model import (
+    REASON_BYTES,
+    NodeSelector,
+    Quantity,
+    Requirement,
+    Term,
+    Toleration,
+    WireError,
+    cut,
+    literal,
+    parse_quantity,
+)
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -66,6 +77,20 @@ def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tupl
             raise wrong(where, dict, item)
         found.append(read(item, where))
     return tuple(found)
+
+
+def readable(items: Iterable[object], decode: Callable[[Json], T]) -> tuple[list[T], list[str]]:
+    """The objects of a list of the API server, and the problem of each one that `decode` rejects with a WireError."""
+    found: list[T] = []
+    problems: list[str] = []
+    for item in items:
+        try:
+            if not isinstance(item, dict):
+                raise wrong("item", dict, item)
+            found.append(decode(item))
+        except WireError as error:
+            problems.append(cut(str(error), REASON_BYTES))
+    return found, problems
 
 
 def strings(obj: Json, key: str, path: str) -> tuple[str, ...]:

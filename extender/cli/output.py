@@ -1,0 +1,68 @@
+"""The output of all commands: the only module that prints.
+
+Node names, selectors or error messages come from outside. They are shown as they are: no markup, no emoji codes, and
+characters that could control a terminal or change the direction of text are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from extender.model import visible
+
+_PIPE_WIDTH = 160  # columns of a table that no terminal shows
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text, on standard error if `err`."""
+    typer.echo(visible(text), err=err, nl=nl)
+
+
+def say_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    typer.echo(_printable_json(orjson.dumps(value)))
+
+
+def say_content(content: bytes) -> None:
+    """Print JSON that is encoded already."""
+    sys.stdout.buffer.write(_printable_json(content).encode() + b"\n")
+
+
+def _printable_json(content: bytes) -> str:
+    """The same JSON, with the escapes of JSON for characters that cannot be printed."""
+    return "\n".join(line if line.isprintable() else _json_line(line) for line in content.decode().split("\n"))
+
+
+def _json_line(line: str) -> str:
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+
+
+class Screen(Console):
+    """A rich console for text from outside. Styles come as `style` or as rich's Text, not as markup."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """The text of a string, escaped."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of anything; a Text with characters to escape loses its styles."""
+        if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:
+            renderable = Text(visible(renderable.plain))
+        return super().render(renderable, options)
+
+
+def table_screen() -> Screen:
+    """The console of commands that print tables."""
+    return Screen(width=None if sys.stdout.isatty() else _PIPE_WIDTH)

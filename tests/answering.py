@@ -1,0 +1,25 @@
+"""The API server's successes, for fakes of ApiClient that store nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.model import FINALIZER
+from tests.running_berth import claim
+
+Json = dict[str, Any]
+CONSUMER = {"resource": "pods", "name": "x", "uid": "uid"}
+
+
+def success(path: str, body: Json | None = None, version: str = "8") -> Json:
+    """The object that the path names, as an allocated claim of the next version; the Status of a Binding."""
+    if path.endswith("/binding"):
+        return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+    asked = (body or {}).get("metadata") or {}
+    parts = path.removesuffix("/status").split("/")
+    namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else ""
+    found = claim(asked["generateName"] + "a" if "generateName" in asked else parts[-1])
+    uid = asked.get("uid", "claim-uid")
+    found["metadata"] |= {"namespace": namespace, "uid": uid, "resourceVersion": version, "finalizers": [FINALIZER]}
+    found["status"] = {"allocation": {}, "reservedFor": [CONSUMER]}
+    return found
