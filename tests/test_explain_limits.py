@@ -20,7 +20,7 @@ from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
 from extender.diagnosis import Scenario
 from extender.manifests import Hypothetical, hypothetical
-from extender.model import ObjectKey
+from extender.model import MAX_CLAIMS, ObjectKey
 from extender.policy import Policy
 from extender.records import Attempted
 from extender.scheduling import Attempt, Evaluator
@@ -213,3 +213,35 @@ async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
         news = await asyncio.gather(*(anext(page) for page in pages))
         assert counting.count == 2, "the clock stands still: one round for ten pages"
         assert len(news) == 10, "every page gets the news"
+
+
+def test_the_claims_of_a_pod_with_too_many_are_not_made() -> None:
+    """12,000 entries were each compared with 9,000 claims: six such questions kept the console busy for minutes."""
+    names = [f"c{i}" for i in range(MAX_CLAIMS + 1)]
+    claims = [claim(name) for name in names]
+    at_limit, above = hypothetical([*claims, pod("p", *names[:-1]), pod("q", *names)]).pods
+    assert [one.key.name for one in at_limit.claims] == names[:-1]
+    assert (above.claims, len(above.pod.claims)) == ((), MAX_CLAIMS + 1)
+
+
+async def test_the_answer_says_that_the_pod_has_too_many_claims() -> None:
+    names = [f"c{i}" for i in range(MAX_CLAIMS + 1)]
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        reply = await b.client.post("/v1/explain", json={"objects": [claim("c0"), pod("p", *names)]})
+        (found,) = reply.json()
+        assert found["outcome"] == "blocked"
+        assert "pod has more than 64 claims" in found["sentence"]
+
+
+def test_the_claims_of_a_template_share_one_spec_however_large_it_is() -> None:
+    """A question with a template of 430 KB and 12,000 claims of it once decoded the template for each claim."""
+    large = [{"opaque": {"driver": "d", "parameters": {"text": "x" * 4_500_000}}}]
+    spec = {"devices": {"requests": claim("c")["spec"]["devices"]["requests"], "config": large}}
+    template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}, "spec": {"spec": spec}}
+    entries = [{"name": name, "resourceClaimTemplateName": "t"} for name in ("a", "b")]
+    (found,) = hypothetical([template, pod("p", resourceClaims=entries)]).pods
+    first, second = found.claims
+    assert [one.key.name for one in found.claims] == ["p-a", "p-b"]
+    assert {one.owner_pod_uid for one in found.claims} == {found.pod.uid}
+    assert first.uid != second.uid
+    assert first.spec is second.spec

@@ -56,6 +56,9 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"numaNode": 10**6}, "numaNode"),
     ({"memoryTotalMiB": 1 << 40}, "memoryTotalMiB"),
     ({"memoryFreeMiB": 1 << 40}, "memoryFreeMiB"),
+    ({"memoryFreeMiB": -5}, "memoryFreeMiB"),
+    ({"memoryReservedMiB": "7"}, "memoryReservedMiB"),
+    ({"linkMBps": "26562"}, "linkMBps"),
     ({"distances": "\u00b2\u00b2\u00b2"}, "distances"),
     ({"distances": "0" * 65}, "distances"),
     ({"note": "x" * 65}, "note"),
@@ -73,6 +76,17 @@ def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str)
     assert found is not None
     assert honest is not None
     assert all(bandwidth(found.graph, mask) <= bandwidth(honest.graph, mask) for mask in (3, 15, 255))
+
+
+def test_attributes_of_other_domains_are_not_read() -> None:
+    honest = read_fabric(DECODER.decode(fabric_slice("n1", MACHINES["dgx1-v100"])).devices)
+    lies: dict[str, Any] = {
+        "x.example/linkMBps": 10**9,
+        "x.example/links": "1:36",
+        "x.example/healthy": False,
+        "x.example/uuid": "u",
+    }
+    assert read_fabric(DECODER.decode(said("dgx1-v100", **lies)).devices) == honest
 
 
 values = st.one_of(

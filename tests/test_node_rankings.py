@@ -124,7 +124,7 @@ def test_a_ranking_far_behind_starts_over(identity: bool) -> None:
 
 def test_an_update_continues_from_the_point_where_it_gave_up() -> None:
     outcomes = set()
-    for steps in range(16):
+    for steps in range(32):
         world = World("abcdef")
         ranking = NodeRanking(world.requirements)
         snapshot, context = world.newest()

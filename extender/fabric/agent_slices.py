@@ -27,7 +27,6 @@ from extender.fabric.products import link_gbps, pcie_gbps, pcie_generation
 from extender.fabric.ring import mesh_problem
 from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, one_line
 
-DRIVER = "fabric.berth.dev"
 _MIB = 1 << 20
 _STATES = frozenset(["healthy", "stale", "note", "xid", "nvlinkErrors", "memoryFreeMiB", "memoryReservedMiB", "readAt"])
 

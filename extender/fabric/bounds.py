@@ -11,11 +11,13 @@ from collections.abc import Mapping
 
 from extender.model import Device
 
+DRIVER = "fabric.berth.dev"
 MAX_GPUS = 16  # the API's limits allow no more in one slice
 MAX_LINKS = 36  # NVLinks of one GPU; NVLink 5 has 18
 MAX_PROBLEMS = 8  # problems reported per node
 MAX_TEXT = 64  # characters; the API server's limit for a string attribute
 _SHOWN = 40  # characters of a value that a problem quotes
+_DOMAIN = f"{DRIVER}/"
 _LINK = re.compile(r"([0-9]{1,2}):([0-9]{1,2})")  # [0-9]: str.isdigit also accepts digits that int() rejects
 
 BOUNDS: Mapping[str, tuple[int, int]] = {
@@ -25,16 +27,23 @@ BOUNDS: Mapping[str, tuple[int, int]] = {
     "pcieGeneration": (0, 16),
     "numaNode": (0, 1023),  # Linux supports at most 1,024 NUMA nodes
     "memoryTotalMiB": (0, 4 << 20),
+    "memoryFreeMiB": (0, 4 << 20),  # and at most the total
+    "memoryReservedMiB": (0, 4 << 20),  # and at most the total
 }
 """Integer attributes of a GPU: name to (smallest, largest) possible value."""
 
 
 class AgentFacts:
-    """The attributes of one GPU as its agent publishes them. Impossible values add a sentence to `problems`."""
+    """The attributes of one GPU as its agent publishes them, without those of other domains.
+
+    Impossible values add a sentence to `problems`.
+    """
 
     def __init__(self, device: Device, problems: list[str]) -> None:
         self._device = device.name
-        self._values = {name.partition("/")[2]: value for name, value in device.attributes.items()}
+        self._values = {
+            name.removeprefix(_DOMAIN): value for name, value in device.attributes.items() if name.startswith(_DOMAIN)
+        }
         self._problems = problems
 
     def wrong(self, name: str, why: str) -> None:

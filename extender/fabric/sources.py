@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from extender.fabric.agent_slices import DRIVER, read_fabric
-from extender.fabric.bounds import MAX_PROBLEMS
+from extender.fabric.agent_slices import read_fabric
+from extender.fabric.bounds import DRIVER, MAX_PROBLEMS
 from extender.fabric.products import flat_graph, limits_of, pcie_gbps, usual_graph
 from extender.fabric.sets import Graphs
 from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices, one_line

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
 from extender.manifests.object_lists import checked
 from extender.manifests.pod_templates import pod_templates
-from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Membership, Pod, WireError, one_line
+from extender.model import (
+    MAX_CLAIMS,
+    Claim,
+    DeviceClass,
+    GroupKey,
+    GroupPolicy,
+    Membership,
+    ObjectKey,
+    Pod,
+    WireError,
+    one_line,
+)
 from extender.wire import Json, decode_claim, decode_class, decode_pod, get, group_policy_of
 
 _HYPOTHETICAL_UID = "imagined"
@@ -41,9 +52,9 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """Claims and templates of claims, by namespace and name."""
+    """Claims, and one claim for each template, by namespace and name."""
 
-    templates: Mapping[tuple[str, str], Json]
+    templates: Mapping[tuple[str, str], Claim]
     claims: Mapping[tuple[str, str], Claim]
 
 
@@ -110,7 +121,7 @@ def hypothetical(objects: Iterable[Json]) -> Hypothetical:
     Raises WireError if a claim template is missing, if there is no pod, or if a field has the wrong type.
     """
     known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
-    templates = {_key(o): o for o in known if o.get("kind") == "ResourceClaimTemplate"}
+    templates = {_key(o): _claim_of_template(o) for o in known if o.get("kind") == "ResourceClaimTemplate"}
     claims = _Claims(templates, {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"})
     policies: dict[GroupKey, GroupPolicy] = {}
     for obj in known:
@@ -156,12 +167,15 @@ def _sources(obj: Json) -> Iterator[_Source]:
 
 
 def _hypothetical(obj: Json, known: _Claims) -> HypotheticalPod:
+    """Raises WireError. The claims of a pod with more than MAX_CLAIMS are left out: Berth does not read them."""
     namespace, name = _key(obj)
     uid = f"{_HYPOTHETICAL_UID}/{namespace}/{name}"
     statuses, mine = [], []
-    for entry in decode_pod(obj).claims:
+    entries = decode_pod(obj).claims
+    for entry in entries if len(entries) <= MAX_CLAIMS else ():
         if not entry.template_name:
-            mine += [claim for key, claim in known.claims.items() if key == (namespace, entry.claim_name)]
+            claim = known.claims.get((namespace, entry.claim_name))
+            mine += [claim] if claim is not None else []
             continue
         template = known.templates.get((namespace, entry.template_name))
         if template is None:
@@ -171,13 +185,18 @@ def _hypothetical(obj: Json, known: _Claims) -> HypotheticalPod:
                 f"output of: kubectl -n {namespace} get resourceclaimtemplate {entry.template_name} -o yaml",
             )
         generated = f"{name}-{entry.name}"
-        owner = [{"kind": "Pod", "name": name, "uid": uid, "controller": True}]
-        metadata = {"namespace": namespace, "name": generated, "uid": f"{uid}/{entry.name}", "ownerReferences": owner}
-        spec = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
-        mine.append(decode_claim({"metadata": metadata, "spec": spec}))
+        mine.append(
+            replace(template, key=ObjectKey(namespace, generated), uid=f"{uid}/{entry.name}", owner_pod_uid=uid)
+        )
         statuses.append({"name": entry.name, "resourceClaimName": generated})
     made = {**obj, "metadata": {**obj["metadata"], "uid": uid}, "status": {"resourceClaimStatuses": statuses}}
     return HypotheticalPod(decode_pod(made), tuple(mine))
+
+
+def _claim_of_template(template: Json) -> Claim:
+    """A claim without an owner and without the name that it has for a pod. Raises WireError."""
+    spec = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
+    return decode_claim({"metadata": {"name": "of-template"}, "spec": spec})
 
 
 def _placed(obj: Json) -> Json:

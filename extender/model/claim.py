@@ -13,6 +13,8 @@ from extender.model.quantity import Quantity
 
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_CONSUMERS = 256  # of one claim: ResourceClaimReservedForMaxSize of resource.k8s.io
+MAX_CLAIMS = 64  # of one pod; the API has no limit, and a claim may have 256 alternatives
+MAX_ALTERNATIVES = 512  # of all requests of one pod's claims; a request without alternatives counts as one
 SCHEDULING_GROUP = "scheduling.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 TAKE_BACK = "/take-back"  # end of the mark of a process that is about to take the allocation back

@@ -38,6 +38,7 @@ class Code(Enum):
     INVALID = "{0}"
     TOPOLOGY = "no free device set has the required topology"
     BANDWIDTH = "no free device set has the required bandwidth"
+    TOO_MANY_CLAIMS = "pod has more than {0}"
     CLAIM_IN_FLIGHT = "claim {0} is being allocated for another pod"
     CLAIM_FULL = "claim {0} has no reservation left"
     NODE_UNKNOWN = "node is not known yet"
@@ -89,6 +90,7 @@ DESCRIPTIONS = {
     Code.INVALID: "The claim, class or slice is not valid. The text names the object and the field.",
     Code.TOPOLOGY: "The pod's annotation requires NVLink between its GPUs. No free set on this node has it.",
     Code.BANDWIDTH: "The pod's annotation requires a ring bandwidth that no free set on this node reaches.",
+    Code.TOO_MANY_CLAIMS: "One pod may have 64 claims, and 512 requests in them. Each alternative counts as a request.",
     Code.CLAIM_IN_FLIGHT: "Another pod that shares the claim is being bound. This pod is retried automatically.",
     Code.CLAIM_FULL: "A claim can be reserved for at most 256 pods, and this claim has reached that limit.",
     Code.NODE_UNKNOWN: "kube-scheduler already knows the node, but Berth's watch has not shown it yet.",

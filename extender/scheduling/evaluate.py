@@ -96,6 +96,7 @@ def problem_for(
     def selection(claim: str, request: DeviceRequest) -> Selection:
         known = remembered.get((claim, request.name))
         if known is None:
+            context.budget.check()
             known = shared(claim, request)
             unwanted = excluded_devices(node_info, requirements)
             if unwanted and not request.admin_access:

@@ -6,13 +6,15 @@ again), UnschedulableAndUnresolvable (no node can serve the pod now, with the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
 from extender.model import (
     COMPUTE_DOMAIN_LABEL,
     IMPLICIT_RESOURCE_PREFIX,
+    MAX_ALTERNATIVES,
+    MAX_CLAIMS,
     MAX_CONSUMERS,
     Allocation,
     Claim,
@@ -190,6 +192,8 @@ PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirement
 
 def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterResult:
     """The requirements of a pod on a snapshot, or the reason why it has none now."""
+    if len(pod.claims) > MAX_CLAIMS:
+        return UnschedulableAndUnresolvable(Reason(Code.TOO_MANY_CLAIMS, (f"{MAX_CLAIMS} claims",)))
     extended = _extended_resources(pod, snapshot)
     if not pod.claims and not extended:
         return SKIP
@@ -201,6 +205,9 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
     claims = _claims(pod, snapshot)
     if isinstance(claims, Pending):
         return claims
+    if _has_too_many_alternatives(claims.values()):
+        text = f"{MAX_ALTERNATIVES} device requests in its claims, all alternatives counted"
+        return UnschedulableAndUnresolvable(Reason(Code.TOO_MANY_CLAIMS, (text,)))
     for claim in claims.values():
         reason = _unresolvable_reason(claim, pod, snapshot)
         if reason is not None:
@@ -260,6 +267,16 @@ def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
             return Pending(f"pod {pod.key}: claim {key} is not owned by {owner}")
         found.setdefault(key, (entry.name, claim))
     return dict(found.values())
+
+
+def _has_too_many_alternatives(claims: Iterable[Claim]) -> bool:
+    """Whether the claims have more than MAX_ALTERNATIVES. The rest is not counted."""
+    left = MAX_ALTERNATIVES
+    for claim in claims:
+        left -= sum(len(request.alternatives) for request in claim.spec.requests)
+        if left < 0:
+            return True
+    return False
 
 
 def _is_of_group(claim: Claim, pod: Pod) -> bool:

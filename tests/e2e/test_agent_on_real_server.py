@@ -79,15 +79,26 @@ async def refused_elsewhere(plane: ControlPlane, token: str, machine: Machine) -
 def hostile(machine: Machine) -> dict[str, dict]:
     """Slices of gpu-worker that its agent must not write, by their fault."""
     name = f"{DRIVER}-gpu-worker"
+
+    def says(attribute: str, **value: object) -> Callable[[dict], None]:
+        return lambda body: body["spec"]["devices"][-1]["attributes"].update({attribute: value})
+
     changes: dict[str, Callable[[dict], None]] = {
         "name": lambda body: body["metadata"].update(name="another"),
         "pool": lambda body: body["spec"]["pool"].update(name="other"),
         "node": lambda body: body["spec"].update(nodeName="other"),
         "driver": lambda body: body["spec"].update(driver="gpu.nvidia.com"),
-        "links": lambda body: body["spec"]["devices"][0]["attributes"].update(links={"string": "1:" + "9" * 50}),
-        "digits": lambda body: body["spec"]["devices"][0]["attributes"].update(links={"string": "\u00b2:1"}),
-        "rate": lambda body: body["spec"]["devices"][0]["attributes"].update(linkMBps={"int": 10**12}),
-        "negative": lambda body: body["spec"]["devices"][0]["attributes"].update(switchLinks={"int": -1}),
+        "links": says("links", string="1:" + "9" * 50),
+        "digits": says("links", string="\u00b2:1"),
+        "no text": says("links", int=1),
+        "rate": says("linkMBps", int=10**12),
+        "negative": says("switchLinks", int=-1),
+        "no integer": says("linkMBps", string="26562"),
+        "negative memory": says("memoryFreeMiB", int=-5),
+        "memory as a version": says("memoryReservedMiB", version="1.2.3"),
+        "own domain": says(f"{DRIVER}/linkMBps", int=10**9),
+        "other domain": says("x.example/linkMBps", int=10**9),
+        "harmless name of another domain": says("x.example/colour", string="green"),
     }
     found = {}
     for what, change in changes.items():
@@ -101,9 +112,12 @@ def hostile(machine: Machine) -> dict[str, dict]:
 async def hostile_slices_are_denied(plane: ControlPlane, token: str, machine: Machine) -> None:
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
     async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
-        for body in hostile(machine).values():
-            with pytest.raises(ClusterError, match="berth-agent-own-slice"):
+        answers = {}
+        for what, body in hostile(machine).items():
+            with pytest.raises(ClusterError) as found:  # a slice that the policy admits already exists
                 await client.post("/apis/resource.k8s.io/v1/resourceslices?dryRun=All", body)
+            answers[what] = str(found.value)
+        assert {what: text for what, text in answers.items() if "berth-agent-own-slice" not in text} == {}
 
 
 def test_the_manifest_gives_the_agent_its_rights(tmp_path: Path) -> None:

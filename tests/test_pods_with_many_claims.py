@@ -1,0 +1,140 @@
+"""A pod whose claims are beyond all that real pods have is refused before Berth reads its claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extender.allocation import Features
+from extender.cel.dra import Masks
+from extender.model import MAX_ALTERNATIVES, MAX_CLAIMS, CallBudget, Code, ObjectKey, Pod, PodClaim
+from extender.policy import Policy
+from extender.scheduling import (
+    EvaluationContext,
+    NodeRanking,
+    PodRequirements,
+    UnschedulableAndUnresolvable,
+    requirements_of,
+)
+from extender.wire import decode_claim
+from tests.budget_worlds import GPU, Fleet
+from tests.running_berth import berthing, claim
+from tests.running_berth import pod as pod_object
+
+REFUSED_CLAIMS = "pod has more than 64 claims"
+REFUSED_REQUESTS = "pod has more than 512 device requests in its claims, all alternatives counted"
+
+
+def large(name: str, requests: int = 32, alternatives: int = 8, **fields: object) -> dict[str, Any]:
+    """The largest claim that the API server admits has 32 requests with 8 alternatives."""
+    found = claim(name)
+    found["metadata"]["uid"] = f"uid-{name}"
+    found["spec"]["devices"]["requests"] = [
+        {
+            "name": f"r{i}",
+            "firstAvailable": [
+                {"name": f"s{j}", "deviceClassName": "gpu.nvidia.com", **fields} for j in range(alternatives)
+            ],
+        }
+        for i in range(requests)
+    ]
+    return found
+
+
+def pod_with(fleet: Fleet, *claims: dict[str, Any]) -> Pod:
+    """A pod with these claims, all known to the cache."""
+    for one in claims:
+        decoded = decode_claim(one)
+        fleet.cache.apply_claim(decoded.key, decoded)
+    names = [one["metadata"]["name"] for one in claims]
+    found = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(f"g-{name}", name) for name in names))
+    fleet.cache.apply_pod(found.uid, found)
+    return found
+
+
+def requirements(fleet: Fleet, pod: Pod) -> PodRequirements:
+    found = requirements_of(pod, fleet.cache.snapshot(), Policy())
+    assert isinstance(found, PodRequirements)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ([claim(f"c{i}") for i in range(MAX_CLAIMS + 1)], REFUSED_CLAIMS),
+        ([large("c1"), large("c2"), claim("c3")], REFUSED_REQUESTS),
+        ([large(f"c{i}") for i in range(MAX_CLAIMS)], REFUSED_REQUESTS),
+    ],
+)
+def test_a_pod_with_too_many_claims_or_requests_is_refused_and_nothing_is_remembered(claims: list, reason: str) -> None:
+    fleet = Fleet()
+    pod = pod_with(fleet, *claims)
+    answer = fleet.filter_service.filter(pod, fleet.names)
+    assert answer.failed == dict.fromkeys(fleet.names, reason)
+    assert fleet.filter_service.prioritize(pod, fleet.names) == [(name, 0) for name in fleet.names]
+    assert set(fleet.filter_service.remembered().values()) == {0}
+    assert fleet.filter_service.unfinished_evaluations == 0
+
+
+def test_a_pod_with_too_many_claims_is_refused_before_they_are_looked_up() -> None:
+    fleet = Fleet()
+    names = [f"unknown{i}" for i in range(MAX_CLAIMS + 1)]
+    pod = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(name, name) for name in names))
+    found = requirements_of(pod, fleet.cache.snapshot(), Policy())
+    assert isinstance(found, UnschedulableAndUnresolvable)
+    assert found.reason.code is Code.TOO_MANY_CLAIMS
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [[claim(f"c{i}") for i in range(MAX_CLAIMS)], [large("c1"), large("c2")], [large(f"c{i}", 1) for i in range(64)]],
+)
+def test_a_pod_at_the_limits_has_requirements(claims: list) -> None:
+    fleet = Fleet()
+    found = requirements(fleet, pod_with(fleet, *claims))
+    assert len(found.specs) == len(claims)
+    assert sum(len(one.alternatives) for spec in found.specs for one in spec.requests) <= MAX_ALTERNATIVES
+
+
+async def test_bind_and_gangs_refuse_such_a_pod() -> None:
+    notes = {"berth.dev/group": "g", "berth.dev/group-min": "2"}
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        for name in ("c1", "c2", "c3", "c4"):
+            b.cluster.apply(large(name) if name != "c4" else claim(name))
+        b.cluster.apply(pod_object("p", "c1", "c2", "c3"))
+        b.cluster.apply(pod_object("m1", "c1", "c2", "c3", annotations=notes))
+        b.cluster.apply(pod_object("m2", "c4", annotations=notes))
+        await b.settled()
+        assert REFUSED_REQUESTS in await b.bind("p", "n1")
+        answer = await b.filter("m2", ["n1"])
+        assert answer["FailedAndUnresolvableNodes"] == {"n1": f"pod default/m1 of the group: {REFUSED_REQUESTS}"}
+
+
+def test_the_budget_ends_between_nodes_without_room_whose_masks_are_known() -> None:
+    """Nothing is searched on such nodes, but each alternative of each request is counted."""
+    fleet, masks = Fleet(), Masks()
+    pod = pod_with(fleet, large("c1", count=9))
+    snapshot = fleet.cache.snapshot()
+    context = EvaluationContext(masks, Features(), snapshot.baseline)
+    assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
+    budget = CallBudget(1.0, 300, lambda: 0.0)
+    again = NodeRanking(requirements(fleet, pod))
+    assert not again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, budget=budget))
+    assert again.nodes == 4, "the nodes of one machine; the 256 alternatives on the second machine are too many"
+
+
+def test_the_budget_ends_between_nodes_that_are_assigned_to_one_equivalence_class() -> None:
+    """The key of each node has the masks of each alternative if a selector reads the identity of a device."""
+    fleet, masks = Fleet(nodes=12, kinds=1), Masks()
+    pod = pod_with(fleet, large("c1", selectors=[{"cel": {"expression": f'{GPU}.uuid != "x"'}}]))
+    snapshot = fleet.cache.snapshot()
+    context = EvaluationContext(masks, Features(), snapshot.baseline)
+    assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
+    steps = 0
+    again, done = NodeRanking(requirements(fleet, pod)), False
+    while not done:
+        budget = CallBudget(1.0, 2_000, lambda: 0.0)
+        done = again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, budget=budget))
+        steps += 1
+    assert steps > 1, "12 nodes with 256 alternatives have more than 3,000 masks"
