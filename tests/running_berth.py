@@ -18,6 +18,7 @@ from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.tracing import SpanFactory, no_span
 from extender.policy import Policy
+from extender.records import Record
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import ServeApp
@@ -163,10 +164,15 @@ async def berthing(
             yield Berthing(cluster, app, client, api, console.console)
 
 
-def binder_of(b: Serving, times: BindTimes | None = None, span: SpanFactory = no_span) -> Binder:
-    """A second binder on the cache of a service, with other times or spans."""
+def binder_of(
+    b: Serving,
+    times: BindTimes | None = None,
+    span: SpanFactory = no_span,
+    put: Callable[[Record], None] = lambda _: None,
+) -> Binder:
+    """A second binder on the cache of a service, with other times, spans or records."""
     s = b.app.service
-    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", lambda _: None, s.supervisor, span)
+    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", put, s.supervisor, span)
     writer, progress = Writer(s.client, "test"), s.informers.progress
     gangs = GangBarrier(s.gangs, progress, s.clock)
     return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.extension.binding_cycle import BindOutcomeUnknown
 from extender.extension.live_reads import LANDING_SECONDS
 from extender.model import ObjectKey
+from extender.records import Record
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
 from tests.dra_worlds import CLAIMS, extended
@@ -114,6 +116,18 @@ async def test_a_bug_after_the_binding_takes_nothing_from_a_bound_pod() -> None:
         with pytest.raises(KeyError, match="a bug"):
             await binder_of(b, span=buggy).bind(ObjectKey(*P), uid, "n1")
         assert len(b.held()) == 2
+
+
+async def test_a_bug_in_the_record_of_a_binding_is_no_error_for_kube_scheduler() -> None:
+    def fail(_: Record) -> None:
+        raise KeyError("a bug")
+
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        with capture_logs() as lines:
+            await binder_of(b, put=fail).bind(ObjectKey(*P), b.pod("p")["metadata"]["uid"], "n1")
+        assert b.node_of("p") == "n1"
+        assert "a Binding cannot be reported" in [line["event"] for line in lines]
 
 
 def test_the_special_claim_of_a_bind_with_an_unknown_outcome_stays_until_its_binding_has_come() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -338,20 +339,49 @@ def test_a_person_sees_one_line(line: list, words: str, folder: Path, tmp_path: 
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 class Interrupt:
+    def __set_name__(self, *_):
+        signal.raise_signal(signal.SIGINT)
     def find_spec(name, path=None, target=None):
-        if name == "extender.cli.main":
-            raise KeyboardInterrupt
+        if name == "{module}":
+            class Loaded:  # Python 3.11 raises RuntimeError in place of what __set_name__ raises
+                attribute = Interrupt()
+    def read(*_):
+        signal.raise_signal(signal.SIGINT)
+        return b"kind: List"
 sys.meta_path.insert(0, Interrupt)
+sys.stdin = Interrupt
+Interrupt.buffer = Interrupt
+sys.argv = ["berth", "lint", "-"]
 from extender.__main__ import main
 main()
 """
 
 
-def test_ctrl_c_while_modules_load_prints_nothing() -> None:
-    found = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, check=False)
-    assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [("extender.cli.main", -signal.SIGINT), ("extender.cli.lint_command", -signal.SIGINT), ("none", 130)],
+    ids=["while modules load", "while the command's modules load", "while the command runs"],
+)
+def test_ctrl_c_prints_nothing(module: str, code: int) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(module=module)], cwd=ROOT, capture_output=True, check=False
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (code, b"", b"")
+
+
+def test_a_parent_that_ignores_ctrl_c_is_obeyed() -> None:
+    """As under nohup, or behind & in a script."""
+    found = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(module="extender.cli.main")],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert found.returncode == 2, found.stderr
+    assert b"Traceback" not in found.stderr
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">&- 2>&-"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import httpx
 import pytest
 
-from extender.web.access_control import Access
+from extender.web.access_control import MOST_TOKEN, Access
 from tests.http_worlds import pages
 
 HOSTS = [
@@ -99,6 +100,25 @@ async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path:
         token.write_text("next\n")
         assert await asked(Authorization="Bearer s3cret") == 401
         assert await asked(Authorization="Bearer next") == 200
+
+
+def test_a_token_file_that_becomes_a_pipe_or_too_large_closes_the_pages(tmp_path: Path) -> None:
+    """Opening a pipe waits for its writer, and the whole console would wait with it."""
+    token = tmp_path / "token"
+    access = Access("0.0.0.0", (), token)
+
+    def status(bearer: bytes) -> int:
+        headers = [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer " + bearer)]
+        rejected = access.rejection({"method": "GET", "headers": headers}, open_to_all=False)
+        return 200 if rejected is None else rejected.status
+
+    token.write_bytes(b"t" * MOST_TOKEN)
+    assert status(b"t" * MOST_TOKEN) == 200
+    token.write_bytes(b"t" * (MOST_TOKEN + 1))
+    assert status(b"t" * MOST_TOKEN) == 403
+    token.unlink()
+    os.mkfifo(token)
+    assert status(b"t") == 403
 
 
 @pytest.mark.parametrize(

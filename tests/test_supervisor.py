@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Awaitable, Callable
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Delays
@@ -51,6 +52,10 @@ async def _return() -> None:
     pass
 
 
+async def _wait() -> None:
+    await asyncio.Event().wait()
+
+
 async def _cancelled_from_inside() -> None:
     other = asyncio.ensure_future(asyncio.Event().wait())
     other.cancel()
@@ -70,6 +75,69 @@ async def test_a_task_that_ends_without_a_request_to_stop_has_failed(
     assert supervisor.failing == {"it": words}
     assert supervisor.failures["it"] >= 3
     await supervisor.stop()
+
+
+async def test_an_error_without_a_text_does_not_end_its_task() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    async def task() -> None:
+        raise Unprintable
+
+    supervisor = Supervisor(QUICK)
+    with capture_logs() as lines:
+        supervisor.start("it", task)
+        await eventually(lambda: "it" in supervisor.failing)
+        with pytest.raises(Unprintable):
+            await supervisor.spawn("once", task())
+        await eventually(lambda: supervisor.failures["once"])
+        await supervisor.stop()
+    assert supervisor.failing == {"it": "Unprintable"}
+    assert {line["problem"] for line in lines} == {"Unprintable"}
+
+
+async def test_a_log_that_fails_does_not_end_a_task() -> None:
+    def fail(*_: object) -> str:
+        raise RuntimeError("a bug in the log")
+
+    async def task() -> None:
+        raise ValueError("a bug")
+
+    supervisor = Supervisor(QUICK)
+    structlog.configure(processors=[fail])
+    try:
+        supervisor.start("it", task)
+        await eventually(lambda: "it" in supervisor.failing)
+        await supervisor.stop()
+    finally:
+        structlog.reset_defaults()
+
+
+async def test_a_task_that_ended_for_good_is_named() -> None:
+    async def task() -> None:
+        running = asyncio.current_task()
+        assert running is not None
+        running.cancel()
+        await asyncio.sleep(0)
+
+    supervisor = Supervisor(QUICK)
+    with capture_logs() as lines:
+        supervisor.start("it", task)
+        await eventually(lambda: "it" in supervisor.failing)
+    words = "EndedEarly: it ended, and only a new process starts it again"
+    assert supervisor.failing == {"it": words}
+    assert supervisor.failures == {"it": 1}
+    assert [line["problem"] for line in lines] == [words]
+    await supervisor.stop()
+
+
+async def test_tasks_that_were_told_to_end_have_not_failed() -> None:
+    supervisor = Supervisor(QUICK)
+    with capture_logs() as lines:
+        supervisor.start("it", _wait)
+        await supervisor.stop()
+    assert (supervisor.failing, supervisor.failures, lines) == ({}, {"it": 0}, [])
 
 
 async def test_a_task_that_runs_well_for_a_while_no_longer_keeps_failing() -> None:

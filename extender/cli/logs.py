@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import structlog
@@ -20,7 +21,10 @@ _PLAIN = (bool, int, float, type(None))
 
 
 def set_up_logging(level: Level = "info", form: Form = "auto") -> None:
-    """Log to standard error; `auto` means colours on a terminal and JSON lines elsewhere."""
+    """Log to standard error; `auto` means colours on a terminal and JSON lines elsewhere.
+
+    A log call never raises: it would end the task that logs, or turn a bind that succeeded into an error.
+    """
     pretty = sys.stderr.isatty() if form == "auto" else form == "pretty"
     renderer = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -31,9 +35,20 @@ def set_up_logging(level: Level = "info", form: Form = "auto") -> None:
             _limited,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=_never_raising(structlog.make_filtering_bound_logger(getattr(logging, level.upper()))),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
+
+
+def _never_raising(logger_class: Any) -> Any:
+    """A subclass that loses a line if its text cannot be made, or standard error is full, closed or a broken pipe."""
+
+    class NeverRaising(logger_class):  # type: ignore[misc]  # structlog makes the class while Berth runs
+        def _proxy_to_logger(self, *arguments: Any, **values: Any) -> None:
+            with suppress(Exception):
+                super()._proxy_to_logger(*arguments, **values)
+
+    return NeverRaising
 
 
 def _limited(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

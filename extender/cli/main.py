@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -116,7 +117,10 @@ def main() -> None:
         for position, argument in enumerate(sys.argv[1:], 1):
             if not argument.isascii() and argument != argument.encode("utf-8", "replace").decode():
                 raise WireError(f"argument {position}", f"is not UTF-8: {shown(argument)}")
-        commands(sys.argv[1:])()
+        app = commands(sys.argv[1:])
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see extender/__main__.py
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        app()
     except (BerthError, OSError) as error:
         _fail(str(error))
     except Exception as error:  # noqa: BLE001 - a bug in Berth: the user gets the line of code, not the traceback

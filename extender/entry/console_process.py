@@ -14,7 +14,15 @@ import uvloop
 
 from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.console import Console, TokenReviewer
-from extender.entry.listening import Tls, check_certificates, load_certificates, serve_all, server, watch_certificates
+from extender.entry.listening import (
+    Tls,
+    check_certificates,
+    contents_of,
+    load_certificates,
+    serve_all,
+    server,
+    watch_certificates,
+)
 from extender.files import name_of, read_mounted
 from extender.model import ObjectKey
 from extender.policy import Policy
@@ -87,8 +95,7 @@ async def run(
             app = Records(reviewer, console.take, rejections=rejections, counts=console.record_requests)
             servers[server(app, records.address, RECORDS, pages.tls, rejections)] = heard
         if pages.tls is not None:
-            held = [path.read_bytes() for path in pages.tls.files]
-            load = partial(load_certificates, list(servers), pages.tls)
+            held, load = contents_of(pages.tls.files), partial(load_certificates, list(servers), pages.tls)
             console.supervisor.start("certificates", partial(watch_certificates, pages.tls.files, held, load))
         await serve_all(servers)
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,12 +120,10 @@ def check_certificates(tls: Tls | None) -> None:
     """Raise WireError unless the files have a certificate with its key, and a certificate of the client authority."""
     if tls is None:
         return
-    for path in tls.files:
-        read_mounted(path, _MOST_CERTIFICATES)
+    contents_of(tls.files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Without a password function, OpenSSL asks at the terminal.
-        context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")
+        context.load_cert_chain(tls.certificate, tls.key, _no_password)
     except (OSError, ValueError) as error:
         files = f"{name_of(tls.certificate)} and {name_of(tls.key)}"
         raise WireError("--tls-cert", f"{files} are no certificate and its key without a password: {error}") from error
@@ -137,34 +135,47 @@ def check_certificates(tls: Tls | None) -> None:
         raise WireError("--client-ca", f"{name_of(tls.client_ca)} holds no certificates: {error}") from error
 
 
-def load_certificates(servers: Sequence[Server], tls: Tls) -> None:
-    """Load the files into the running servers. Raises OSError.
+def _no_password() -> bytes:
+    """Without a password function, OpenSSL asks at the terminal."""
+    return b""
 
-    A new client authority is added, and the old one is trusted until the next start of the process, so server and
-    client can change one after the other.
+
+async def load_certificates(servers: Sequence[Server], tls: Tls) -> None:
+    """Load the files into the running servers. Raises WireError or OSError.
+
+    The files are checked first: a certificate of another key would take its key from a running server. A new client
+    authority is added, and the old one is trusted until the next start of the process, so server and client can change
+    one after the other.
     """
+    await asyncio.to_thread(check_certificates, tls)
     for context in [one.config.ssl for one in servers if one.config.ssl is not None]:
-        context.load_cert_chain(tls.certificate, tls.key)
+        context.load_cert_chain(tls.certificate, tls.key, _no_password)
         if context.verify_mode is ssl.CERT_REQUIRED and tls.client_ca is not None:
             context.load_verify_locations(tls.client_ca)
 
 
-async def watch_certificates(files: Sequence[Path], known: list[bytes], load: Callable[[], None]) -> None:
+def contents_of(files: Sequence[Path]) -> list[bytes]:
+    """The contents of files with certificates and keys. Raises WireError, also for a pipe."""
+    return [read_mounted(path, _MOST_CERTIFICATES) for path in files]
+
+
+async def watch_certificates(files: Sequence[Path], known: list[bytes], load: Callable[[], Awaitable[None]]) -> None:
     """Run until cancelled: call `load` when a file changes. `known` is the contents of the files at the start.
 
-    If a file cannot be read, or `load` raises OSError or WireError, the old certificates stay in use.
+    If a file cannot be read, or `load` raises OSError or WireError, the old certificates stay in use. After an error,
+    `load` is called until it succeeds, also if the files become what they were.
     """
     log, names, problem = structlog.get_logger("berth.files"), [str(path) for path in files], ""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         before, problem = problem, ""
         try:
-            fresh = [path.read_bytes() for path in files]
+            fresh = await asyncio.to_thread(contents_of, files)
             if fresh != known:
-                load()
+                await load()
                 known = fresh
                 log.info("certificates read again", files=names)
         except (OSError, WireError) as error:
-            problem = str(error)
+            known, problem = [], str(error)
             if problem != before:
                 log.warning("certificates cannot be read; the last ones stay", files=names, problem=problem)

@@ -12,7 +12,15 @@ from pathlib import Path
 import uvloop
 
 from extender.cluster import ApiClient, Credentials, WallClock, load_credentials, utc_now
-from extender.entry.listening import Tls, check_certificates, load_certificates, serve_all, server, watch_certificates
+from extender.entry.listening import (
+    Tls,
+    check_certificates,
+    contents_of,
+    load_certificates,
+    serve_all,
+    server,
+    watch_certificates,
+)
 from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
 from extender.runtime import PolicyFile, Supervisor, in_this_loop, read_policy, watch_policies
@@ -102,11 +110,12 @@ async def run(
         servers = [server(app, listen.verbs, VERBS, listen.tls, rejections)]
         servers += [server(probes, listen.probes, PROBES, rejections=rejections)] if listen.probes is not None else []
         if listen.tls is not None:
-            held = [path.read_bytes() for path in listen.tls.files]
+            held = contents_of(listen.tls.files)
             load = partial(load_certificates, servers, listen.tls)
             service.supervisor.start("certificates", partial(watch_certificates, listen.tls.files, held, load))
         if isinstance(console, RecordsTo) and console.ca is not None:
-            watch = partial(watch_certificates, [console.ca], [console.ca.read_bytes()], poster.load_authorities)
+            load = partial(asyncio.to_thread, poster.load_authorities)
+            watch = partial(watch_certificates, [console.ca], contents_of([console.ca]), load)
             service.supervisor.start("records-authority", watch)
         if policy_file is not None:
             filter_service = service.filter_service

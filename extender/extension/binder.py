@@ -262,20 +262,19 @@ class Binder:
         finally:
             self._finish_assumed(pod, planned, self._cache.forget)
             self._progress.notify()
-        decision = Decision(self._dependencies.now_rfc3339(), chosen, *second)
-        self._dependencies.put(Bound(pod.key, pod.uid, decision))
-        seconds = round(asyncio.get_running_loop().time() - cycle.started, 4)
-        self._log.info(
-            "bound",
-            pod=str(pod.key),
-            node=cycle.node,
-            claims=[str(claim.key) for claim in claims],
-            devices=chosen.all_devices,
-            score=chosen.score,
-            ring_gbps=chosen.ring_gbps,
-            generation=self._cache.version,
-            seconds=seconds,
-        )
+        self._report(cycle, claims, chosen, second)
+
+    def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode, second: tuple[str, float]) -> None:
+        """Record and log a stored Binding. A bug here must not become the answer of the bind."""
+        pod, decision = cycle.pod, Decision(self._dependencies.now_rfc3339(), chosen, *second)
+        try:
+            self._dependencies.put(Bound(pod.key, pod.uid, decision))
+            names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
+            what = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
+            when = {"generation": self._cache.version, "seconds": round(seconds, 4)}
+            self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **what, **when)
+        except Exception:  # noqa: BLE001 - see above
+            self._log.exception("a Binding cannot be reported", pod=str(pod.key), node=cycle.node)
 
     async def _written(
         self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations

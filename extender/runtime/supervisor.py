@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import structlog
@@ -30,6 +31,8 @@ class Supervisor:
         self._clock = clock
         self._backoffs: dict[str, Backoff] = {}
         self._problems: dict[str, str] = {}
+        self._ended_for_good: set[str] = set()
+        self._stopping = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._log = structlog.get_logger("berth.tasks")
         self.failures: Counter[str] = Counter()
@@ -41,16 +44,19 @@ class Supervisor:
 
     @property
     def failing(self) -> dict[str, str]:
-        """The tasks that failed three times in a row or more, each with its last error."""
+        """The tasks that failed three times in a row or more, or ended for good, each with its last error."""
         return {
-            name: problem for name, problem in self._problems.items() if self._backoffs[name].failures >= _KEEPS_FAILING
+            name: problem
+            for name, problem in self._problems.items()
+            if name in self._ended_for_good or self._backoffs[name].failures >= _KEEPS_FAILING
         }
 
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run `run` under this name, and restart it until `stop`. A `run` that returns counts as failed, too."""
         assert name not in self._backoffs, f"a task named {name} runs already"
         self._backoffs[name] = Backoff(self._delays, self._clock)
-        self._add(name, self._keep_running(name, run))
+        task = self._add(name, self._keep_running(name, run))
+        task.add_done_callback(lambda done: self._keeper_ended(name, done))
 
     def spawn(
         self, name: str, work: Coroutine[Any, Any, T], expected: type[Exception] | tuple[type[Exception], ...] = ()
@@ -67,6 +73,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Cancel all tasks, and wait until they have ended."""
+        self._stopping = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -83,7 +90,7 @@ class Supervisor:
         problem = await self._run(run)
         while problem is not None:
             seconds = self._backoffs[name].next()
-            self._problems[name] = f"{type(problem).__name__}: {problem}"
+            self._problems[name] = _text(problem)
             self._count(name, problem, restart_seconds=round(seconds, 3))
             await asyncio.sleep(seconds)
             problem = await self._run(run)
@@ -102,6 +109,15 @@ class Supervisor:
             return error
         return None if _is_cancelled() else EndedEarly("it returned")
 
+    def _keeper_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._stopping:
+            return
+        error = None if task.cancelled() else task.exception()
+        problem = error or EndedEarly("it ended, and only a new process starts it again")
+        self._problems[name] = _text(problem)
+        self._ended_for_good.add(name)
+        self._count(name, problem)
+
     def _ended(
         self, name: str, expected: type[Exception] | tuple[type[Exception], ...], task: asyncio.Task[Any]
     ) -> None:
@@ -111,9 +127,17 @@ class Supervisor:
 
     def _count(self, name: str, problem: BaseException, **more: float) -> None:
         self.failures[name] += 1
-        self._log.error(
-            "task failed", task=name, problem=f"{type(problem).__name__}: {problem}", exc_info=problem, **more
-        )
+        with suppress(Exception):  # a fault of the log must end no task
+            self._log.error("task failed", task=name, problem=_text(problem), exc_info=problem, **more)
+
+
+def _text(problem: BaseException) -> str:
+    """The type and the text of an error; the type alone if the error's own code for its text raises."""
+    kind = type(problem).__name__
+    try:
+        return f"{kind}: {problem}"
+    except Exception:  # noqa: BLE001 - any code may be in it
+        return kind
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from extender.files import read_mounted
+from extender.model import WireError
 from extender.web.asgi import TEXT, Answer, Scope, problem
 
 MOST_TOKEN = 4096  # bytes of the token file
@@ -39,7 +41,8 @@ class Access:
 
     `host` is the address that the server listens on; `names` are more host names. Explain and fleet need
     the token, except on a loopback address without a token file. They are closed while no token file is named, or
-    while the file is absent or empty. The file is read for every request, so a new token needs no restart.
+    while the file is absent, empty, above 4 KiB or no regular file. The file is read for every request, so a new token
+    needs no restart.
     """
 
     def __init__(self, host: str = "127.0.0.1", names: Iterable[str] = (), token_file: Path | None = None) -> None:
@@ -64,8 +67,8 @@ class Access:
     def _rejection_by_token(self, scope: Scope) -> Answer | None:
         token = b""
         if self._token_file is not None:
-            with suppress(OSError), self._token_file.open("rb") as file:
-                token = file.read(MOST_TOKEN).strip()
+            with suppress(WireError):
+                token = read_mounted(self._token_file, MOST_TOKEN).strip()
         if not token:
             return problem(
                 403, "closed until there is a token: the option --page-token-file names a file that holds one"
