@@ -15,6 +15,7 @@ from extender.cel.estimator import estimate
 from extender.cel.folding import constant_issues
 from extender.cel.frame import FIRST_INPUT, Closure
 from extender.cel.parser import parse
+from extender.cel.types import TypesTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ def check(expression: str, environment: Environment) -> Checked:
         return Checked(expression, tree, environment, pattern_bytes)
     except RecursionError:
         raise too_deep(expression) from None
+    except TypesTooLarge as error:
+        raise CompileError(expression, [], f"compilation failed: {error}") from None
 
 
 def _typed(expression: str, environment: Environment) -> tuple[ast.Node, int]:
