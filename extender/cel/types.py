@@ -25,7 +25,7 @@ class Type:
     name: str = ""
     params: tuple[Type, ...] = ()
     parts: int = field(init=False, repr=False, compare=False)  # the type and all that it is made of
-    open: bool = field(init=False, repr=False, compare=False)  # it has a type variable
+    is_open: bool = field(init=False, repr=False, compare=False)  # it has a type variable
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Type:
             raise TypesTooLarge(f"a type has more than {_MOST_PARTS} parts")
         put = object.__setattr__  # the class is frozen
         put(self, "parts", parts)
-        put(self, "open", self.kind == "var" or any(param.open for param in self.params))
+        put(self, "is_open", self.kind == "var" or any(param.is_open for param in self.params))
         put(self, "_hash", hash((self.kind, self.name, self.params)))
 
     def __hash__(self) -> int:
@@ -89,12 +89,12 @@ def wrapper_of(item: Type) -> Type:
 
 
 def has_variable(type_: Type) -> bool:
-    return type_.open
+    return type_.is_open
 
 
 def with_dyn(type_: Type) -> Type:
     """The type with dyn in place of its variables."""
-    if not type_.open:
+    if not type_.is_open:
         return type_
     return DYN if type_.kind == "var" else Type(type_.kind, type_.name, tuple(map(with_dyn, type_.params)))
 
@@ -140,7 +140,7 @@ class Bindings:
 
     def resolve(self, type_: Type, *, free_is_dyn: bool = False) -> Type:
         """The type with its variables replaced; the same object where it has none."""
-        if not type_.open:
+        if not type_.is_open:
             return type_
         self.spend(1)
         if type_.kind == "var":
@@ -197,7 +197,7 @@ class Bindings:
         return True, True
 
     def _occurs(self, variable: Type, within: Type) -> bool:
-        if not within.open:
+        if not within.is_open:
             return False
         self.spend(1)
         if within.kind == "var":
