@@ -310,7 +310,7 @@ def test_cost_is_that_of_the_api_server() -> None:
 
 def test_masks_follow_slices_and_stay_bounded() -> None:
     """Only a changed slice is evaluated again; the memory of expressions has an end; an exhausted one is an error."""
-    decoder, masks = SliceDecoder(), Masks(selector_bytes=8500)
+    decoder, masks = SliceDecoder(), Masks(selector_bytes=7000)
     raw = gpu_slice("n", carried_machines()["t4-4"])
     slice_ = decoder.decode(raw)
     text = 'device.attributes["gpu.nvidia.com"].productName == "Tesla T4"'

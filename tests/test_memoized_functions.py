@@ -45,22 +45,18 @@ def test_ranked_sets_are_bounded_by_bytes() -> None:
 
 # Arguments of every one of them, different for every number.
 REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
-    "_compiled": lambda i: (f"device.driver == '{i}'",),
     "environment_of": lambda i: (Dialect((1, i)),),
     "_digits_of": lambda i: (Graph(((0,),), (0,), float(i), 1.0, ((0,),), (0,)), (0,)),
     "_in_order": lambda i: (tuple(range(i)),),
     "_known_pattern": lambda i: (f"x{i}",),
     "_known_quantity": lambda i: (str(i),),
     "_known_semver": lambda i: (f"{i}.0.0",),
-    "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
-    "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),
     "_type_of": lambda i: (f"list[V{i}]",),
     "_types": lambda i: (type(f"V{i}", (), {"attribute_map": {}, "openapi_types": {}}),),
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
     "flat_graph": lambda i: (f"product {i}", 2),
     "mesh_problem": lambda i: (((i,),),),
     "natural": lambda i: (f"n{i}",),
-    "split_terms": lambda i: (f"true && {i} == 1",),
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }
 ONCE = {"carried_machines", "_documents"}  # take no argument

@@ -20,6 +20,10 @@ _LITERALS: dict[type, t.Type] = {
 }
 
 
+_MOST_NAMES = 8  # of a qualified name: google.protobuf.Duration has three
+_CHARACTERS_A_STEP = 8  # of a message: an issue may show a large type
+
+
 class Checker(ast.Visitor[t.Type]):
     """Checks one tree. `variables` are the declared names, `structs` the fields of the struct types.
 
@@ -50,6 +54,7 @@ class Checker(ast.Visitor[t.Type]):
                 current.type = self._bindings.resolve(current.type, free_is_dyn=True)
 
     def _fail(self, node: ast.Node, problem: str) -> t.Type:
+        self._bindings.spend(len(problem) // _CHARACTERS_A_STEP)
         self.issues.append(Issue(node.offset, problem))
         return t.ERROR
 
@@ -251,8 +256,9 @@ class Checker(ast.Visitor[t.Type]):
         return inner if inner is not None else type_
 
     def _join(self, node: ast.Node, previous: t.Type | None, current: t.Type) -> t.Type:
-        if previous is None:
+        if previous is None or previous is current:
             return current
+        self._bindings.spend(current.parts)
         if self._bindings.assignable((previous,), (current,)):
             return t.more_general(previous, current)
         return t.DYN if self._formats else self._mismatch(node, previous, current)
@@ -353,10 +359,10 @@ class Checker(ast.Visitor[t.Type]):
 
 
 def qualified(node: ast.Node) -> str | None:
-    """'a.b.c' for a chain of plain selections, else None."""
+    """'a.b.c' for a chain of a few plain selections, else None: no declared name is longer."""
     names: list[str] = []
     while isinstance(node, ast.Select):
-        if node.test or node.optional:
+        if node.test or node.optional or len(names) > _MOST_NAMES:
             return None
         names.append(node.field_name)
         node = node.operand

@@ -55,6 +55,7 @@ class Compiler(ast.Visitor[Closure]):
         self._binding = binding
         self._locals: dict[str, int] = {}
         self._lazy: set[int] = set()
+        self._loops: dict[ast.Node, int] = {}  # the number of nodes of each loop
         self.slots = FIRST_INPUT + len(environment.inputs)
 
     def visit(self, node: ast.Node) -> Closure:
@@ -198,7 +199,13 @@ class Compiler(ast.Visitor[Closure]):
         body = self.visit(node.body)
         for name, _, previous in reversed(declared):
             self._restore(name, previous)
-        return loop(node, source, [slot for _, slot, _ in declared], body, condition)
+        nodes = sum(self.nodes(part) for part in (node.body, node.filter) if part is not None)
+        self._loops[node] = 1 + self.nodes(node.range) + nodes
+        return loop(node, source, [slot for _, slot, _ in declared], body, condition, nodes)
+
+    def nodes(self, node: ast.Node) -> int:
+        """The number of nodes of a tree that is compiled."""
+        return ast.size(node, self._loops)
 
     def bind(self, node: ast.Bind) -> Closure:
         init = self.visit(node.init)

@@ -16,9 +16,12 @@ from extender.cel.values import from_key, key_of, type_name
 _NODE = 2  # units for a node of the body
 
 
-def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None) -> Closure:
-    """The closure of a macro; `slots` are the frame slots of its one or two variables."""
-    iterations = _iterations(source, slots, _units(node))
+def loop(
+    node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None, nodes: int
+) -> Closure:
+    """The closure of a macro; `slots` are the frame slots of its one or two variables, `nodes` the number of nodes of
+    its body and its condition. A nested loop pays for itself."""
+    iterations = _iterations(source, slots, LOOPS[node.kind].iteration + _NODE * nodes)
     match node.kind:
         case "all":
             return _quantifier(iterations, body, decisive=False)
@@ -34,12 +37,6 @@ def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condi
             return _collect(iterations, body, condition)
         case _:
             return _transform_map(iterations, slots[0], body, condition, entries=node.kind == "transformMapEntry")
-
-
-def _units(node: ast.Loop) -> int:
-    """The units of one iteration: of the macro and of the nodes of the body. A nested loop pays for itself."""
-    bodies = [node.body] if node.filter is None else [node.body, node.filter]
-    return LOOPS[node.kind].iteration + _NODE * sum(1 for body in bodies for _ in ast.walk(body))
 
 
 def _iterations(source: Closure, slots: list[int], units: int) -> Callable[[Frame], Iterator[None]]:

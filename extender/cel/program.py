@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,10 @@ from extender.cel.estimator import estimate
 from extender.cel.folding import constant_issues
 from extender.cel.frame import FIRST_INPUT, Closure
 from extender.cel.parser import parse
+from extender.cel.types import TypesTooLarge
+
+# Estimated bytes of a program, measured with tracemalloc: of any, of a node, and for each byte of the expression.
+_PROGRAM_BYTES, _NODE_BYTES, _TEXT_BYTES = 1024, 768, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +43,18 @@ class Checked:
 class Program:
     """A compiled expression: the same inputs give the same answer.
 
-    A binding that evaluates often may call `run` with a frame of its own: [budget, *inputs, *locals].
+    A binding that evaluates often may call `run` with a frame of its own: [budget, *inputs, *locals]. `most_bytes` is
+    the most memory that the program takes, estimated.
     """
 
-    __slots__ = ("_inputs", "budget", "expression", "locals", "pattern_bytes", "run")
+    __slots__ = ("_inputs", "budget", "expression", "locals", "most_bytes", "run")
 
-    def __init__(self, checked: Checked, run: Closure, slots: int) -> None:
+    def __init__(self, checked: Checked, run: Closure, slots: int, nodes: int) -> None:
         self._inputs = checked.environment.inputs
         self.expression = checked.expression
         self.budget = checked.environment.budget
-        self.pattern_bytes = checked.pattern_bytes
+        text_bytes = _TEXT_BYTES * sys.getsizeof(checked.expression)
+        self.most_bytes = _PROGRAM_BYTES + text_bytes + _NODE_BYTES * nodes + checked.pattern_bytes
         self.run = run
         self.locals = (None,) * (slots - FIRST_INPUT - len(self._inputs))
 
@@ -69,6 +76,8 @@ def check(expression: str, environment: Environment) -> Checked:
         return Checked(expression, tree, environment, pattern_bytes)
     except RecursionError:
         raise too_deep(expression) from None
+    except TypesTooLarge as error:
+        raise CompileError(expression, [], f"compilation failed: {error}") from None
 
 
 def _typed(expression: str, environment: Environment) -> tuple[ast.Node, int]:
@@ -100,7 +109,7 @@ def build(checked: Checked, binding: Binding | None = None) -> Program:
         run = compiler.visit(checked.tree)
     except RecursionError:
         raise too_deep(checked.expression) from None
-    return Program(checked, run, compiler.slots)
+    return Program(checked, run, compiler.slots, compiler.nodes(checked.tree))
 
 
 def compile(expression: str, environment: Environment) -> Program:  # noqa: A001 - the name of this step in every CEL

@@ -206,7 +206,7 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: NodeInfos
         return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), groups)
     ignores_identity = ranking.ignores_identity(context)
     terms = selector_stats(
-        requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context.budget
+        requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context
     )
     found_misses: list[NearMiss] = [
         *near_misses.by_device_count(requirements, unschedulable.groups, context, ignores_identity=ignores_identity),

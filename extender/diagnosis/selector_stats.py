@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
-from extender.cel.dra import STORED, Selector, compile_selector
-from extender.cel.dra.terms import observed_value, split_terms
-from extender.model import UNLIMITED, CallBudget, Device, Slice, counted, one_line
-from extender.scheduling import PodRequirements
+from extender.cel.dra import Selector
+from extender.cel.dra.terms import left_side, observed_value
+from extender.model import Device, Slice, counted, one_line
+from extender.scheduling import EvaluationContext, PodRequirements
 
 _SHOWN_VALUES = 3
 _VALUES = 256  # distinct values that are counted
@@ -67,9 +66,11 @@ def selector_stats(
     requirements: PodRequirements,
     snapshot: Snapshot,
     samples: Collection[NodeSample] | None,
-    budget: CallBudget = UNLIMITED,
+    context: EvaluationContext,
 ) -> list[TermStats]:
     """The statistics of all selectors, in the order of their evaluation.
+
+    A term that no device reaches is not evaluated, and a selector that no device reaches is left out.
 
     `samples` has one node per attribute signature; the term results of its devices then count for all nodes with it.
     It is None if the requirements read an identity; then all nodes are evaluated. Raises CallBudgetSpent.
@@ -81,24 +82,28 @@ def selector_stats(
     for source, expressions in _sources(requirements):
         remaining = devices
         for expression in expressions:
-            problem = _problem(expression)
-            if problem:
-                findings.append(TermStats(source, expression, problem=problem))
+            if not any(remaining.values()):
                 break
-            for term in split_terms(expression):
-                finding = TermStats(source, term)
-                remaining = {key: _count_devices(finding, key, some, budget) for key, some in remaining.items()}
-                findings.append(finding)
+            selector = context.masks.selector(expression, context.budget)
+            if isinstance(selector, CompileError):
+                findings.append(TermStats(source, expression, problem=str(selector)))
+                break
+            for term in selector.terms:
+                findings.append(TermStats(source, term))
+                if any(remaining.values()):
+                    remaining = _passing(findings[-1], remaining, context)
     return findings
 
 
-def _problem(expression: str) -> str:
-    """The compile error of an expression; '' without one."""
-    try:
-        compile_selector(expression)
-    except CompileError as error:
-        return str(error)
-    return ""
+def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -> Devices:
+    """Count the devices that pass the term, and return them."""
+    selector = context.masks.selector(finding.term, context.budget)
+    if isinstance(selector, CompileError):  # the term is valid only as part of the whole expression
+        count = sum(weight * len(some) for (_, weight), some in devices.items())
+        finding.asked, finding.passed = count, count
+        return devices
+    term = _Term(finding, selector, _reads(selector), context)
+    return {key: term.count(key, some) for key, some in devices.items()}
 
 
 def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
@@ -138,20 +143,48 @@ def _slices(snapshot: Snapshot, samples: Collection[NodeSample] | None) -> Itera
 Read = tuple[str, Callable[[Device, str], object]]
 
 
-def _count_devices(finding: TermStats, key: tuple[str, int], devices: list[Device], budget: CallBudget) -> list[Device]:
-    """Count the devices that pass the term, and return them. Equivalent devices are evaluated once."""
-    driver, weight = key
-    finding.asked += weight * len(devices)
-    selector = _compiled(finding.term)
-    if selector is None:  # the term is valid only as part of the whole expression
-        finding.passed += weight * len(devices)
-        return devices
-    passed: list[Device] = []
-    for group in _equivalent(_reads(selector), driver, devices):
-        budget.check()
-        if _passes(finding, selector, key, group):
-            passed += group
-    return passed
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A term that is evaluated on devices."""
+
+    finding: TermStats
+    selector: Selector
+    reads: list[Read] | None
+    context: EvaluationContext
+
+    def count(self, key: tuple[str, int], devices: list[Device]) -> list[Device]:
+        """Count the devices that pass, and return them. Equivalent devices are evaluated once."""
+        driver, weight = key
+        self.finding.asked += weight * len(devices)
+        passed: list[Device] = []
+        for group in _equivalent(self.reads, driver, devices):
+            self.context.budget.check()
+            if self._passes(key, group):
+                passed += group
+        return passed
+
+    def _passes(self, key: tuple[str, int], group: list[Device]) -> bool:
+        """Evaluate the first device of a group, and count the result for all of them."""
+        driver, weight = key
+        device, count, finding = group[0], weight * len(group), self.finding
+        for name, read in self.reads or ():
+            has = read(device, driver) is not None
+            finding.published[name] = finding.published.get(name, 0) + (count if has else 0)
+        try:
+            if self.selector.match(device, driver):
+                finding.passed += count
+                return True
+        except CelError:
+            finding.failed += count
+        # With this many distinct values, such as UUIDs, a single value is not useful.
+        value = self._observed(device, driver) if len(finding.instead) < _VALUES else ""
+        if value:
+            finding.instead[value] += count
+        return False
+
+    def _observed(self, device: Device, driver: str) -> str:
+        left = self.context.masks.compiled(left_side, self.finding.term, self.context.budget)
+        return "" if isinstance(left, CompileError) else observed_value(left, device, driver)
 
 
 def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:
@@ -170,27 +203,6 @@ def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) ->
     return groups.values()
 
 
-def _passes(finding: TermStats, selector: Selector, key: tuple[str, int], group: list[Device]) -> bool:
-    """Evaluate the term on the first device of a group, and count the result for all of them."""
-    driver, weight = key
-    device, count = group[0], weight * len(group)
-    for name, read in _reads(selector) or ():
-        has = read(device, driver) is not None
-        finding.published[name] = finding.published.get(name, 0) + (count if has else 0)
-    try:
-        if selector.match(device, driver):
-            finding.passed += count
-            return True
-    except CelError:
-        finding.failed += count
-    # With this many distinct values, such as UUIDs, a single value is not useful.
-    value = observed_value(finding.term, STORED, device, driver) if len(finding.instead) < _VALUES else ""
-    if value:
-        finding.instead[value] += count
-    return False
-
-
-@lru_cache(maxsize=256)
 def _reads(selector: Selector) -> list[Read] | None:
     """Name and reader of everything that a selector reads; None if it reads whole maps."""
     found: list[Read] = []
@@ -213,11 +225,3 @@ def _capacity(name: str, domain: str, short: str) -> Callable[[Device, str], obj
         return found.value.nanos if found is not None else None
 
     return read
-
-
-@lru_cache(maxsize=256)
-def _compiled(term: str) -> Selector | None:
-    try:
-        return compile_selector(term)
-    except CompileError:
-        return None

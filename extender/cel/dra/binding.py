@@ -95,8 +95,8 @@ def _path(node: ast.Node) -> Path | None:
     while True:
         match node:
             case ast.Ident(name="device"):
-                return tuple(reversed(parts)) if len(parts) <= _DEPTH else None
-            case ast.Select() if not node.optional and (not node.test or node is outermost):
+                return tuple(reversed(parts))
+            case ast.Select(optional=False) if len(parts) < _DEPTH and (not node.test or node is outermost):
                 parts.append(node.field_name)
                 node = node.operand
             case ast.Call(function="_[_]", args=[operand, ast.Literal(value=str() as key)]) if len(parts) < _DEPTH - 1:

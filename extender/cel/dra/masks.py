@@ -5,7 +5,9 @@ An entry is valid for the slice object that it was made from: only a slice that 
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -17,10 +19,11 @@ from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
 from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Device, Slice
 
-# Estimated bytes, measured with tracemalloc (docs/decisions/0034).
-_EXPRESSION_BYTES, _CHARACTER_BYTES = 4096, 16  # of a selector, and of each character of its text
+# Estimated bytes, measured with tracemalloc.
+_ERROR_BYTES = 1024  # of a compile error beside its texts
+_EXPRESSION_BYTES = 512  # of the masks of an expression beside its text and the masks
 _MASK_BYTES = 256  # of the masks of one slice
-_SELECTOR_BYTES = 16 << 20  # of all selectors: three thousand usual ones
+_SELECTOR_BYTES = 32 << 20  # of all selectors: 5,000 usual ones, or 8 of 10 KiB with a node for every second character
 _ALL_MASK_BYTES = 48 << 20
 
 
@@ -52,11 +55,11 @@ class _ExpressionMasks:
 
     __slots__ = ("begun", "by_name", "exhausted", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, expression: str) -> None:
         self.by_name: dict[str, tuple[Slice, Mask]] = {}
         self.begun: dict[str, _PartialMask] = {}  # by name of the slice, where a budget ended before the last device
         self.exhausted = False  # the expression is too costly to be evaluated again
-        self.size = 0  # estimated bytes
+        self.size = _EXPRESSION_BYTES + sys.getsizeof(expression)  # estimated bytes
 
     def put(self, slice_: Slice, mask: Mask) -> int:
         """Keep a mask. Returns the bytes that it adds."""
@@ -85,6 +88,9 @@ class _ExpressionMasks:
         return freed
 
 
+Compile = Callable[[str, Dialect], Selector]
+
+
 class Masks:
     """Selectors by expression and their masks, each bounded by estimated bytes; the least recently used expression
     goes first."""
@@ -96,7 +102,9 @@ class Masks:
         mask_bytes: int = _ALL_MASK_BYTES,
     ) -> None:
         self._dialect = dialect
-        self._compiled: LRUCache[str, _Compiled] = LRUCache(selector_bytes, getsizeof=attrgetter("size"))
+        self._compiled: LRUCache[tuple[Compile, str], _Compiled] = LRUCache(
+            selector_bytes, getsizeof=attrgetter("size")
+        )
         # Not an LRUCache: that takes the size of an entry when it is stored, and these entries grow and shrink.
         self._masks: OrderedDict[str, _ExpressionMasks] = OrderedDict()
         self._limit_bytes = mask_bytes
@@ -109,28 +117,27 @@ class Masks:
 
     def selector(self, expression: str, budget: CallBudget = UNLIMITED) -> Selector | CompileError:
         """The compiled expression, or its compile error. Raises CallBudgetSpent."""
-        known = self._compiled.get(expression)
+        return self.compiled(compile_selector, expression, budget)
+
+    def compiled(self, compiling: Compile, text: str, budget: CallBudget = UNLIMITED) -> Selector | CompileError:
+        """The result of a function that compiles a text, or its compile error. Raises CallBudgetSpent."""
+        known = self._compiled.get((compiling, text))
         if known is not None:
             return known.selector
         budget.check()
-        size = _EXPRESSION_BYTES + _CHARACTER_BYTES * len(expression)
-        found: Selector | CompileError
-        try:
-            found = selector = compile_selector(expression, self._dialect)
-            size += selector.pattern_bytes
-        except CompileError as error:
-            found = error
-        if size <= self._compiled.maxsize:
-            self._compiled[expression] = _Compiled(found, size)
+        made = _made(compiling, text, self._dialect)
+        if made.size <= self._compiled.maxsize:
+            self._compiled[compiling, text] = made
             budget.mark_progress()
-        return found
+        return made.selector
 
     def of(self, expression: str, slice_: Slice, budget: CallBudget = UNLIMITED) -> Mask:
         """The masks of an expression over a slice. A compile error is an error on every device. Raises
         CallBudgetSpent; the masks of the devices evaluated until then are kept."""
         masks = self._masks.get(expression)
         if masks is None:
-            masks = self._masks[expression] = _ExpressionMasks()
+            masks = self._masks[expression] = _ExpressionMasks(expression)
+            self._bytes += masks.size
         else:
             self._masks.move_to_end(expression)
         known = masks.by_name.get(slice_.name)
@@ -150,8 +157,11 @@ class Masks:
 
     def forget(self, slice_name: str) -> None:
         """Drop the masks of a slice that no longer exists."""
-        for masks in self._masks.values():
+        for expression, masks in list(self._masks.items()):
             self._bytes -= masks.forget(slice_name)
+            if not (masks.by_name or masks.begun):
+                self._bytes -= masks.size
+                del self._masks[expression]
 
     def error(self, expression: str, device: Device, driver: str) -> str:
         """The error of the expression on a device; '' where it has a value. Evaluates the expression again."""
@@ -188,3 +198,13 @@ class Masks:
                 raise
             budget.mark_progress()
         return Mask(match, error)
+
+
+def _made(compiling: Compile, text: str, dialect: Dialect) -> _Compiled:
+    try:
+        selector = compiling(text, dialect)
+    except CompileError as error:
+        # Traceback and context hold the frames of the compiler, and with them the tree.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        return _Compiled(error, _ERROR_BYTES + sys.getsizeof(text) + 2 * sys.getsizeof(str(error)))
+    return _Compiled(selector, selector.most_bytes)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from extender.cel import ast
 from extender.cel.dra.binding import DeviceBinding
 from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect, environment_of
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError
@@ -13,21 +14,24 @@ from extender.cel.program import Checked, Program, build, check, cost
 from extender.cel.values import type_name
 from extender.model import LIST_TYPES, Device
 
+_AND = "_&&_"
 _INTERNAL = "internal error of the evaluation:"  # a fault of Berth
 
 
 class Selector:
-    """A compiled selector. `reads` are the names of the parts of a device that it reads (see DeviceBinding).
+    """A compiled selector. `reads` are the names of the parts of a device that it reads (see DeviceBinding), `terms`
+    the texts of a, (b && c) and d in a && (b && c) && d.
 
-    `pattern_bytes` is the most memory that its constant regular expressions take.
+    `most_bytes` is the most memory that it takes, estimated.
     """
 
-    __slots__ = ("_list_types", "_locals", "_run", "expression", "pattern_bytes", "reads")
+    __slots__ = ("_list_types", "_locals", "_run", "expression", "most_bytes", "reads", "terms")
 
-    def __init__(self, program: Program, reads: frozenset[str], *, list_types: bool) -> None:
+    def __init__(self, program: Program, reads: frozenset[str], terms: tuple[str, ...], *, list_types: bool) -> None:
         self.expression = program.expression
-        self.pattern_bytes = program.pattern_bytes
+        self.most_bytes = program.most_bytes
         self.reads = reads
+        self.terms = terms
         self._run = program.run
         self._locals = program.locals
         self._list_types = list_types
@@ -92,7 +96,18 @@ def compile_value(expression: str, dialect: Dialect = STORED) -> Selector:
 def _selector(checked: Checked, dialect: Dialect) -> Selector:
     binding = DeviceBinding()
     program = build(checked, binding)
-    return Selector(program, frozenset(binding.reads), list_types=dialect.list_types)
+    terms = terms_of(checked.expression, checked.tree)
+    return Selector(program, frozenset(binding.reads), terms, list_types=dialect.list_types)
+
+
+def terms_of(expression: str, tree: ast.Node) -> tuple[str, ...]:
+    """The texts of a, (b && c) and d in a && (b && c) && d; the whole expression if it is not such a chain."""
+    if not isinstance(tree, ast.Call) or tree.function != _AND or tree.parenthesized:
+        return (expression.strip(),)
+    operators = ast.chain(tree, enter_parentheses=False).offsets
+    starts = [0, *(offset + len("&&") for offset in operators)]
+    ends = [*operators, len(expression)]
+    return tuple(expression[start:end].strip() for start, end in zip(starts, ends, strict=True))
 
 
 def check_selector(expression: str, dialect: Dialect = STORED) -> Checked:

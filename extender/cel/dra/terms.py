@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from extender.cel import ast
 from extender.cel.dra.dialect import Dialect
-from extender.cel.dra.selector import Selector, compile_selector, compile_value
+from extender.cel.dra.selector import Selector, compile_selector, compile_value, terms_of
 from extender.cel.errors import CelError, CompileError
 from extender.cel.parser import parse
 from extender.model import Device, Quantity, Semver, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
 _TESTS = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches"})
-_AND = "_&&_"
 
 
-@lru_cache(maxsize=512)
 def split_terms(expression: str) -> tuple[str, ...]:
-    """The texts of a, (b && c) and d in a && (b && c) && d; the whole expression if it is not such
-    a chain."""
+    """The terms of an expression that need not compile."""
     try:
-        tree = parse(expression)
+        return terms_of(expression, parse(expression))
     except CompileError:
         return (expression.strip(),)
-    if not isinstance(tree, ast.Call) or tree.function != _AND or tree.parenthesized:
-        return (expression.strip(),)
-    operators = ast.chain(tree, enter_parentheses=False).offsets
-    starts = [0, *(offset + len("&&") for offset in operators)]
-    ends = [*operators, len(expression)]
-    return tuple(expression[start:end].strip() for start, end in zip(starts, ends, strict=True))
 
 
 def failed_term(expression: str, dialect: Dialect, device: Device, driver: str) -> str:
@@ -47,39 +36,33 @@ def failed_term(expression: str, dialect: Dialect, device: Device, driver: str) 
 
 
 def _observed(term: str, dialect: Dialect, device: Device, driver: str) -> str:
-    value = observed_value(term, dialect, device, driver)
+    try:
+        value = observed_value(left_side(term, dialect), device, driver)
+    except CompileError:
+        return ""
     return f" (saw {value})" if value else ""
 
 
-def observed_value(term: str, dialect: Dialect, device: Device, driver: str) -> str:
-    """The value of a device that a term compares or tests, as a user writes it; '' if the term has no such value."""
-    left = _left_side(term, dialect)
-    if left is None:
-        return ""
+def observed_value(left: Selector, device: Device, driver: str) -> str:
+    """The value of the left side of a term on a device, as a user writes it; '' if it has none."""
     try:
         return _shown(left.value(device, driver))
     except CelError:
         return ""
 
 
-@lru_cache(maxsize=512)
-def _left_side(term: str, dialect: Dialect) -> Selector | None:
-    """The expression for the left side of a comparison, or for the target of a method."""
-    try:
-        tree = parse(term)
-    except CompileError:
-        return None
+def left_side(term: str, dialect: Dialect) -> Selector:
+    """The expression that a term compares or tests: the left side of a comparison, or the target of a method. Raises
+    CompileError if the term has none."""
+    tree = parse(term)
     end = len(term)
     if isinstance(tree, ast.Call) and tree.function in _COMPARISONS:
         end, tree = tree.offset, tree.args[0]
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _TESTS:
         end = term.rindex(f".{tree.function}", 0, tree.offset)
     elif end == len(term):
-        return None
-    try:
-        return compile_value(term[:end], dialect)
-    except CompileError:
-        return None
+        raise CompileError(term, [], "no comparison and no test")
+    return compile_value(term[:end], dialect)
 
 
 def _shown(value: object) -> str:

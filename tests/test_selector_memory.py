@@ -1,0 +1,71 @@
+"""Compiled selectors, their errors and the texts of masks take no more memory than the bounds of Masks say."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from extender.cel.dra import Masks
+from extender.model import CallBudget, CallBudgetSpent
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice
+from extender.wire import SliceDecoder
+
+_LIMIT = 100_000
+_SLICE = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
+_BAD = "&&".join([r'"".matches("\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL")'] * 30)
+
+FORMS: dict[str, Callable[[int], str]] = {
+    "literals": lambda i: f'"{i}"!=""||' + "[[]]==[[]]||" * 7 + "true",
+    "methods": lambda i: f'"{i}"!=""||' + 'dyn("a").trim()==""||' * 7 + "true",
+    "loops": lambda i: f'"{i}"!=""||[1]{".map(a,a)" * 20}==[]',
+    "optional items": lambda i: f'"{i}"!=""||[{"?optional.none()," * 15}1]==[1]',
+    "terms": lambda i: f'"{i}"!=""&&' + "true&&" * 20 + "true",
+    "wide text": lambda i: f'"{i}\U0001f600{"x" * 2000}"!=""',
+    "refused after the check": lambda i: f'"{i}"!=""||{_BAD}',
+    "refused by the check": lambda i: f'"{i}"!=""||' + '1+""||' * 50 + "true",
+    "refused by the parser": lambda i: f'"{i}"!=""||' + "[[]]==[[]]||" * 20 + "(",
+    "nested too deeply": lambda i: f'"{i}"!=""||{"[" * 200}{"]" * 200}==[]',
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_selectors_take_no_more_memory_than_their_bound(form: str) -> None:
+    """Selectors once took 11 to 14 times what was counted: 2 MiB each."""
+    masks, make = Masks(selector_bytes=_LIMIT), FORMS[form]
+    masks.selector(make(-1))
+    tracemalloc.start()
+    try:
+        number = 0
+        while masks.remembered()["selectors"] > number:  # until one had to go
+            number += 1
+            masks.selector(make(number))
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert number > 1
+    assert kept <= _LIMIT
+
+
+@pytest.mark.parametrize("spent", [False, True], ids=["with masks", "without masks"])
+def test_the_texts_of_masks_count(spent: bool) -> None:
+    """Of a text of 10 KB with an emoji, which takes 40 KB, nothing was counted."""
+    masks, limit = Masks(selector_bytes=1, mask_bytes=200_000), 200_000
+    budget = CallBudget(0 if spent else 1, 0 if spent else 1000, lambda: 0.0)
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            try:
+                masks.of(f'"{number}\U0001f600{"x" * 5000}"!=""', _SLICE, budget)
+            except CallBudgetSpent:
+                assert spent
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 100_000 < kept <= limit + 10_000
+    assert masks.remembered()["mask_bytes"] <= limit
