@@ -266,8 +266,9 @@ class Binder:
 
     def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode, second: tuple[str, float]) -> None:
         """Record and log a stored Binding. A bug here must not become the answer of the bind."""
-        pod, decision = cycle.pod, Decision(self._dependencies.now_rfc3339(), chosen, *second)
+        pod = cycle.pod
         try:
+            decision = Decision(self._dependencies.now_rfc3339(), chosen, *second)
             self._dependencies.put(Bound(pod.key, pod.uid, decision))
             names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
             what = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
