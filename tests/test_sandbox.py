@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import orjson
 import pytest
 
 from extender.sandbox import Cluster, carried_machines
@@ -9,6 +13,7 @@ from extender.sandbox.apiserver.patch import strategic
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.running_berth import claim, pod
+from tests.skipping_loop import in_virtual_time
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 PODS = RESOURCES["", "pods"]
@@ -219,3 +224,29 @@ def test_the_two_kinds_of_pod_groups_are_apart(cluster: Cluster) -> None:
 def test_a_pod_group_without_version_is_the_built_in_one(cluster: Cluster) -> None:
     made = cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})
     assert made["apiVersion"] == "scheduling.k8s.io/v1beta1"
+
+
+def test_a_bookmark_never_overtakes_a_change() -> None:
+    """A client that reads a bookmark has seen all changes up to its version, also one of the same moment."""
+    seen: list[dict[str, Any]] = []
+
+    async def watch() -> None:
+        cluster = Cluster(bookmark_seconds=5.0)
+        query = b"watch=1&allowWatchBookmarks=1&timeoutSeconds=12"
+        scope = {"type": "http", "method": "GET", "path": "/api/v1/nodes", "query_string": query, "headers": []}
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message.get("body"):
+                seen.append(orjson.loads(message["body"]))
+
+        at_once = 5.0 + 5e-10  # the loop runs this timer right after that of the bookmark
+        asyncio.get_running_loop().call_later(at_once, cluster.add_node, "n1", carried_machines()["t4-4"])
+        await cluster.api(scope, receive, send)
+
+    in_virtual_time(watch())
+    versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in seen]
+    assert {event["type"] for event in seen} == {"ADDED", "BOOKMARK"}
+    assert versions == sorted(versions), seen

@@ -168,8 +168,8 @@ class ApiServer:
                 async with asyncio.timeout(min(self._bookmark_seconds, left)):
                     change = await watcher.queue.get()
             except TimeoutError:
-                # Everything up to here has been sent, because the queue was empty.
-                await stream.bookmark(self.store.version)
+                if watcher.queue.empty():  # everything up to here has been sent
+                    await stream.bookmark(self.store.version)
                 continue
             if change is None:
                 return
