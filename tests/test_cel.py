@@ -266,6 +266,14 @@ def test_a_failed_term_shows_its_observed_value() -> None:
     assert found == f"`{term}` is false (saw 'Tesla T4')"
 
 
+@pytest.mark.parametrize("dot", [".", " . ", ".\n", "\n.", ". // the model\n"])
+def test_a_test_shows_its_observed_value_however_it_is_spaced(dot: str) -> None:
+    slice_ = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
+    term = f'device.attributes["gpu.nvidia.com"].productName{dot}contains("H100")'
+    found = failed_term(term, Dialect(), slice_.devices[0], "gpu.nvidia.com")
+    assert found == f"`{term}` is false" + (" (saw 'Tesla T4')" if "//" not in dot else "")
+
+
 @pytest.mark.parametrize(
     ("expression", "terms"),
     [

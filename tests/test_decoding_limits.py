@@ -8,9 +8,10 @@ from typing import Any
 from benchmarks.fleet import Fleet
 from extender.cel.dra import Masks, compile_selector
 from extender.model import Slice
-from extender.wire import NameOffsets, SliceDecoder
+from extender.wire import NameOffsets, SliceDecoder, decode_claim
 from extender.wire.node_names import NodeNames
 from extender.wire.resource_claims import SpecCache
+from tests.running_berth import claim
 
 
 def test_masks_are_bounded_as_a_product_by_bytes() -> None:
@@ -71,7 +72,7 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     assert 1 < len(cache) <= 5
     assert cache.content_bytes <= 50_000
     before = len(cache)
-    assert cache.decode(content(1, 640_000)).config, "too large to be remembered"
+    assert cache.decode(content(1, 120_000)).config, "too large to be remembered"
     assert len(cache) == before, "too large to be remembered"
 
 
@@ -96,3 +97,16 @@ def test_a_pattern_remembers_few_texts_and_stays_right() -> None:
 
     for number in (*range(200), *range(200)):
         assert selector.match(device(number), "d") == (number % 10 == 7)
+
+
+def test_a_claim_with_a_huge_spec_is_invalid_and_its_text_is_not_kept() -> None:
+    """150 claims of 1.4 MB, which any tenant may create, once took more memory than the container has."""
+    huge = claim("c", selectors=[{"cel": {"expression": "\U0001f600" * 10_000}}] * 32)
+    huge["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    device = {"request": "gpu", "driver": "d", "pool": "p", "device": "dev"}
+    huge["status"] = {"allocation": {"devices": {"results": [device]}}}
+    found = decode_claim(huge)
+    assert "spec: has 1280" in found.problem
+    assert found.allocation is not None
+    assert found.allocation.results, "its devices are in use"
+    assert not found.spec.content

@@ -69,6 +69,15 @@ async def test_bodies_of_small_chunks_are_rejected(request_: bytes) -> None:
         assert await status(port, HEAD + b"\r\n") == 200
 
 
+async def test_a_body_that_goes_on_after_the_answer_ends_the_connection() -> None:
+    """48 clients that sent bodies to the probes, which read none, once kept /livez waiting for 6 s."""
+    async with berth(replace(LIMITS, head_seconds=10 * HANG_SECONDS)) as port:
+        head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        found = await left(await connected(port, head), b"400\r\n" + b"x" * 1024 + b"\r\n")
+        assert found.startswith(b"HTTP/1.1 200") or not found, "the answer may be lost with the connection"
+        assert await status(port, HEAD + b"\r\n") == 200
+
+
 async def test_bodies_of_large_chunks_and_a_few_small_ones_are_read() -> None:
     async with berth() as port:
         large, small = b"400\r\n" + b" " * 1024 + b"\r\n", b"1\r\n \r\n"

@@ -28,7 +28,7 @@ FORMS: dict[str, Callable[[int], str]] = {
     "refused after the check": lambda i: f'"{i}"!=""||{_BAD}',
     "refused by the check": lambda i: f'"{i}"!=""||' + '1+""||' * 50 + "true",
     "refused by the parser": lambda i: f'"{i}"!=""||' + "[[]]==[[]]||" * 20 + "(",
-    "nested too deeply": lambda i: f'"{i}"!=""||{"[" * 200}{"]" * 200}==[]',
+    "nested too deeply": lambda i: f'"{i}"!=""||{"[" * 260}{"]" * 260}==[]',
 }
 
 

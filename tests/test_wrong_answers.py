@@ -19,10 +19,10 @@ OTHER_CLAIM = {"kind": "ResourceClaim", "metadata": {"name": "other", "namespace
 
 
 class Answer(ApiError):
-    """Success with this content, in place of the server's answer."""
+    """This content, in place of the server's answer."""
 
-    def __init__(self, content: Json) -> None:
-        super().__init__(200, "", "")
+    def __init__(self, content: Json, status: int = 200) -> None:
+        super().__init__(status, "", "")
         self._content = content
 
     def body(self) -> Json:
@@ -55,6 +55,28 @@ async def test_a_bind_succeeds_only_if_the_binding_is_stored(content: Json, *, s
         assert await b.bind("p", node) == ""
         assert b.node_of("p") == node
         assert sent == (1 if stored else 2)
+
+
+async def test_the_page_of_a_proxy_does_not_say_that_a_pod_is_gone() -> None:
+    """The reply to a Binding is lost, and a load balancer answers the next two reads of the pod with its 404 page."""
+    async with berthing({"n1": "t4-4"}) as b:
+        node, pages = await planned(b), 0
+
+        async def lost(_: str, path: str) -> ApiError | None:
+            return ApiError(502, "BadGateway", "lost") if path.endswith("/binding") else None
+
+        async def not_found(method: str, path: str) -> ApiError | None:
+            nonlocal pages
+            if method != "GET" or not path.endswith("/pods/p") or pages == 2:
+                return None
+            pages += 1
+            return Answer({"page": "not found"}, 404)
+
+        b.cluster.api.intercept, b.cluster.api.intercept_reply = not_found, lost
+        assert await b.bind("p", node) == ""
+        assert pages == 2
+        assert b.node_of("p") == node
+        assert b.cluster.store["resourceclaims", ("default", "c")]["status"]["allocation"]
 
 
 @pytest.mark.parametrize("path", ["/resourceclaims/c", "/resourceclaims/c/status"])

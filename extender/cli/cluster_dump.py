@@ -11,7 +11,7 @@ import orjson
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents
-from extender.cluster import ApiClient, NotFound, WatchedResource, load_credentials, pages
+from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, load_credentials, pages
 from extender.files import name_of
 from extender.manifests import checked
 from extender.model import WireError
@@ -85,7 +85,7 @@ async def _list(client: ApiClient, kind: WatchedResource) -> list[Json]:
     for path in kind.paths:
         try:
             return await _list_at(client, path, kind.list_kind)
-        except NotFound:
+        except (NotFound, NotServed):
             if path == kind.paths[-1] and not kind.optional:
                 raise
     return []

@@ -3,7 +3,7 @@
 This package makes no decisions: callers decide what to write and why.
 """
 
-from extender.cluster.api_errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
+from extender.cluster.api_errors import ClusterError, Conflict, NotFound, NotServed, TooMany, Unavailable
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, kubeconfigs, load_credentials
@@ -21,6 +21,7 @@ __all__ = [
     "Credentials",
     "Delays",
     "NotFound",
+    "NotServed",
     "Reflector",
     "TooMany",
     "Unavailable",

@@ -2,12 +2,14 @@
 
 ClusterError(BerthError)
  ├─ Conflict         409: the object changed, or the pod is bound already
- ├─ NotFound         404
+ ├─ NotFound         404: the object does not exist
  ├─ Gone             410: the reflector must list again
  ├─ Forbidden        401, 403, and 422 for rights on subresources
  ├─ Invalid          400, 422: the server rejects the content
  ├─ TooMany          429: the caller may retry after `retry_after` seconds, at most 5
  ├─ Unavailable      network error, time-out, 408, 5xx: the same request may succeed later
+ │   ├─ NotServed    404 without the API server's Status: it does not serve the path, or a proxy answered
+ │   └─ TooLong      the response is longer than the client reads
  └─ Unexpected       every other status, such as 3xx, 405 or 415: a retry does not help
 
 Exceptions of the HTTP library do not leave this package; they are chained as causes.
@@ -44,6 +46,14 @@ class Invalid(ClusterError):
 
 class Unavailable(ClusterError):
     pass
+
+
+class NotServed(Unavailable):
+    """Says nothing about an object: the pages of a load balancer are 404, too."""
+
+
+class TooLong(Unavailable):
+    """The response has more bytes than the client reads. A page of a list may have fewer objects."""
 
 
 class Unexpected(ClusterError):

@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 from aiohttp.http_exceptions import LineTooLong
 
-from extender.cluster.api_errors import Gone, Unavailable, error_for
+from extender.cluster.api_errors import Gone, NotServed, TooLong, Unavailable, error_for
 from extender.cluster.credentials import Credentials, TokenCache
 from extender.model import one_line
 from extender.wire import Json, lenient_loads
@@ -27,7 +27,7 @@ _OPEN_SECONDS = 30.0  # time-out for the start of a watch; a busy API server que
 # Half of the longest accepted line: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes.
 _READ_BYTES = 5 * 1024 * 1024
 # A list has 200 objects a page; twice as much would not fit beside its decoded objects into 512 MiB.
-_MOST_BYTES = 256 * 1024 * 1024
+_MOST_BYTES = 32 << 20  # of a response; an object has at most 1.5 MiB in etcd, and six times as much in JSON
 _CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
 
 
@@ -106,6 +106,8 @@ class ApiClient:
                 self.answers[method, str(response.status)] += 1
                 if response.status >= 300:  # noqa: PLR2004 - not success
                     message = _message(content) or f"{method} {path}: HTTP status {response.status}"
+                    if response.status == 404 and not _says_not_found(content):  # noqa: PLR2004 - Not Found
+                        raise NotServed(message)
                     raise error_for(response.status, message, _retry_after(response))
                 return await _object(content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -142,7 +144,7 @@ class ApiClient:
         """The message with which the server refuses a watch. A body that does not end changes nothing: no total
         time-out ends the response of a watch."""
         content = b""
-        with suppress(aiohttp.ClientError, TimeoutError, ValueError):
+        with suppress(aiohttp.ClientError, TimeoutError, TooLong):
             async with asyncio.timeout(self._request_seconds):
                 content = await _read(response, self._most_bytes)
         return _message(content) or f"watch {path}: HTTP status {response.status}"
@@ -160,12 +162,12 @@ class ApiClient:
 
 
 async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The body of a response. Raises ValueError if it has more bytes."""
+    """The body of a response. Raises TooLong if it has more bytes."""
     try:
         await response.content.readexactly(most_bytes + 1)
     except asyncio.IncompleteReadError as error:
         return error.partial
-    raise ValueError(f"the response has more than {most_bytes} bytes")
+    raise TooLong(f"the response has more than {most_bytes} bytes")
 
 
 async def decode_json(content: bytes) -> Any:
@@ -186,6 +188,15 @@ async def _object(content: bytes) -> Json:
         text = one_line(content[:_MOST_TOLD].decode("utf-8", "replace"))
         raise ValueError(f"the response is not a JSON object: {text}")  # noqa: TRY004 - orjson raises the same
     return found
+
+
+def _says_not_found(content: bytes) -> bool:
+    """Whether the content is the metav1.Status about an object that does not exist."""
+    try:
+        status = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(status, dict) and (status.get("kind"), status.get("reason")) == ("Status", "NotFound")
 
 
 def _message(content: bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 
-from extender.cluster.api_errors import Unavailable
+from extender.cluster.api_errors import TooLong, Unavailable
 from extender.cluster.client import ApiClient
 from extender.wire import Json
 
@@ -22,13 +22,20 @@ async def pages(
 ) -> AsyncGenerator[Json, None]:
     """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response.
 
+    The pages get fewer objects if one is too long: a tenant may create hundreds of claims of a megabyte.
     `kind` is that of the list, such as PodList. A list with more than `most_pages` pages counts as one that does not
     end.
     """
     token, seen = "", set[str]()
     for _ in range(most_pages):
         more = {"continue": token} if token else {}
-        page = await client.get(path, {**(params or {}), "limit": str(page_size), **more})
+        try:
+            page = await client.get(path, {**(params or {}), "limit": str(page_size), **more})
+        except TooLong:
+            if page_size == 1:
+                raise
+            page_size = max(1, page_size // 4)
+            continue
         problem = _problem(page, kind)
         if problem:
             raise Unavailable(f"list {path}: {problem}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from extender.cluster.api_errors import ClusterError, Gone, NotFound, TooMany, Unavailable
+from extender.cluster.api_errors import ClusterError, Gone, NotFound, NotServed, TooMany, Unavailable
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient, decode_json
 from extender.cluster.discovery import is_absent
@@ -22,7 +22,7 @@ from extender.wire import Json
 
 _PAGE = 200  # objects per list request; client-go's 500 fragments the memory (6 MiB of 140 MiB)
 _WATCH_SECONDS = (300, 600)  # range of the random watch timeout, as in client-go
-_SHORT_SECONDS = 10.0  # a watch without an event that ends sooner counts as failed
+_SHORT_SECONDS = 10.0  # a watch that ends sooner counts as failed
 _SHOWN = 200  # characters of a problem text
 
 
@@ -129,7 +129,7 @@ class Reflector:
             except Gone as error:
                 self.version = ""
                 await self._back_off(error)
-            except NotFound as error:
+            except (NotFound, NotServed) as error:
                 self.version = ""
                 if not self._try_next_version():
                     await self._not_served(error)
@@ -212,7 +212,7 @@ class Reflector:
             async with aclosing(self._client.lines(self._path, params, self._silence_seconds)) as lines:
                 async for line in lines:
                     if not line:
-                        self._accepted = self._clock()
+                        self._accepted, self._not_found = self._clock(), 0
                         continue
                     self._event(await _decode(line))
                     self._succeeded()
@@ -231,7 +231,7 @@ class Reflector:
         return max(self._heard, self._accepted) if lasts else self._heard
 
     def _succeeded(self) -> None:
-        self.failures, self.problem, self._not_found, self._absences = 0, "", 0, 0
+        self.failures, self.problem, self._absences = 0, "", 0
 
     async def _let_others_run(self) -> None:
         if time.perf_counter() - self._worked_since > self._slice_seconds:

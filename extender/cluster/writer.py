@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 
 import structlog
 
-from extender.cluster.api_errors import Conflict, NotFound, Unavailable, Unexpected
+from extender.cluster.api_errors import Conflict, NotFound, NotServed, Unavailable, Unexpected
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
 from extender.cluster.pager import pages
 from extender.cluster.timestamps import now_micro
@@ -115,7 +115,7 @@ class Writer:
             path = f"/apis/{SCHEDULING_GROUP}/{version}/namespaces/{key.namespace}/podgroups/{key.name}"
             try:
                 return _shown(await self._client.get(path), key)
-            except NotFound:
+            except (NotFound, NotServed):
                 continue
         return None
 

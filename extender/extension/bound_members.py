@@ -140,6 +140,10 @@ class BoundMembers:
         except ClusterError as error:
             self._log.warning("could not read the bound pods", namespace=namespace, problem=str(error))
             found, before = {}, {key: self._gone(key) for key in keys}
+        except Exception:
+            for key in keys:
+                self.want(key)
+            raise
         finally:
             unchanged = self._reading.pop(namespace)
             self._known[namespace] = self._read_now(namespace, keys)

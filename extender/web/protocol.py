@@ -18,6 +18,7 @@ from extender.web.asgi import WHOLE
 from extender.web.http_limits import HttpLimits, RejectionLog, RequestRates
 
 _FREE_CHUNKS = 128  # chunks of a body that may have any size
+_UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
 _CHUNK_BYTES = 1024  # that a body must have for each further chunk
 
 
@@ -144,6 +145,10 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
         self._body_bytes += len(body)
+        if self.cycle.response_complete and self._body_bytes > _UNREAD_BYTES:
+            self.hang_up()  # nothing reads the rest of this body
+            self._is_over = True
+            return
         super().on_body(body)
 
     def on_chunk_complete(self) -> None:

@@ -48,6 +48,7 @@ from extender.wire.fields import (
 
 T = TypeVar("T")
 _SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
+_MOST_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 10 KiB, but a tenant's may have 1.4 MB
 _SPEC_OBJECT_BYTES = 2048  # estimated size of one decoded spec without its text
 _REQUIRED_FIELDS = 4  # number of required fields of an allocation result; most results have no other
 
@@ -142,7 +143,9 @@ class SpecCache:
         return sum(map(len, self._known))
 
     def decode(self, content: bytes) -> ClaimSpec:
-        """The spec of this JSON text. Raises WireError."""
+        """The spec of this JSON text. Raises WireError, also if the text is too long."""
+        if len(content) > _MOST_SPEC:
+            raise WireError("spec", f"has {len(content)} bytes; Berth reads {_MOST_SPEC} bytes of a claim at most")
         known = self._known.get(content)
         if known is None:
             known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)

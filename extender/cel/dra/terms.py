@@ -59,8 +59,9 @@ def left_side(term: str, dialect: Dialect) -> Selector:
     if isinstance(tree, ast.Call) and tree.function in _COMPARISONS:
         end, tree = tree.offset, tree.args[0]
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _TESTS:
-        end = term.rindex(f".{tree.function}", 0, tree.offset)
-    elif end == len(term):
+        end = term.rindex(tree.function, 0, tree.offset)
+        return compile_value(term[:end].rstrip().removesuffix("."), dialect)
+    if end == len(term):
         raise CompileError(term, [], "no comparison and no test")
     return compile_value(term[:end], dialect)
 
