@@ -13,6 +13,7 @@ import pytest
 from extender.cluster import ApiClient, Delays, Reflector, Unavailable, WatchedResource
 from extender.cluster.reflector import Timing
 from tests.eventually import eventually
+from tests.reflectors import running
 
 QUICK = Timing(delays=Delays(first=0.01, most=0.05))
 
@@ -59,12 +60,8 @@ class Fake:
     async def reflecting(self, seen: dict[str, Any], clock: Any = time.monotonic) -> AsyncIterator[Reflector]:
         kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
         found = Reflector(cast("ApiClient", self), kind, lambda: None, clock=clock, timing=QUICK)
-        task = asyncio.create_task(found.run())
-        try:
+        async with running(found):
             yield found
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_watch_without_events_counts_from_its_start_once_it_lasts() -> None:

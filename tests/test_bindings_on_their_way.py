@@ -85,18 +85,23 @@ async def test_a_bind_whose_binding_may_be_on_its_way_takes_nothing_back() -> No
         assert len(b.held()) == 2
 
 
-async def test_a_bind_that_fails_on_a_bug_takes_its_claims_back() -> None:
+async def bind_with_a_bug(b: Serving, after: str) -> None:
+    """Bind the pod with a binder that raises KeyError after this step."""
+
     @contextmanager
-    def buggy(uid: str, name: str) -> Iterator[None]:
+    def buggy(_: str, name: str) -> Iterator[None]:
         yield
-        if name == "write barrier":
+        if name == after:
             raise KeyError("a bug")
 
+    with pytest.raises(KeyError, match="a bug"):
+        await binder_of(b, span=buggy).bind(ObjectKey(*P), b.pod("p")["metadata"]["uid"], "n1")
+
+
+async def test_a_bind_that_fails_on_a_bug_takes_its_claims_back() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await two_claims(b)
-        uid = b.pod("p")["metadata"]["uid"]
-        with pytest.raises(KeyError, match="a bug"):
-            await binder_of(b, span=buggy).bind(ObjectKey(*P), uid, "n1")
+        await bind_with_a_bug(b, after="write barrier")
         assert b.held() == []
         assert b.app.service.cache.reservations.by_claim == {}
         await b.settled()
@@ -104,17 +109,9 @@ async def test_a_bind_that_fails_on_a_bug_takes_its_claims_back() -> None:
 
 
 async def test_a_bug_after_the_binding_takes_nothing_from_a_bound_pod() -> None:
-    @contextmanager
-    def buggy(uid: str, name: str) -> Iterator[None]:
-        yield
-        if name == "write binding":
-            raise KeyError("a bug")
-
     async with berthing({"n1": "t4-4"}) as b:
         await two_claims(b)
-        uid = b.pod("p")["metadata"]["uid"]
-        with pytest.raises(KeyError, match="a bug"):
-            await binder_of(b, span=buggy).bind(ObjectKey(*P), uid, "n1")
+        await bind_with_a_bug(b, after="write binding")
         assert len(b.held()) == 2
 
 

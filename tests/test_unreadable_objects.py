@@ -24,6 +24,7 @@ from extender.wire.lenient import MOST_LEVELS
 from tests.eventually import eventually
 from tests.fuzzing import CASES as FOLDER
 from tests.fuzzing import unfolded
+from tests.reflectors import running
 from tests.running_berth import Json, berthing, claim
 
 CASES = yaml.safe_load((FOLDER / "unreadable.yaml").read_text())
@@ -75,12 +76,8 @@ class Server:
 async def reflecting(server: Server, kind: WatchedResource) -> AsyncIterator[Reflector]:
     async with listening(server, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None)
-        task = asyncio.create_task(found.run())
-        try:
+        async with running(found):
             yield found
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def claims_of(cache: ClusterCache) -> WatchedResource:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from extender.sandbox import Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.web.asgi import TEXT, Answer
 from tests.eventually import eventually
+from tests.reflectors import running
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
 GROUP = "/apis/resource.k8s.io/"
@@ -86,12 +86,8 @@ async def watching(versions: Versions, cache: ClusterCache) -> AsyncIterator[Ref
 
     async with versions.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         reflector = Reflector(client, kind, lambda: None, timing=QUICK)
-        task = asyncio.create_task(reflector.run())
-        try:
+        async with running(reflector):
             yield reflector
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from extender.web.asgi import Answer
 from tests.eventually import eventually
 from tests.process_worlds import free_port
+from tests.reflectors import running
 from tests.skipping_loop import in_virtual_time
 
 NODES = RESOURCES["", "nodes"]
@@ -50,12 +51,8 @@ async def reflecting(
     kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None, timing=timing, page_size=page_size)
-        task = asyncio.create_task(found.run())
-        try:
+        async with running(found):
             yield found
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def node(name: str) -> dict:
