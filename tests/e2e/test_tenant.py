@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
@@ -25,6 +26,7 @@ pytestmark = [
 ]
 
 Json = dict
+ROOT = Path(__file__).resolve().parents[2]
 OURS, VICTIMS = "team-a", "team-b"
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
 PROTECTION = "resource.kubernetes.io/delete-protection"
@@ -54,6 +56,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         binding = ("rolebinding", "tenant", "--clusterrole=edit", "--user=tenant", f"--namespace={OURS}")
         kubectl(started, "create", *binding)
         started.wait(lambda: may(started, "create", "resourceclaims"), 30)
+        kubectl(started, "create", "-f", str(ROOT / "manifests/base/claims-in-use.yaml"))
         started.start_scheduler(started.start_berth(sys.executable))
         yield started
 
@@ -67,6 +70,13 @@ def kubectl(plane: ControlPlane, *args: str, body: object = None) -> str:
     done = subprocess.run(command, input=json.dumps(body), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{args}: {done.stderr}"
     return done.stdout
+
+
+def kubectl_error(plane: ControlPlane, *args: str) -> str:
+    """What kubectl says of a failed request; '' if it succeeded."""
+    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr if done.returncode else ""
 
 
 def may(plane: ControlPlane, verb: str, resource: str, subresource: str = "", where: str = OURS) -> bool:
@@ -129,6 +139,10 @@ def read(plane: ControlPlane, kind: str, name: str, where: str = OURS) -> Json:
     return plane.get(f"{base}/namespaces/{where}/{kind}/{name}")
 
 
+def exists(plane: ControlPlane, name: str) -> bool:
+    return not kubectl_error(plane, "get", "resourceclaim", name, f"--namespace={OURS}")
+
+
 def bound(plane: ControlPlane, name: str, where: str = OURS) -> None:
     plane.wait(lambda: read(plane, "pods", name, where)["spec"].get("nodeName"), 60)
 
@@ -166,6 +180,33 @@ def test_a_claim_in_use_that_is_marked_as_special_stays(plane: ControlPlane, nam
     assert "deletionTimestamp" not in after["metadata"]
     assert after["status"] == before["status"]
     assert len(held(plane)) == len(set(held(plane)))
+
+
+def test_a_claim_in_use_keeps_the_finalizer_that_keeps_its_devices(plane: ControlPlane) -> None:
+    """Without it, a delete takes the claim away at once, and the next pod gets the devices of a pod that runs."""
+    create(plane, claim("kept"))
+    patch(plane, "resourceclaim", "kept", {"metadata": {"finalizers": [PROTECTION]}})
+    patch(plane, "resourceclaim", "kept", {"metadata": {"finalizers": []}})  # nothing is allocated yet
+    create(plane, pod("runs", "kept"))
+    bound(plane, "runs")
+    words = ("patch", "resourceclaim", "kept", "--as=tenant", f"--namespace={OURS}", "--type=merge", "-p")
+
+    def refused() -> bool:  # a policy is in force some seconds after its creation
+        change = json.dumps({"metadata": {"finalizers": ["tests.example/mine"]}})
+        answer = kubectl_error(plane, *words, change)
+        if answer:
+            assert "keeps its devices from other pods" in answer
+            return True
+        patch(plane, "resourceclaim", "kept", {"metadata": {"finalizers": [PROTECTION]}})
+        return False
+
+    plane.wait(refused, 60)
+    patch(plane, "resourceclaim", "kept", {"metadata": {"finalizers": [PROTECTION, "tests.example/mine"]}})
+    patch(plane, "resourceclaim", "kept", {"metadata": {"finalizers": [PROTECTION]}})
+    kubectl(plane, "delete", "resourceclaim", "kept", "--as=tenant", f"--namespace={OURS}", "--wait=false")
+    assert read(plane, "resourceclaims", "kept")["status"]["allocation"]
+    kubectl(plane, "delete", "pod", "runs", "--as=tenant", f"--namespace={OURS}", "--grace-period=0", "--force")
+    plane.wait(lambda: not exists(plane, "kept"), 60)  # the claim controller may remove it
 
 
 def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect(plane: ControlPlane) -> None:
