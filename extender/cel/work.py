@@ -11,7 +11,7 @@ from extender.cel.errors import CelError
 COMPILE_LIMIT = 1_800_000  # units of one compilation: 90 ms
 CHARACTER, TOKEN = 2, 50  # to read and parse
 NODE = 120  # to check, fold and compile one
-STEP = 24  # of work with a type
+STEP = 28  # of work with a type
 OVERLOAD = 80  # to try one with arguments of new types
 
 

@@ -71,7 +71,7 @@ class _Unlimited(CallBudget):
     def __init__(self) -> None:
         super().__init__(1.0, 0, lambda: 0.0)
 
-    def check(self, steps: int = 1) -> float:
+    def check(self, steps: int = 1) -> float:  # noqa: ARG002 - as in the base class
         """Never raises."""
         return inf
 

@@ -169,9 +169,10 @@ class Masks:
                 self._bytes -= masks.size
                 del self._masks[expression]
 
-    def error(self, expression: str, device: Device, driver: str) -> str:
-        """The error of the expression on a device; '' where it has a value. Evaluates the expression again."""
-        selector = self.selector(expression)
+    def error(self, expression: str, device: Device, driver: str, budget: CallBudget = UNLIMITED) -> str:
+        """The error of the expression on a device; '' where it has a value. Evaluates the expression again. Raises
+        CallBudgetSpent."""
+        selector = self.selector(expression, budget)
         if isinstance(selector, CompileError):
             return f"CEL compile error: {selector}"
         try:
