@@ -9,6 +9,7 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +86,30 @@ def test_a_mask_goes_on_where_its_budget_ended() -> None:
     assert found == Masks().of(text, slice_)
     masks.forget(slice_.name)
     assert masks.remembered()["mask_bytes"] == 0
+
+
+def nearly_spent() -> CallBudget:
+    """A budget whose call has a result already, and 10 ms left."""
+    budget = CallBudget(0.01, 100, lambda: 0.0)
+    budget.mark_progress()
+    return budget
+
+
+@pytest.mark.parametrize(
+    "text", ["1<2||" * 2045 + "true", f"[{','.join('1' * 230)}].all(a,[{','.join('1' * 230)}].all(b,a<=b))"]
+)
+def test_a_piece_longer_than_the_rest_of_a_call_waits_for_the_next_one(text: str) -> None:
+    """A compilation took 200 ms, and a match 130 ms, also in a call with no time left."""
+    fleet, masks = Fleet(), Masks()
+    slice_ = fleet.cache.snapshot().node_infos["n1"].inventory.offsets[0][0]
+    if len(text) < 5000:
+        masks.selector(text)
+    budget = nearly_spent()
+    with pytest.raises(CallBudgetSpent):
+        masks.of(text, slice_, budget)
+    assert budget.exhausted
+    all_devices = (1 << len(slice_.devices)) - 1
+    assert masks.of(text, slice_, CallBudget(0.1, 100, lambda: 0.0)) == (all_devices, 0)
 
 
 def test_half_made_masks_are_bounded_with_the_others() -> None:

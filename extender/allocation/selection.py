@@ -84,7 +84,7 @@ def _explainer(
         for where, expression in sources:
             if not masks.of(expression, slice_, budget).error >> (bit - offset) & 1:
                 continue
-            text = masks.error(expression, pool_device.device, pool_device.id.driver)
+            text = masks.error(expression, pool_device.device, pool_device.id.driver, budget)
             if text:
                 return f"{where}: {cut(text, _ERROR_BYTES)}"
         return "selector failed"

@@ -9,6 +9,7 @@ from extender.cel import types as t
 from extender.cel.errors import Issue
 from extender.cel.messages import MESSAGES
 from extender.cel.overloads import Library, Overload
+from extender.cel.work import NODE, OVERLOAD, Work
 
 _LITERALS: dict[type, t.Type] = {
     bool: t.BOOL,
@@ -31,12 +32,17 @@ class Checker(ast.Visitor[t.Type]):
     """
 
     def __init__(
-        self, library: Library, variables: Mapping[str, t.Type], structs: Mapping[str, Mapping[str, t.Type]]
+        self,
+        library: Library,
+        variables: Mapping[str, t.Type],
+        structs: Mapping[str, Mapping[str, t.Type]],
+        work: Work,
     ) -> None:
         self._library = library
+        self._work = work
         self._variables = dict(variables)
         self._structs = structs
-        self._bindings = t.Bindings()
+        self._bindings = t.Bindings(work)
         # Function, whether it is a member, and types of the arguments to the overloads that fit and the type of the
         # result; only without type variables.
         self._choices: dict[tuple[str, bool, tuple[t.Type, ...]], tuple[tuple[Overload, ...], t.Type]] = {}
@@ -44,6 +50,7 @@ class Checker(ast.Visitor[t.Type]):
         self.issues: list[Issue] = []
 
     def visit(self, node: ast.Node) -> t.Type:
+        self._work.spend(NODE)
         node.type = type_ = self.method(node)(node)
         return type_
 
@@ -157,6 +164,7 @@ class Checker(ast.Visitor[t.Type]):
         for overload in overloads:
             if overload.member != (node.target is not None):
                 continue
+            self._work.spend(OVERLOAD)
             want, gives = self._instance(overload)
             if not self._bindings.assignable(have, want):
                 continue
@@ -258,7 +266,7 @@ class Checker(ast.Visitor[t.Type]):
     def _join(self, node: ast.Node, previous: t.Type | None, current: t.Type) -> t.Type:
         if previous is None or previous is current:
             return current
-        self._bindings.spend(current.parts)
+        self._bindings.spend(2 * current.parts)
         if self._bindings.assignable((previous,), (current,)):
             return t.more_general(previous, current)
         return t.DYN if self._formats else self._mismatch(node, previous, current)

@@ -29,6 +29,7 @@ _INDEX: dict[str, Callable[..., Any]] = {"_[_]": index_any, "_[?_]": optional_an
 _LOGIC = {"_&&_": conjunction, "_||_": disjunction}
 _FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp", "null", "struct"})
 _SMALL_TEXT = 64  # characters of a text that costs nothing; no attribute of a device is longer
+_CHOICE_COST = 8  # units for each overload that may fit
 _FIELD_COST = 5  # units for each value that a message literal takes in
 _UNSET = object()
 
@@ -292,8 +293,10 @@ def _paying(apply: Callable[..., Any], args: list[Closure]) -> Closure:
 
 def _dispatch(overloads: Sequence[Overload], args: list[Closure]) -> Closure:
     choices = [(overload, charged(overload, grows=True)) for overload in overloads]
+    units = _CHOICE_COST * len(choices)
 
     def run(frame: Frame) -> Any:
+        spend(frame, units)
         values = tuple(arg(frame) for arg in args)
         for overload, paid in choices:
             if overload.accepts(values):

@@ -16,6 +16,7 @@ from extender.cel.overloads import Traits
 from extender.cel.patterns import bytes_of, compiled
 from extender.cel.specialize import REMEMBERED_BYTES
 from extender.cel.values import UInt, type_name
+from extender.cel.work import Work
 
 _KEYS = (str, bool, int, UInt, float)  # types of a constant between brackets
 _MOST_UNITS = 500_000  # to compile the constant patterns of an expression: 25 ms
@@ -29,17 +30,18 @@ _FORMATTED = {  # the kinds of types that each verb of string.format takes
 _VARIES = object()  # stands for the value of a node that is no constant
 
 
-def constant_issues(root: ast.Node) -> tuple[list[Issue], int]:
+def constant_issues(root: ast.Node, work: Work) -> tuple[list[Issue], int]:
     """The issues of constant arguments in a checked tree (conversions, regular expressions, keys, formats), and the
-    most bytes that its constant regular expressions take."""
-    folder = _Folder()
+    most bytes that its constant regular expressions take. Raises TooMuchWork."""
+    folder = _Folder(work)
     return sorted(folder.issues_of(root)), folder.pattern_bytes
 
 
 class _Folder:
     """Folds constants from the leaves up, as far as the reference does."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work) -> None:
+        self._work = work
         self._values: dict[int, Any] = {}  # by id of the node
         self._units = 0  # of the patterns
         self.pattern_bytes = 0
@@ -88,6 +90,7 @@ class _Folder:
             _check_format(str(node.target.value), node.args[0])
 
     def _pay(self, units: int) -> None:
+        self._work.spend(2 * units)  # the compiler may compile the pattern again
         self._units += units
         if self._units > _MOST_UNITS:
             raise EvalError("the regular expressions up to here take too much work to compile")

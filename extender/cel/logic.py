@@ -7,7 +7,7 @@ from typing import Any
 from extender.cel.errors import EvalError
 from extender.cel.frame import Closure, Frame, spend
 
-_ERROR_COST = 10  # units for raising and catching an error
+ERROR_COST = 40  # units for raising and catching an error
 
 
 def conjunction(terms: list[Closure]) -> Closure:
@@ -60,7 +60,7 @@ def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
 
 def _absorb(terms: list[Closure], frame: Frame, *, decisive: bool) -> bool:
     """The result where a term failed: another term may still decide it; else the first error counts."""
-    spend(frame, _ERROR_COST * len(terms))
+    spend(frame, ERROR_COST * len(terms))
     failure: EvalError | None = None
     for term in terms:
         try:

@@ -10,10 +10,12 @@ from extender.cel.budget import make_list, make_map
 from extender.cel.errors import EvalError
 from extender.cel.frame import Closure, Frame, spend
 from extender.cel.library.lists import sort_by
+from extender.cel.logic import ERROR_COST
 from extender.cel.macros import LOOPS
+from extender.cel.pricing import sorting
 from extender.cel.values import from_key, key_of, type_name
 
-_NODE = 2  # units for a node of the body
+_NODE = 3  # units for a node of the body
 
 
 def loop(
@@ -72,6 +74,7 @@ def _quantifier(iterations: Callable[[Frame], Iterator[None]], body: Closure, *,
             try:
                 value = body(frame)
             except EvalError as raised:
+                spend(frame, ERROR_COST)
                 error = raised
                 continue
             if value is not True and value is not False:
@@ -120,6 +123,7 @@ def _sort_by(iterations: Callable[[Frame], Iterator[None]], slot: int, body: Clo
         for _ in iterations(frame):
             items.append(frame[slot])
             keys.append(body(frame))
+        spend(frame, sorting((items,)))
         return make_list(frame, sort_by(items, keys))
 
     return run

@@ -19,6 +19,7 @@ from extender.cel.ast import (
 from extender.cel.errors import CompileError, Issue, too_deep
 from extender.cel.lexer import Token, tokens
 from extender.cel.macros import expand
+from extender.cel.work import CHARACTER, TOKEN, TooMuchWork, Work
 
 MAX_LENGTH = 10 * 1024  # resource.k8s.io CELSelectorExpressionMaxLength
 MAX_DEPTH = 250  # cel-go's default recursion limit of the parser
@@ -52,14 +53,16 @@ _LOGICAL = 2  # the levels of || and &&
 MAX_TREE_DEPTH = 320  # a chain such as 1+1+1 nests without parentheses; two Python frames a level must fit
 
 
-def parse(source: str) -> Node:
+def parse(source: str, work: Work) -> Node:
     """The tree of an expression. Raises CompileError with the position."""
     if len(source.encode()) > MAX_LENGTH:
         raise CompileError(source, [], f"too long: {len(source.encode())} bytes, the limit is {MAX_LENGTH}")
     try:
-        node = _Parser(source).whole()
+        node = _Parser(source, work).whole()
     except RecursionError:
         raise too_deep(source) from None
+    except TooMuchWork as error:
+        raise CompileError(source, [], f"compilation failed: {error}") from None
     _check_depth(source, node)
     return node
 
@@ -74,9 +77,11 @@ def _check_depth(source: str, root: Node) -> None:
 
 
 class _Parser:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, work: Work) -> None:
         self.source = source
+        work.spend(CHARACTER * len(source))
         self.tokens = tokens(source)
+        work.spend(TOKEN * len(self.tokens))
         self.at = 0
         self.depth = 0
 

@@ -16,6 +16,7 @@ from extender.cel.values import weight
 
 UNBOUNDED = 2**64 - 1
 LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40  # units for making a list, a map or a message
+_CALL = 20  # units of a call that walks over values
 _ADDRESS = 16  # bytes of an IPv6 address
 _NAME_FORMAT_REGEX = 128  # length of the longest pattern among the name formats
 _CONSTANT_EQUALITY = frozenset({"kubernetes.Quantity", "kubernetes.Semver", "net.IP", "net.CIDR"})
@@ -53,6 +54,7 @@ class Price:
     estimate: Callable[[Arguments], int] = flat
     size: Callable[[Arguments], int | None] = by_type  # largest size of the result
     overhead: int = 0  # units of a call with arguments of any size
+    slowness: int = 1  # units for each value, or ten characters, of the largest argument, for a function with overhead
     work: Callable[[Values], int] | None = None  # units by the values, for a function without overhead
     each: Callable[[Values], int] | None = None  # units for each item of a result that is an iterator
     scalar: bool = False  # the result is never larger than a number, and the work is small: no charge by size
@@ -62,7 +64,7 @@ class Price:
     def charge(self) -> Callable[[Values], int] | None:
         """The units that a call with large arguments takes before it runs; None where it takes none."""
         if self.overhead:
-            return lambda values: self.overhead + max(map(weight, values))
+            return lambda values: self.overhead + self.slowness * max(map(weight, values))
         return self.work
 
 
@@ -251,21 +253,41 @@ def range_size(args: Arguments) -> int:
 # -- charges --------------------------------------------------------------------------------------------------------
 
 
+def call(_: Values) -> int:
+    """The charge of a call that makes an object."""
+    return _CALL
+
+
+def showing(values: Values) -> int:
+    """The text of a number or of bytes is made at once; that of a double, a time or an address is not."""
+    return _CALL // 2 + weight(values[0]) if isinstance(values[0], str | bytes | int) else 5 * _CALL
+
+
 def read_slowly(values: Values) -> int:
     """Half a unit for each character of a text."""
     return len(values[0]) // 2 if isinstance(values[0], str) else 0
 
 
 def walk_longest(values: Values) -> int:
-    return 2 * max(map(weight, values))
+    return _CALL + max(map(_walk, values))
 
 
 def walk_shortest(values: Values) -> int:
-    return 2 * min(map(weight, values))
+    return _CALL + min(map(_walk, values))
 
 
 def walk_pairs(values: Values) -> int:
-    return weight(values[0]) * weight(values[-1])
+    return _CALL + 4 * weight(values[0]) * weight(values[-1])
+
+
+def sorting(values: Values) -> int:
+    size = weight(values[0])
+    return _CALL + 16 * size * size.bit_length()
+
+
+def _walk(value: object) -> int:
+    """A text is read faster than the values of a list."""
+    return (2 if isinstance(value, str | bytes) else 6) * weight(value)
 
 
 def write_replaced(values: Values) -> int:

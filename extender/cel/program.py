@@ -17,6 +17,7 @@ from extender.cel.folding import constant_issues
 from extender.cel.frame import FIRST_INPUT, Closure
 from extender.cel.parser import parse
 from extender.cel.types import TypesTooLarge
+from extender.cel.work import TooMuchWork, Work
 
 # Estimated bytes of a program, measured with tracemalloc: of any, of a node, and for each byte of the expression.
 _PROGRAM_BYTES, _NODE_BYTES, _TEXT_BYTES = 1024, 768, 4
@@ -69,25 +70,26 @@ class Program:
             raise BudgetExceeded from None
 
 
-def check(expression: str, environment: Environment) -> Checked:
-    """The tree of an expression with its types. Raises CompileError with every issue."""
+def check(expression: str, environment: Environment, work: Work | None = None) -> Checked:
+    """The tree of an expression with its types; `work` is what the check and the program may cost. Raises CompileError
+    with every issue."""
     try:
-        tree, pattern_bytes = _typed(expression, environment)
+        tree, pattern_bytes = _typed(expression, environment, work or Work())
         return Checked(expression, tree, environment, pattern_bytes)
     except RecursionError:
         raise too_deep(expression) from None
-    except TypesTooLarge as error:
+    except (TypesTooLarge, TooMuchWork) as error:
         raise CompileError(expression, [], f"compilation failed: {error}") from None
 
 
-def _typed(expression: str, environment: Environment) -> tuple[ast.Node, int]:
-    tree = parse(expression)
-    checker = Checker(environment.functions, environment.declarations, environment.structs)
+def _typed(expression: str, environment: Environment, work: Work) -> tuple[ast.Node, int]:
+    tree = parse(expression, work)
+    checker = Checker(environment.functions, environment.declarations, environment.structs, work)
     checker.visit(tree)
     if checker.issues:
         raise CompileError(expression, checker.issues)
     checker.settle(tree)
-    issues, pattern_bytes = constant_issues(tree)
+    issues, pattern_bytes = constant_issues(tree, work)
     if issues:
         raise CompileError(expression, issues)
     return tree, pattern_bytes

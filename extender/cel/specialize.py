@@ -26,6 +26,7 @@ from extender.model import Quantity, Semver
 # expression makes may have any length.
 _REMEMBERED_TEXTS, _REMEMBERED_LENGTH = 64, 64
 REMEMBERED_BYTES = 32 * 1024  # of all texts that one pattern remembers, at most
+_COMPARISON = 6  # units
 _SCALARS = (str, int, bool)
 _HASHED = frozenset({str, int, bool, float, UInt})  # constants of a list from which the reference makes a set
 _PRIMITIVES = frozenset({"int", "string", "bool"})
@@ -108,18 +109,19 @@ def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
     if not values:
         return None
     if any(type(value) is not str for value in values):
-        return lambda frame: is_among(values, left(frame))
+        return lambda frame: is_among(frame, values, left(frame))
     texts = frozenset(values)
 
     def run(frame: Frame) -> bool:
         value = left(frame)
-        return value in texts if type(value) is str else is_among(values, value)
+        return value in texts if type(value) is str else is_among(frame, values, value)
 
     return run
 
 
-def is_among(constants: Collection[object], value: object) -> bool:
+def is_among(frame: Frame, constants: Collection[object], value: object) -> bool:
     """Whether a value equals one of the constants, which the reference looks up by hash. Raises EvalError."""
+    spend(frame, _COMPARISON * len(constants))
     require_hash(value)
     return any(equal(constant, value) for constant in constants)
 

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from operator import is_
 
 from extender.cel.errors import CelError
+from extender.cel.work import STEP, Work
 
 # A type that doubles with each macro, such as [{1: 1}].map(a, {a: a}).map(b, {b: b}), makes the check endless. 250
-# lists in one another have 251 parts. An ordinary expression of 10 KiB takes up to 40,000 steps, of 1 us each.
-_MOST_PARTS, _MOST_STEPS = 256, 100_000
+# lists in one another have 251 parts.
+_MOST_PARTS = 256
 _STEPS_OF_A_TYPE = 4  # to make one
 
 
 class TypesTooLarge(CelError):
-    """The types of an expression take too much work to check."""
+    """A type of an expression has too many parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,12 @@ def unwrap_optional(type_: Type) -> Type | None:
 class Bindings:
     """The types that type variables stand for. A failed attempt changes nothing.
 
-    All work with types takes steps. Every method raises TypesTooLarge where an expression takes too many.
+    All work with types takes steps. Every method raises TooMuchWork where an expression takes too many, and
+    TypesTooLarge.
     """
 
-    def __init__(self) -> None:
-        self._steps = _MOST_STEPS
+    def __init__(self, work: Work) -> None:
+        self._work = work
         self._known: dict[str, Type] = {}
         self._replaced: list[tuple[str, Type | None]] = []  # what the attempt under way has replaced
         self._fresh = 0
@@ -125,9 +127,7 @@ class Bindings:
 
     def spend(self, steps: int) -> None:
         """Take steps for work that grows with the types."""
-        self._steps -= steps
-        if self._steps < 0:
-            raise TypesTooLarge("the types take too much work to check")
+        self._work.spend(steps * STEP)
 
     def assignable(self, have: tuple[Type, ...], want: tuple[Type, ...]) -> bool:
         """Whether values of the types `have` fit the types `want`. On success the type variables are bound."""
@@ -196,6 +196,7 @@ class Bindings:
                 self._bind(variable, type_)
                 return True, False
             return False, False
+        self.spend(known.parts)
         if type_ == known:
             return True, True
         if not self._fits(type_, known):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
+from typing import NoReturn
 
 from extender.model.berth_errors import BerthError
 
@@ -35,18 +37,26 @@ class CallBudget:
         self.exhausted = False
         self.in_vain = False  # set by a caller whose work ended without a result, and will be repeated
 
-    def check(self, steps: int = 1) -> None:
-        """Subtract steps. Raises CallBudgetSpent if no steps or no seconds are left."""
+    def check(self, steps: int = 1) -> float:
+        """Subtract steps. Returns the seconds that are left, infinite for the piece that always ends. Raises
+        CallBudgetSpent if no steps or no seconds are left."""
         self._steps -= steps
-        if self._progressed and (self._steps < 0 or self._clock() >= self._until):
-            self.exhausted = True
-            raise CallBudgetSpent
+        if not self._progressed:
+            return inf
+        left = self._until - self._clock()
+        if self._steps < 0 or left <= 0:
+            self.exhaust()
+        return left
+
+    def exhaust(self) -> NoReturn:
+        """The next piece takes longer than the seconds that are left. Raises CallBudgetSpent."""
+        self.exhausted = True
+        raise CallBudgetSpent
 
     def check_time(self) -> None:
         """Raises CallBudgetSpent if no seconds are left."""
         if self._clock() >= self._until:
-            self.exhausted = True
-            raise CallBudgetSpent
+            self.exhaust()
 
     def mark_progress(self) -> None:
         """The caller has stored the result of a piece of work."""
@@ -61,8 +71,9 @@ class _Unlimited(CallBudget):
     def __init__(self) -> None:
         super().__init__(1.0, 0, lambda: 0.0)
 
-    def check(self, steps: int = 1) -> None:
+    def check(self, steps: int = 1) -> float:  # noqa: ARG002 - as in the base class
         """Never raises."""
+        return inf
 
     def check_time(self) -> None:
         """Never raises."""

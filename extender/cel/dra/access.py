@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from extender.cel.errors import EvalError
-from extender.cel.frame import FIRST_INPUT, Closure, Frame
+from extender.cel.frame import FIRST_INPUT, Closure, Frame, spend
 from extender.cel.specialize import is_among
 from extender.cel.values import equal
-from extender.model import Device
 
 INPUTS = ("device", "driver")  # a Device, and the name of its driver
+_ENTRY = 8  # units for each attribute or capacity of a map
 DEVICE, DRIVER = FIRST_INPUT, FIRST_INPUT + 1  # the slots of the inputs
 
 
@@ -45,16 +45,16 @@ def whole_device(frame: Frame) -> Any:
     return {
         "driver": frame[DRIVER],
         "allowMultipleAllocations": frame[DEVICE].allow_multiple,
-        "attributes": _nested_attributes(frame[DEVICE]),
-        "capacity": _nested_capacity(frame[DEVICE], frame[DRIVER]),
+        "attributes": _nested_attributes(frame),
+        "capacity": _nested_capacity(frame),
     }
 
 
 def all_domains(kind: str) -> Closure:
     """device.attributes or device.capacity."""
     if kind == "attributes":
-        return lambda frame: _nested_attributes(frame[DEVICE])
-    return lambda frame: _nested_capacity(frame[DEVICE], frame[DRIVER])
+        return lambda frame: _nested_attributes(frame)
+    return lambda frame: _nested_capacity(frame)
 
 
 def one_domain(kind: str, domain: str) -> Closure:
@@ -105,7 +105,7 @@ def attribute_is_in(domain: str, name: str, texts: frozenset[object]) -> Closure
             value = attributes.values_[attributes.schema.index[key]]
         except KeyError:
             raise EvalError(f"no such key: {name}") from None
-        return value in texts if type(value) is str else is_among(texts, value)
+        return value in texts if type(value) is str else is_among(frame, texts, value)
 
     return test
 
@@ -134,16 +134,18 @@ def has(kind: str, domain: str, name: str) -> Closure:
     return lambda frame: key in frame[DEVICE].capacity or (frame[DRIVER] == domain and name in frame[DEVICE].capacity)
 
 
-def _nested_attributes(device: Device) -> DomainMap:
-    found = DomainMap()
+def _nested_attributes(frame: Frame) -> DomainMap:
+    found, device = DomainMap(), frame[DEVICE]
+    spend(frame, _ENTRY * len(device.attributes.values_))
     for name, value in zip(device.attributes.schema.names, device.attributes.values_, strict=True):
         domain, _, short = name.partition("/")
         found.setdefault(domain, {})[short] = value
     return found
 
 
-def _nested_capacity(device: Device, driver: str) -> DomainMap:
-    found = DomainMap()
+def _nested_capacity(frame: Frame) -> DomainMap:
+    found, device, driver = DomainMap(), frame[DEVICE], frame[DRIVER]
+    spend(frame, _ENTRY * len(device.capacity))
     for name, amount in device.capacity.items():
         domain, slash, short = name.partition("/")
         if slash:

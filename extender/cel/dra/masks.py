@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from extender.cel.dra.dialect import STORED, Dialect
+from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect
 from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
+from extender.cel.work import COMPILE_LIMIT, Work
 from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Device, Slice
 
 # Estimated bytes, measured with tracemalloc.
@@ -25,6 +26,9 @@ _EXPRESSION_BYTES = 512  # of the masks of an expression beside its text and the
 _MASK_BYTES = 256  # of the masks of one slice
 _SELECTOR_BYTES = 32 << 20  # of all selectors: 5,000 usual ones, or 8 of 10 KiB with a node for every second character
 _ALL_MASK_BYTES = 48 << 20
+_UNIT_SECONDS = 50e-9
+_LONGEST_MATCH = COST_LIMIT * _UNIT_SECONDS  # seconds
+_SPARE_SECONDS = 0.025  # that a piece of work may take beside the seconds that the call has left
 
 
 class Mask(NamedTuple):
@@ -88,7 +92,7 @@ class _ExpressionMasks:
         return freed
 
 
-Compile = Callable[[str, Dialect], Selector]
+Compile = Callable[[str, Dialect, Work], Selector]
 
 
 class Masks:
@@ -124,8 +128,10 @@ class Masks:
         known = self._compiled.get((compiling, text))
         if known is not None:
             return known.selector
-        budget.check()
-        made = _made(compiling, text, self._dialect)
+        work = Work(_units(budget.check()))
+        made = _made(compiling, text, self._dialect, work)
+        if work.is_short:
+            budget.exhaust()
         if made.size <= self._compiled.maxsize:
             self._compiled[compiling, text] = made
             budget.mark_progress()
@@ -163,9 +169,10 @@ class Masks:
                 self._bytes -= masks.size
                 del self._masks[expression]
 
-    def error(self, expression: str, device: Device, driver: str) -> str:
-        """The error of the expression on a device; '' where it has a value. Evaluates the expression again."""
-        selector = self.selector(expression)
+    def error(self, expression: str, device: Device, driver: str, budget: CallBudget = UNLIMITED) -> str:
+        """The error of the expression on a device; '' where it has a value. Evaluates the expression again. Raises
+        CallBudgetSpent."""
+        selector = self.selector(expression, budget)
         if isinstance(selector, CompileError):
             return f"CEL compile error: {selector}"
         try:
@@ -184,10 +191,14 @@ class Masks:
         driver = slice_.pool.driver
         for position, device in enumerate(islice(slice_.devices, first, None), first):
             try:
-                budget.check()
-                if selector.match(device, driver):
+                seconds = budget.check()
+                units = COST_LIMIT if seconds >= _LONGEST_MATCH else min(COST_LIMIT, _units(seconds))
+                if selector.match(device, driver, units):
                     match |= 1 << position
             except BudgetExceeded:
+                if units < COST_LIMIT:
+                    self._bytes += known.begin(_PartialMask(slice_, position, match, error))
+                    budget.exhaust()
                 # The expression is too costly on one device: on forty thousand it would stop the scheduler.
                 known.exhausted = True
                 return Mask(0, all_devices)
@@ -200,9 +211,14 @@ class Masks:
         return Mask(match, error)
 
 
-def _made(compiling: Compile, text: str, dialect: Dialect) -> _Compiled:
+def _units(seconds: float) -> int:
+    """The units that the next piece of work may take in a call with so many seconds left."""
+    return int(min((seconds + _SPARE_SECONDS) / _UNIT_SECONDS, COMPILE_LIMIT))
+
+
+def _made(compiling: Compile, text: str, dialect: Dialect, work: Work) -> _Compiled:
     try:
-        selector = compiling(text, dialect)
+        selector = compiling(text, dialect, work)
     except CompileError as error:
         # Traceback and context hold the frames of the compiler, and with them the tree.
         error.__traceback__ = error.__context__ = error.__cause__ = None

@@ -12,6 +12,7 @@ from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalErro
 from extender.cel.pricing import UNBOUNDED
 from extender.cel.program import Checked, Program, build, check, cost
 from extender.cel.values import type_name
+from extender.cel.work import Work
 from extender.model import LIST_TYPES, Device
 
 _AND = "_&&_"
@@ -36,11 +37,12 @@ class Selector:
         self._locals = program.locals
         self._list_types = list_types
 
-    def match(self, device: Device, driver: str) -> bool:
-        """Whether the device is selected. Raises EvalError or BudgetExceeded where the expression has no answer."""
+    def match(self, device: Device, driver: str, units: int = COST_LIMIT) -> bool:
+        """Whether the device is selected. Raises EvalError or BudgetExceeded where the expression has no answer; the
+        latter, too, where the evaluation takes more than `units`."""
         if device.attributes.schema.irregular:
             self._check_device(device)
-        frame = [COST_LIMIT, device, driver]
+        frame = [units, device, driver]
         if self._locals:
             frame += self._locals
         try:
@@ -81,16 +83,16 @@ def _unsupported(device: Device) -> str:
     return f"attribute {name}: unsupported attribute value"
 
 
-def compile_selector(expression: str, dialect: Dialect = STORED) -> Selector:
+def compile_selector(expression: str, dialect: Dialect = STORED, work: Work | None = None) -> Selector:
     """Compile an expression that must yield a bool. Raises CompileError with every issue."""
-    checked = check_selector(expression, dialect)
+    checked = check_selector(expression, dialect, work)
     _check_output(checked, dialect)
     return _selector(checked, dialect)
 
 
-def compile_value(expression: str, dialect: Dialect = STORED) -> Selector:
+def compile_value(expression: str, dialect: Dialect = STORED, work: Work | None = None) -> Selector:
     """Compile an expression of any type, for its `value`. Raises CompileError with every issue."""
-    return _selector(check_selector(expression, dialect), dialect)
+    return _selector(check_selector(expression, dialect, work), dialect)
 
 
 def _selector(checked: Checked, dialect: Dialect) -> Selector:
@@ -110,9 +112,9 @@ def terms_of(expression: str, tree: ast.Node) -> tuple[str, ...]:
     return tuple(expression[start:end].strip() for start, end in zip(starts, ends, strict=True))
 
 
-def check_selector(expression: str, dialect: Dialect = STORED) -> Checked:
+def check_selector(expression: str, dialect: Dialect = STORED, work: Work | None = None) -> Checked:
     """The typed tree of an expression about a device. Raises CompileError with every issue."""
-    return check(expression, environment_of(dialect))
+    return check(expression, environment_of(dialect), work)
 
 
 def check_cost(expression: str, dialect: Dialect) -> None:

@@ -7,6 +7,7 @@ from extender.cel.dra.dialect import Dialect
 from extender.cel.dra.selector import Selector, compile_selector, compile_value, terms_of
 from extender.cel.errors import CelError, CompileError
 from extender.cel.parser import parse
+from extender.cel.work import Work
 from extender.model import Device, Quantity, Semver, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
@@ -16,7 +17,7 @@ _TESTS = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "e
 def split_terms(expression: str) -> tuple[str, ...]:
     """The terms of an expression that need not compile."""
     try:
-        return terms_of(expression, parse(expression))
+        return terms_of(expression, parse(expression, Work()))
     except CompileError:
         return (expression.strip(),)
 
@@ -51,19 +52,20 @@ def observed_value(left: Selector, device: Device, driver: str) -> str:
         return ""
 
 
-def left_side(term: str, dialect: Dialect) -> Selector:
+def left_side(term: str, dialect: Dialect, work: Work | None = None) -> Selector:
     """The expression that a term compares or tests: the left side of a comparison, or the target of a method. Raises
     CompileError if the term has none."""
-    tree = parse(term)
+    work = work or Work()
+    tree = parse(term, work)
     end = len(term)
     if isinstance(tree, ast.Call) and tree.function in _COMPARISONS:
         end, tree = tree.offset, tree.args[0]
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _TESTS:
         end = term.rindex(tree.function, 0, tree.offset)
-        return compile_value(term[:end].rstrip().removesuffix("."), dialect)
+        return compile_value(term[:end].rstrip().removesuffix("."), dialect, work)
     if end == len(term):
         raise CompileError(term, [], "no comparison and no test")
-    return compile_value(term[:end], dialect)
+    return compile_value(term[:end], dialect, work)
 
 
 def _shown(value: object) -> str:

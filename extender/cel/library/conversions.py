@@ -118,7 +118,7 @@ def _identity(value: object) -> object:
 
 
 _I, _U, _D, _S, _B = t.INT, t.UINT, t.DOUBLE, t.STRING, t.BOOL
-TO_STRING = Price(pricing.scan_bytes, pricing.decoded, overhead=5)
+TO_STRING = Price(pricing.scan_bytes, pricing.decoded, work=pricing.showing)
 
 
 def _no_duration(_: int) -> Duration:
@@ -154,7 +154,7 @@ def _conversions_to_numbers_and_bytes() -> list[Overload]:
             plain((_I,), _D, float),
             plain((_U,), _D, float),
             plain((_S,), _D, double_of_string),
-            price=Price(overhead=5),
+            price=Price(overhead=20, slowness=20),
             conversion=True,
         ),
         *function(
@@ -194,7 +194,7 @@ def _conversions_to_texts_and_times() -> list[Overload]:
             plain((t.DURATION,), t.DURATION, _identity),
             plain((_I,), t.DURATION, _no_duration),
             plain((_S,), t.DURATION, parse_duration),
-            price=Price(overhead=40),
+            price=Price(overhead=40, slowness=80),
             pure=True,
             conversion=True,
         ),
@@ -203,7 +203,7 @@ def _conversions_to_texts_and_times() -> list[Overload]:
             plain((t.TIMESTAMP,), t.TIMESTAMP, _identity),
             plain((_I,), t.TIMESTAMP, lambda v: timestamp(v * 10**9)),
             plain((_S,), t.TIMESTAMP, parse_timestamp),
-            price=Price(overhead=60),
+            price=Price(overhead=60, slowness=40),
             pure=True,
             conversion=True,
         ),
@@ -213,7 +213,7 @@ def _conversions_to_texts_and_times() -> list[Overload]:
 def _dynamic() -> list[Overload]:
     return [
         *function("dyn", plain((t.A,), t.DYN, _identity), price=Price(returns_argument=True), conversion=True),
-        *function("type", plain((t.A,), t.type_of(t.A), _type_of), conversion=True),
+        *function("type", plain((t.A,), t.type_of(t.A), _type_of), price=Price(work=pricing.call), conversion=True),
     ]
 
 

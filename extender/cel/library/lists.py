@@ -156,6 +156,7 @@ _SUMS: list[tuple[t.Type, Callable[..., object]]] = [
 ]
 _ITEMS = t.list_of(t.A)
 _PAIRS = Price(pricing.pairwise, pricing.first_size, work=pricing.walk_pairs)
+_SORT = Price(pricing.pairwise, pricing.first_size, work=pricing.sorting)
 _SETS = Price(pricing.pairwise, pricing.one, work=pricing.walk_pairs)
 
 
@@ -190,7 +191,7 @@ def _version_three() -> list[Overload]:
             plain((t.INT,), t.list_of(t.INT), _range, _LISTS_V3),
             price=Price(pricing.making_range, pricing.range_size),
         ),
-        *function("sort", *(member((items,), items, sort, _LISTS_V3) for items in sortable), price=_PAIRS),
+        *function("sort", *(member((items,), items, sort, _LISTS_V3) for items in sortable), price=_SORT),
     ]
 
 

@@ -212,20 +212,23 @@ def _named(name: str) -> Optional:
 
 _S, _IP, _CIDR = t.STRING, t.IP, t.CIDR
 _PARTS = Price(overhead=60)
+_TEST = Price(overhead=80)
+_MADE = Price(overhead=20)
+_URL_PRICE = replace(PARSE, size=first_size, overhead=100, slowness=80)
 
 
 def _formats() -> list[Overload]:
     found: list[Overload] = []
     for name in FORMATS:
-        found += function(f"format.{name}", plain((), t.FORMAT, lambda name=name: Format(name)))
+        found += function(f"format.{name}", plain((), t.FORMAT, lambda name=name: Format(name)), price=_MADE)
     problems = t.optional_of(t.list_of(_S))
     return [
         *found,
-        *function("format.named", plain((_S,), t.optional_of(t.FORMAT), _named)),
+        *function("format.named", plain((_S,), t.optional_of(t.FORMAT), _named), price=_MADE),
         *function(
             "validate",
             member((t.FORMAT, _S), problems, _validate),
-            price=Price(pricing.name_validation, overhead=40),
+            price=Price(pricing.name_validation, overhead=80, slowness=20),
         ),
     ]
 
@@ -250,10 +253,14 @@ def _addresses() -> list[Overload]:
         *function(
             "ip.isCanonical",
             plain((_S,), t.BOOL, lambda text: str(ip(text)) == text),
-            price=Price(pricing.scan_twice, overhead=100),
+            price=Price(pricing.scan_twice, overhead=200),
         ),
         *function("family", member((_IP,), t.INT, lambda a: a.version)),
-        *(overload for name, test in tests.items() for overload in function(name, member((_IP,), t.BOOL, test))),
+        *(
+            overload
+            for name, test in tests.items()
+            for overload in function(name, member((_IP,), t.BOOL, test), price=_TEST)
+        ),
         *function(
             "string",
             plain((_IP,), _S, str),
@@ -272,15 +279,15 @@ def _blocks() -> list[Overload]:
             "containsIP",
             member((_CIDR, _IP), t.BOOL, _contains_ip),
             member((_CIDR, _S), t.BOOL, lambda block, text: _contains_ip(block, ip(text))),
-            price=Price(pricing.containment, overhead=150),
+            price=Price(pricing.containment, overhead=300),
         ),
         *function(
             "containsCIDR",
             member((_CIDR, _CIDR), t.BOOL, _contains_cidr),
             member((_CIDR, _S), t.BOOL, lambda block, text: _contains_cidr(block, cidr(text))),
-            price=Price(pricing.block_containment, overhead=200),
+            price=Price(pricing.block_containment, overhead=350),
         ),
-        *function("masked", member((_CIDR,), _CIDR, _masked), price=Price(overhead=100)),
+        *function("masked", member((_CIDR,), _CIDR, _masked), price=Price(overhead=250)),
         *function("prefixLength", member((_CIDR,), t.INT, lambda block: block.prefix)),
     ]
 
@@ -288,8 +295,12 @@ def _blocks() -> list[Overload]:
 def _urls() -> list[Overload]:
     query = t.map_of(_S, t.list_of(_S))
     return [
-        *function("url", plain((_S,), t.URL, url), price=replace(PARSE, size=first_size, overhead=100), pure=True),
-        *function("isURL", plain((_S,), t.BOOL, _holds(url)), price=Price(overhead=100)),
+        *function("url", plain((_S,), t.URL, url), price=_URL_PRICE, pure=True),
+        *function(
+            "isURL",
+            plain((_S,), t.BOOL, _holds(url)),
+            price=Price(overhead=100, slowness=80),
+        ),
         *function("getScheme", member((t.URL,), _S, lambda u: u.scheme), price=_PARTS),
         *function("getHost", member((t.URL,), _S, lambda u: u.host), price=_PARTS),
         *function("getHostname", member((t.URL,), _S, lambda u: u.hostname), price=_PARTS),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from extender.cel import pricing
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import function, member, plain
+from extender.cel.pricing import Price
 from extender.cel.values import FIRST_NANOS, NONE, Duration, Empty, Optional, Timestamp
 
 _ONE = t.optional_of(t.A)
@@ -29,12 +31,14 @@ def _unwrap(boxes: list[Optional]) -> list[object]:
     return [box.value for box in boxes if box.present]
 
 
+_MADE = Price(work=pricing.call)
+_UNWRAP = Price(work=pricing.walk_longest)
 OVERLOADS = [
-    *function("optional.of", plain((t.A,), _ONE, Optional)),
-    *function("optional.ofNonZeroValue", plain((t.A,), _ONE, _of_non_zero)),
+    *function("optional.of", plain((t.A,), _ONE, Optional), price=_MADE),
+    *function("optional.ofNonZeroValue", plain((t.A,), _ONE, _of_non_zero), price=_MADE),
     *function("optional.none", plain((), _ONE, lambda: NONE)),
-    *function("optional.unwrap", plain((t.list_of(_ONE),), t.list_of(t.A), _unwrap)),
-    *function("unwrapOpt", member((t.list_of(_ONE),), t.list_of(t.A), _unwrap)),
+    *function("optional.unwrap", plain((t.list_of(_ONE),), t.list_of(t.A), _unwrap), price=_UNWRAP),
+    *function("unwrapOpt", member((t.list_of(_ONE),), t.list_of(t.A), _unwrap), price=_UNWRAP),
     *function("hasValue", member((_ONE,), t.BOOL, lambda box: box.present)),
     *function("value", member((_ONE,), t.A, _value)),
     # The compiler evaluates the argument of these two only where it is needed.

@@ -83,7 +83,7 @@ def _normalized(text: str) -> str:
 
 _Q, _V = t.QUANTITY, t.SEMVER
 _BOUNDED = Price(bounded=True)
-_PARSE = replace(PARSE, overhead=20)
+_PARSE = replace(PARSE, overhead=40, slowness=20)
 _ARITHMETIC = Price(overhead=10)
 
 

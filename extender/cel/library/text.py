@@ -14,7 +14,7 @@ from extender.cel.library.formatting import ESCAPES, format_string
 from extender.cel.overloads import function, member, plain
 from extender.cel.pricing import WALK, Price, Values, pattern_units
 
-_MATCH = 50  # units for one match of findAll beside its search
+_MATCH = 120  # units for the text of a match beside its search
 _ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(97, 123)}
 # Go's unicode.IsSpace, plus U+180E as cel-go's trim documents.
@@ -127,12 +127,12 @@ OVERLOADS = [
     *function(
         "matches", member((_S, _S), t.BOOL, matches), plain((_S, _S), t.BOOL, matches), price=_PATTERN, pattern=True
     ),
-    *function("find", member((_S, _S), _S, _find), price=_PATTERN, pattern=True),
+    *function("find", member((_S, _S), _S, _find), price=replace(_PATTERN, work=_match_work), pattern=True),
     *function(
         "findAll",
         member((_S, _S), _WORDS, _find_all),
         member((_S, _S, _I), _WORDS, _find_all),
-        price=Price(pricing.pattern_search, pricing.first_size, work=_pattern_work, each=_match_work),
+        price=Price(pricing.pattern_search, pricing.first_size, work=_match_work, each=_match_work),
         pattern=True,
     ),
     *function("charAt", member((_S, _I), _S, _char_at)),
@@ -155,13 +155,19 @@ OVERLOADS = [
         price=Price(pricing.scan_twice, pricing.first_size),
     ),
     *function("substring", member((_S, _I), _S, _substring), member((_S, _I, _I), _S, _substring), price=_SAME_SIZE),
-    *function("trim", member((_S,), _S, lambda text: text.strip(_SPACE)), price=_SAME_SIZE),
+    *function("trim", member((_S,), _S, lambda text: text.strip(_SPACE)), price=_OTHER_CASE),
     *function(
         "join",
         member((_WORDS,), _S, _join),
         member((_WORDS, _S), _S, _join),
         price=Price(pricing.joining, pricing.joined, work=pricing.write_joined),
     ),
-    *function("format", member((_S, t.list_of(t.DYN)), _S, format_string), price=Price(pricing.scan, overhead=100)),
-    *function("strings.quote", plain((_S,), _S, _quote), price=Price(pricing.scan, pricing.quoted, overhead=40)),
+    *function(
+        "format",
+        member((_S, t.list_of(t.DYN)), _S, format_string),
+        price=Price(pricing.scan, overhead=100, slowness=40),
+    ),
+    *function(
+        "strings.quote", plain((_S,), _S, _quote), price=Price(pricing.scan, pricing.quoted, overhead=40, slowness=10)
+    ),
 ]

@@ -167,13 +167,14 @@ def _truncated(unit: int) -> Callable[[Duration], int]:
 
 
 def _getters() -> list[Overload]:
-    """Reading a field of a moment looks up its time zone. The overhead pays for it."""
+    """Reading a field of a moment looks up its time zone, on the disk if the zone does not exist. The overhead pays
+    for it."""
     found: list[Overload] = []
     for name, run in [("getFullYear", _full_year), *((name, _field(read)) for name, read in _FIELDS.items())]:
         signatures = [member((t.TIMESTAMP,), t.INT, run), member((t.TIMESTAMP, t.STRING), t.INT, run)]
         if name in _DURATION_FIELDS:
             signatures.append(member((t.DURATION,), t.INT, _truncated(_DURATION_FIELDS[name])))
-        found += function(name, *signatures, price=Price(overhead=60))
+        found += function(name, *signatures, price=Price(overhead=500))
     return found
 
 
