@@ -57,8 +57,13 @@ async def test_a_bind_succeeds_only_if_the_binding_is_stored(content: Json, *, s
         assert sent == (1 if stored else 2)
 
 
-async def test_the_page_of_a_proxy_does_not_say_that_a_pod_is_gone() -> None:
-    """The reply to a Binding is lost, and a load balancer answers the next two reads of the pod with its 404 page."""
+UNREADABLE = {**OTHER_POD, "spec": {"resourceClaims": 7}}
+
+
+@pytest.mark.parametrize("answer", [Answer({"page": "not found"}, 404), Answer(UNREADABLE)], ids=["page", "unreadable"])
+async def test_an_answer_without_the_pod_does_not_say_that_the_binding_failed(answer: Answer) -> None:
+    """The reply to a Binding is lost. A load balancer answers the next two reads of the pod with its 404 page, or with
+    a pod that cannot be read."""
     async with berthing({"n1": "t4-4"}) as b:
         node, pages = await planned(b), 0
 
@@ -70,7 +75,7 @@ async def test_the_page_of_a_proxy_does_not_say_that_a_pod_is_gone() -> None:
             if method != "GET" or not path.endswith("/pods/p") or pages == 2:
                 return None
             pages += 1
-            return Answer({"page": "not found"}, 404)
+            return answer
 
         b.cluster.api.intercept, b.cluster.api.intercept_reply = not_found, lost
         assert await b.bind("p", node) == ""
