@@ -194,6 +194,26 @@ def test_a_step_with_a_plan_has_one_budget() -> None:
     assert counts[-1] == 2 * len(gangs)
 
 
+def test_a_bug_with_one_gang_hides_no_room_of_others() -> None:
+    class Buggy(CountedPlanning):
+        def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
+            if pod.key.namespace == "ns0":
+                raise KeyError("a bug")
+            return super().still_needs(pod, needs)
+
+    class Fleet(Waiting):
+        planning_class = Buggy
+
+    fleet = Fleet(nodes=12)
+    fleet.take("other", LARGE, range(4))
+    fleet.wait(3, size=8)
+    fleet.relabel(SMALL, "second")
+    with pytest.raises(KeyError, match="a bug"):
+        fleet.finds()
+    fleet.take("other", LARGE, ())
+    assert fleet.finds()
+
+
 # -- what else makes room ------------------------------------------------------------------------------------------
 
 
