@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.tracing import SpanFactory, no_span
+from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.records import Record
 from extender.sandbox import Cluster, carried_machines, listening
@@ -176,6 +177,18 @@ def binder_of(
     writer, progress = Writer(s.client, "test"), s.informers.progress
     gangs = GangBarrier(s.gangs, progress, s.clock)
     return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)
+
+
+async def bug_after(step: str, b: Serving, pod: str, node: str) -> None:
+    """Bind the pod with a binder that raises KeyError after this step."""
+
+    @contextmanager
+    def buggy(_: str, name: str) -> Iterator[None]:
+        yield
+        if name == step:
+            raise KeyError("a bug")
+
+    await binder_of(b, span=buggy).bind(ObjectKey("default", pod), b.pod(pod)["metadata"]["uid"], node)
 
 
 def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json:

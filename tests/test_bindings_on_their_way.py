@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,7 +16,7 @@ from extender.wire import decode_pod
 from tests.dra_worlds import CLAIMS, extended
 from tests.eventually import eventually
 from tests.faulty_world import World
-from tests.running_berth import Serving, berthing, binder_of, claim, pod
+from tests.running_berth import Serving, berthing, binder_of, bug_after, claim, pod
 from tests.skipping_loop import in_virtual_time
 
 CUT = ApiError(502, "BadGateway", "the connection was cut")
@@ -86,16 +84,8 @@ async def test_a_bind_whose_binding_may_be_on_its_way_takes_nothing_back() -> No
 
 
 async def bind_with_a_bug(b: Serving, after: str) -> None:
-    """Bind the pod with a binder that raises KeyError after this step."""
-
-    @contextmanager
-    def buggy(_: str, name: str) -> Iterator[None]:
-        yield
-        if name == after:
-            raise KeyError("a bug")
-
     with pytest.raises(KeyError, match="a bug"):
-        await binder_of(b, span=buggy).bind(ObjectKey(*P), b.pod("p")["metadata"]["uid"], "n1")
+        await bug_after(after, b, "p", "n1")
 
 
 async def test_a_bind_that_fails_on_a_bug_takes_its_claims_back() -> None:

@@ -11,7 +11,7 @@ from itertools import cycle, islice, pairwise
 import pytest
 
 from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_state import FormingGang, PlannedGang, WaitsForGang
+from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from extender.model import DeviceId, GroupKey, GroupSource, Membership, Pod, Reason, Result, Taint, Toleration
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
@@ -31,9 +31,9 @@ def told(pod: Pod, topology: str) -> Membership:
 
 
 class CountedPlanning(GangPlanning):
-    """Counts plans."""
+    """Counts plans, and what has a budget: a plan, and the search for a gang's needs."""
 
-    plans = 0
+    plans = budgets = 0
 
     def plan(
         self,
@@ -46,7 +46,12 @@ class CountedPlanning(GangPlanning):
         accepted: bool = False,
     ) -> PlannedGang | WaitsForGang | Reason:
         CountedPlanning.plans += 1
+        CountedPlanning.budgets += 1
         return super().plan(gang, pod, names, occupied, before, accepted=accepted)
+
+    def needs(self, gang: Gang) -> GangNeeds | None:
+        CountedPlanning.budgets += 1
+        return super().needs(gang)
 
 
 class Waiting(Gangs):
@@ -174,6 +179,39 @@ def test_a_search_has_steps_of_one_evaluation() -> None:
     assert counts[-1] > counts[0]
     assert max(after - before for before, after in pairwise(counts)) == 1
     assert not CountedPlanning.plans
+
+
+def test_a_step_with_a_plan_has_one_budget() -> None:
+    fleet = Waiting(nodes=12)
+    fleet.take("other", LARGE, range(4))
+    gangs = fleet.wait(3, size=9)
+    fleet.relabel("n2", "second")
+    fleet.take("other", LARGE, ())
+    fleet.clock.now += 100.0
+    CountedPlanning.budgets = 0
+    counts = [0, *(CountedPlanning.budgets for _ in fleet.hints.find_schedulable())]
+    assert max(after - before for before, after in pairwise(counts)) == 1
+    assert counts[-1] == 2 * len(gangs)
+
+
+def test_a_bug_with_one_gang_hides_no_room_of_others() -> None:
+    class Buggy(CountedPlanning):
+        def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
+            if pod.key.namespace == "ns0":
+                raise KeyError("a bug")
+            return super().still_needs(pod, needs)
+
+    class Fleet(Waiting):
+        planning_class = Buggy
+
+    fleet = Fleet(nodes=12)
+    fleet.take("other", LARGE, range(4))
+    fleet.wait(3, size=8)
+    fleet.relabel(SMALL, "second")
+    with pytest.raises(KeyError, match="a bug"):
+        fleet.finds()
+    fleet.take("other", LARGE, ())
+    assert fleet.finds()
 
 
 # -- what else makes room ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
-from tests.running_berth import Berthing, Json, berthing, claim, pod
+from tests.running_berth import Berthing, Json, berthing, bug_after, claim, pod
 from tests.test_explain_group import explained
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
@@ -114,3 +114,21 @@ async def test_a_member_that_leaves_the_group_ends_the_plan(notes: dict[str, str
         await ended(b)
         assert "has no plan for pod" in await b.bind("p0", nodes["p0"])
         assert not b.app.service.cache.reservations.holds
+
+
+async def test_a_bug_in_the_bind_of_a_member_ends_the_plan_at_once() -> None:
+    """Not only at the deadline: here the clock of the plans stands still."""
+    async with berthing(NODES, clock=lambda: 1000.0) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        others = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
+        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        with pytest.raises(KeyError, match="a bug"):
+            await bug_after("write barrier", b, "p2", nodes["p2"])
+        why = "the bind of pod default/p2 failed: KeyError: 'a bug'"
+        assert all(why in answer for answer in await asyncio.gather(*others))
+        assert await reasons(b, "p0") == {f"group job is planned again after a pause: {why}"}
+        assert not b.held()
+        assert not b.app.service.cache.reservations.by_claim

@@ -198,3 +198,25 @@ def test_a_tab_is_called_a_tab(tmp_path: Path, text: str) -> None:
     result = RUNNER.invoke(app, ["lint", str(path)])
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
     assert "is not YAML or JSON: a tab, but YAML indents with spaces (line 3, column " in result.output
+
+
+@pytest.mark.parametrize(
+    ("claims", "requests", "problem"),
+    [
+        (64, 8, ""),
+        (65, 1, "pod has more than 64 claims"),
+        (64, 9, "pod has more than 512 device requests in its claims, all alternatives counted"),
+    ],
+)
+def test_a_pod_with_more_claims_or_requests_than_berth_reads_is_an_error(
+    tmp_path: Path, claims: int, requests: int, problem: str
+) -> None:
+    template, pod = yaml.safe_load_all(MISTAKES)
+    exactly = {"deviceClassName": "gpu.nvidia.com"}
+    template["spec"]["spec"]["devices"] = {"requests": [{"name": f"r{i}", "exactly": exactly} for i in range(requests)]}
+    pod["spec"]["resourceClaims"] = [{"name": f"c{i}", "resourceClaimTemplateName": "two-same"} for i in range(claims)]
+    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "c0"}]}
+    (tmp_path / "m.yaml").write_text(yaml.safe_dump_all([template, pod]))
+    done = RUNNER.invoke(app, ["lint", str(tmp_path / "m.yaml")])
+    assert problem in done.output
+    assert ("error: Pod default/p, spec.resourceClaims" in done.output) == bool(problem), done.output

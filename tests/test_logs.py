@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from textwrap import dedent
 from typing import IO
 
 import pytest
 import structlog
 
 from extender.cli.logs import Form, set_up_logging
-from tests.eventually import eventually
+from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import berthing, claim, pod
 from tests.supervised_worlds import Breakable, composed
 
@@ -67,6 +72,54 @@ def test_a_value_without_a_text_loses_its_line_alone(form: Form) -> None:
         log.error("failed", problem=Unprintable())
         log.error("the next")
     assert "the next" in file.getvalue()
+
+
+@pytest.mark.parametrize("size", [100, 1000, 8000])
+def test_a_reader_that_does_not_read_blocks_nothing_and_is_told_how_many_lines_are_missing(size: int) -> None:
+    """A line of 8,000 bytes is cut where the pipe is full; the next line begins on a line of its own."""
+    read, write = os.pipe()
+    lines, done = 1_500_000 // size, threading.Event()
+
+    def log() -> None:
+        for number in range(lines):
+            structlog.get_logger("berth.web").error("failed", number=number, exception="y" * size)
+        done.set()
+
+    with os.fdopen(write, "w") as file, log_to(file):
+        writer = threading.Thread(target=log, daemon=True)
+        writer.start()
+        ended = done.wait(HANG_SECONDS)
+        os.set_blocking(read, False)
+        shown = b"".join(iter(lambda: _read(read), b""))
+        structlog.get_logger("berth.web").error("after all")
+        last = _read(read)
+    os.close(read)  # ends a thread that still waits
+    assert ended
+    whole = [json.loads(line) for line in shown.splitlines(keepends=True) if line.endswith(b"\n")]
+    assert [line["number"] for line in whole] == list(range(len(whole)))
+    assert len(shown) > 60_000
+    found = json.loads(last.splitlines()[-1])
+    assert (found["event"], found["lost_lines"]) == ("after all", lines - len(whole))
+
+
+def _read(descriptor: int) -> bytes:
+    with suppress(BlockingIOError):
+        return os.read(descriptor, 1024 * 1024)
+    return b""
+
+
+def test_lines_of_libraries_have_the_same_form() -> None:
+    lines = """
+        import logging
+        from extender.cli.logs import set_up_logging
+        set_up_logging("info", "json")
+        set_up_logging("info", "json")
+        for text in ("slow: %d", "%d and %d"):
+            logging.getLogger("asyncio").warning(text, 3)
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(lines)], capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    assert json.loads(line)["event"] == "slow: 3"
 
 
 async def test_a_bind_without_a_log_is_answered_as_ever() -> None:

@@ -94,9 +94,9 @@ async def test_an_unauthenticated_body_is_not_read_at_all() -> None:
         (b"", 400, "batch: is no JSON"),
         (b"[" * 100_000, 400, "depth limit"),
         (
-            body().replace(b'"version":1', b'"version":2'),
+            body().replace(b'"version":2', b'"version":1'),
             400,
-            "version: 2 is not known here: this Berth reads version 1",
+            "version: 1 is not known here: this Berth reads version 2",
         ),
         (body().replace(b'"sequence":1', b'"sequence":' + b"9" * 400), 400, "number is infinity"),
         (body().replace(b'"lost":0', b'"lost":-1'), 400, "lost: "),

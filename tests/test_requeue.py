@@ -15,11 +15,12 @@ from benchmarks.fleet import Fleet
 from extender.cluster import Unavailable, Writer
 from extender.entry.serve_process import application
 from extender.extension.filter_service import FilterService
+from extender.extension.queueing_hints import QueueingHints
 from extender.extension.requeue import Requeuer
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.sandbox import Cluster, carried_machines
-from extender.scheduling import CollectedDomain
+from extender.scheduling import CollectedDomain, PodRequirements, requirements_of
 from tests import running_berth
 from tests.eventually import eventually
 from tests.skipping_loop import SkippingLoop
@@ -50,6 +51,34 @@ def test_a_filter_of_many_live_shapes_is_not_a_first_one() -> None:
         assert fleet.filter(pod).passed
         fleet.cache.release(pod.uid)
     assert fleet.filter_service.rankings.evaluations == evaluations, "every evaluation is remembered"
+
+
+def test_a_bug_with_one_pod_hides_no_room_of_others() -> None:
+    fleet, broken = Fleet("mixed"), set[object]()
+    fleet.fill(5, 0.0)
+    service = fleet.filter_service
+
+    def kept_from(requirements: PodRequirements) -> frozenset[str]:
+        if not broken or requirements.key in broken:
+            broken.add(requirements.key)
+            raise KeyError("a bug")
+        return frozenset()
+
+    def hints_of(shapes: int) -> QueueingHints:
+        found = QueueingHints(
+            fleet.cache, UnschedulablePods(), service.rankings, service.evaluation, lambda *_: None, kept_from
+        )
+        for shape in range(shapes):
+            pod, version = fleet.pod(f"p{shape}", shape, 1), fleet.cache.snapshot().version
+            requirements = requirements_of(pod, fleet.cache.snapshot(), service.policy)
+            assert isinstance(requirements, PodRequirements)
+            found.add(pod.uid, requirements, version)
+        fleet.touch_node(next(iter(fleet.devices)), {"a": str(shapes)})
+        return found
+
+    with pytest.raises(KeyError, match="a bug"):
+        list(hints_of(1).find_schedulable())
+    assert list(hints_of(2).find_schedulable())[-1]
 
 
 def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None:

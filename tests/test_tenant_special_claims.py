@@ -24,6 +24,7 @@ from tests.tenant_worlds import (
     stored,
     uid_of,
 )
+from tests.test_wrong_answers import Answer
 
 
 @pytest.mark.parametrize("name", ["loot", "p1-extended-resources-abcde"])
@@ -92,6 +93,27 @@ async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing
         assert not kept["status"].get("reservedFor")
         assert await place(b, "p1") == ""
         assert len(b.held()) == 1
+
+
+async def test_an_unreadable_pod_does_not_stop_the_collector() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        await leftover(b)
+        answers = 0
+
+        async def unreadable(method: str, path: str) -> ApiError | None:
+            nonlocal answers
+            if method != "GET" or not path.endswith("/pods/p1") or answers:
+                return None
+            answers += 1
+            return Answer({**b.pod("p1"), "spec": {"resourceClaims": 7}})
+
+        b.cluster.api.intercept = unreadable
+        assert "earlier attempt" in await place(b, "p1")
+        await eventually(lambda: answers and not b.app.service.orphans.busy)
+        assert b.app.service.supervisor.failures["take-back"] == 0
+        b.app.service.orphans.sweep()
+        await eventually(lambda: b.app.service.orphans.removed == 1)
 
 
 async def test_two_leftovers_of_a_pod_are_both_deleted() -> None:

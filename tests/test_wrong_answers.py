@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extender.cluster import ClusterError, Writer
 from extender.model import ObjectKey
+from extender.sandbox import Cluster
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.commands import berth_beside
 from tests.running_berth import Berthing, berthing, claim, pod
+from tests.test_doctor import kubeconfig
 from tests.test_writes import GUARDS
 
 Json = dict[str, Any]
@@ -57,8 +61,13 @@ async def test_a_bind_succeeds_only_if_the_binding_is_stored(content: Json, *, s
         assert sent == (1 if stored else 2)
 
 
-async def test_the_page_of_a_proxy_does_not_say_that_a_pod_is_gone() -> None:
-    """The reply to a Binding is lost, and a load balancer answers the next two reads of the pod with its 404 page."""
+UNREADABLE = {**OTHER_POD, "spec": {"resourceClaims": 7}}
+
+
+@pytest.mark.parametrize("answer", [Answer({"page": "not found"}, 404), Answer(UNREADABLE)], ids=["page", "unreadable"])
+async def test_an_answer_without_the_pod_does_not_say_that_the_binding_failed(answer: Answer) -> None:
+    """The reply to a Binding is lost. A load balancer answers the next two reads of the pod with its 404 page, or with
+    a pod that cannot be read."""
     async with berthing({"n1": "t4-4"}) as b:
         node, pages = await planned(b), 0
 
@@ -70,7 +79,7 @@ async def test_the_page_of_a_proxy_does_not_say_that_a_pod_is_gone() -> None:
             if method != "GET" or not path.endswith("/pods/p") or pages == 2:
                 return None
             pages += 1
-            return Answer({"page": "not found"}, 404)
+            return answer
 
         b.cluster.api.intercept, b.cluster.api.intercept_reply = not_found, lost
         assert await b.bind("p", node) == ""
@@ -95,6 +104,35 @@ async def test_a_write_answered_with_another_object_is_a_lost_reply(path: str, c
         assert await b.bind("p", node) == ""
         assert len(b.held()) == 1
         assert not [asked for asked in paths if "/other" in asked]
+
+
+OTHER_LIST = {"kind": "ConfigMapList", "metadata": {"resourceVersion": "1"}, "items": []}
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "answer", "words"),
+    [
+        ("snapshot", "/devicetaintrules", Answer({}, 404), "list devicetaintrules: the server serves the kind, but"),
+        ("snapshot", "/nodes", Answer({}, 404), "list nodes: "),
+        ("doctor", "/resourcequotas", Answer(OTHER_LIST), "is no ResourceQuotaList; its kind is ConfigMapList"),
+        ("doctor", "/pods", Answer(OTHER_LIST), "is no PodList; its kind is ConfigMapList"),
+        ("doctor", "/mutatingwebhookconfigurations", Answer(FAILURE), "its kind is Status"),
+    ],
+)
+async def test_commands_take_no_other_answer_for_an_empty_list(
+    tmp_path: Path, command: str, path: str, answer: Answer, words: str
+) -> None:
+    cluster = Cluster()
+
+    async def wrong(_: str, asked: str) -> ApiError | None:
+        return answer if asked.endswith(path) else None
+
+    cluster.api.intercept = wrong
+    async with cluster.serving() as api:
+        (tmp_path / "k").write_text(kubeconfig(api))
+        code, _, problem = await berth_beside([command, "--kubeconfig", str(tmp_path / "k")])
+    assert code == 2
+    assert words in problem
 
 
 WRONG: list[Json] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import orjson
@@ -11,7 +11,7 @@ import orjson
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents
-from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, load_credentials, pages
+from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is_absent, load_credentials, pages
 from extender.files import name_of
 from extender.manifests import checked
 from extender.model import WireError
@@ -81,32 +81,40 @@ async def take_objects(client: ApiClient) -> list[Json]:
 
 
 async def _list(client: ApiClient, kind: WatchedResource) -> list[Json]:
-    """List a kind in the newest version that the server has. An optional kind that the server lacks has no objects."""
+    """List a kind in the newest version that the server has. An optional kind that the server lacks has no objects.
+
+    A 404 alone does not show that: a load balancer may have sent it. Raises ClusterError.
+    """
     for path in kind.paths:
         try:
             return await _list_at(client, path, kind.list_kind)
-        except (NotFound, NotServed):
+        except (NotFound, NotServed) as error:
             if path == kind.paths[-1] and not kind.optional:
-                raise
-    return []
+                raise NotServed(f"list {kind.name}: {error}") from error
+    if await is_absent(client, kind.paths):
+        return []
+    raise NotServed(f"list {kind.name}: the server serves the kind, but answers 404")
 
 
 async def _list_at(client: ApiClient, path: str, kind: str) -> list[Json]:
+    return [_reduced(item) for item in await list_items(client, path, kind)]
+
+
+async def list_items(client: ApiClient, path: str, kind: str, params: Mapping[str, str] | None = None) -> list[Json]:
+    """The objects of a list of this kind, such as PodList, with kind and version. Raises ClusterError.
+
+    Raises WireError if an object has no name.
+    """
     found: list[Json] = []
-    async for page in pages(client, path, kind, _PAGE):
-        named = {"kind": kind.removesuffix("List"), "apiVersion": page.get("apiVersion")}
-        found += [_reduced({**item, **named}) for item in items_of(page, path)]
+    async for page in pages(client, path, kind, _PAGE, params):
+        version = {"kind": kind.removesuffix("List"), "apiVersion": page.get("apiVersion")}
+        found += [{**item, **version} for item in many(page, "items", path, _named)]
     return found
 
 
-def items_of(page: Json, where: str) -> tuple[Json, ...]:
-    """Return the items of a list reply. Raises WireError if an item has no name."""
-
-    def named(item: Json, path: str) -> Json:
-        need(get(checked(item, path), "metadata", dict, path, {}), "name", f"{path}.metadata")
-        return item
-
-    return many(page, "items", where, named)
+def _named(item: Json, path: str) -> Json:
+    need(get(checked(item, path), "metadata", dict, path, {}), "name", f"{path}.metadata")
+    return item
 
 
 def _reduced(obj: Json) -> Json:

@@ -10,19 +10,22 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from extender.cli.cluster_dump import dump_of, items_of, take_objects
+from extender.cli.cluster_dump import dump_of, list_items, take_objects
 from extender.cli.doctor_cluster import DoctorFinding, cluster, some
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.object_files import policy_of
 from extender.cli.output import Screen, say, say_json
-from extender.cluster import ApiClient, ClusterError, load_credentials
+from extender.cluster import ApiClient, ClusterError, Forbidden, NotFound, NotServed, load_credentials
 from extender.files import name_of, read_file
 from extender.model import SCHEDULER, WireError, counted, one_line, printable, shown
 from extender.policy import Policy, PolicyError, load_policy
 from extender.wire import Json, decode_pod, get, many, need, one_value, quantities, strings
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
-_HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+_HOOKS = {
+    "validatingwebhookconfigurations": "ValidatingWebhookConfigurationList",
+    "mutatingwebhookconfigurations": "MutatingWebhookConfigurationList",
+}
 _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}
 _QUOTA = ".deviceclass.resource.k8s.io/devices"
 _SHORT_SECONDS = 2.0  # doctor warns of a shorter httpTimeout for filter
@@ -87,11 +90,13 @@ async def _examine(
         found += version_findings(await client.get("/version"))
         found += [finding async for finding in _rights(client)]
         objects = await take_objects(client)
-        pods = list(items_of(await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="}), "/api/v1/pods"))
+        pods = await list_items(client, "/api/v1/pods", "PodList", {"fieldSelector": "spec.nodeName="})
         hooks = [
-            hook for kind in _HOOKS for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{kind}")
+            hook
+            for name, kind in _HOOKS.items()
+            for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{name}", kind)
         ]
-        quotas = await _items(client, "/api/v1/resourcequotas")
+        quotas = await _items(client, "/api/v1/resourcequotas", "ResourceQuotaList")
         text = "" if given is not None else await _config_map(client, "berth-scheduler-config", "berth-scheduler.yaml")
         policy_text = "" if policy is not None else await _config_map(client, "berth-policy", "policy.yaml")
     found += [*webhooks(hooks), *quota_blocks(quotas, pods)]
@@ -107,11 +112,11 @@ async def _examine(
     return found + list(cluster(dump_of(objects))) + list(waiting(pods))
 
 
-async def _items(client: ApiClient, path: str) -> list[Json]:
-    """Return the objects of a list; none if the server does not serve the list or forbids it."""
+async def _items(client: ApiClient, path: str, kind: str) -> list[Json]:
+    """The objects of a list; none if the server does not serve the list or forbids it. Raises ClusterError."""
     try:
-        return list(items_of(await client.get(path), path))
-    except ClusterError:
+        return await list_items(client, path, kind)
+    except (Forbidden, NotFound, NotServed):
         return []
 
 

@@ -23,6 +23,7 @@ from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.manifests import HypotheticalPod, hypothetical_pods
 from extender.model import Device, Graph, WireError, counted
+from extender.scheduling import too_many_claims
 
 Json = dict[str, Any]
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
@@ -69,7 +70,9 @@ def lint_command(
     made = [obj for _, obj in checked.objects]
     found += _admin_access(supply, made)
     with contextlib.suppress(WireError):  # the checks above name the faults of pods and templates
-        found += impossible_topologies(hypothetical_pods(made), supply)
+        pods = hypothetical_pods(made)
+        found += refused_pods(pods)
+        found += impossible_topologies(pods, supply)
     found = list(dict.fromkeys(found))  # several pods may use one template
     prints_manifests = fix and not unreadable and not lost
     if found or not unreadable:
@@ -108,6 +111,15 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
         yield from _selector(where, expression, dialect, [] if of_own else devices)
     yield from _unknown_classes(objects)
     yield from _too_many(objects)
+
+
+def refused_pods(pods: list[HypotheticalPod]) -> Iterator[LintFinding]:
+    """Yield the pods with more claims, or more requests in them, than Berth reads."""
+    for pod, claims in pods:
+        reason = too_many_claims(pod, claims)
+        if reason is not None:
+            where = f"Pod {pod.key}, spec.resourceClaims"
+            yield LintFinding("error", where, str(reason), "ask for more devices in fewer claims, or make several pods")
 
 
 def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iterator[LintFinding]:

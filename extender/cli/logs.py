@@ -6,10 +6,11 @@ import logging
 import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 
+from extender.cli.log_file import LossyFile
 from extender.model import cut
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -23,8 +24,10 @@ _PLAIN = (bool, int, float, type(None))
 def set_up_logging(level: Level = "info", form: Form = "auto") -> None:
     """Log to standard error; `auto` means colours on a terminal and JSON lines elsewhere.
 
-    A log call never raises: it would end the task that logs, or turn a bind that succeeded into an error.
+    A log call never raises: it would end the task that logs, or turn a bind that succeeded into an error. And it never
+    waits: nothing else would run meanwhile. Lines of libraries get the same format.
     """
+    file = LossyFile(sys.stderr)
     pretty = sys.stderr.isatty() if form == "auto" else form == "pretty"
     renderer = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -32,12 +35,22 @@ def set_up_logging(level: Level = "info", form: Form = "auto") -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            file.tell_lost,
             _limited,
             renderer,
         ],
         wrapper_class=_never_raising(structlog.make_filtering_bound_logger(getattr(logging, level.upper()))),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: structlog.WriteLogger(cast("TextIO", file)),
     )
+    logging.basicConfig(handlers=[_OfLibraries(logging.WARNING)])
+
+
+class _OfLibraries(logging.Handler):
+    """Passes on what uvicorn and asyncio log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):  # the text cannot be made
+            structlog.get_logger(record.name).log(record.levelno, record.getMessage(), exc_info=record.exc_info)
 
 
 def _never_raising(logger_class: Any) -> Any:

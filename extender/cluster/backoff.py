@@ -33,6 +33,10 @@ class Backoff:
         """Consecutive failures; 0 if the last one is more than `reset` seconds ago."""
         return self._failures if self._clock() - self._last <= self._delays.reset else 0
 
+    def reset(self) -> None:
+        """The operation made progress: the next failure counts as the first one."""
+        self._failures = 0
+
     def next(self) -> float:
         """Count a failure. Returns the seconds to wait: random, between half of the delay and the full delay."""
         self._failures = self.failures + 1

@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -54,13 +54,16 @@ class Timing:
 
     Silence is not a failure: an API server sends about one bookmark per minute, but none for a kind without changes
     since the list. So the reflector opens a silent watch again from the last version. If the server does not accept
-    that watch, it counts as failed.
+    that watch, it counts as failed. Watches without events and bookmarks may also come from a proxy that holds them
+    back, so after `blind_seconds` of them the reflector lists the kind.
 
     A kind that was served counts as absent after `absent_looks` rounds of requests in a row found it neither at its
-    paths nor in discovery. With the delays below these rounds take 30 to 60 s.
+    paths nor in discovery. With the delays below these rounds take 30 to 60 s, and up to 4 minutes right after other
+    failures, because these have made the delay longer.
     """
 
     silence_seconds: float = 90.0  # silence after which a watch is opened again
+    blind_seconds: float = 300.0  # a kind without changes costs the API server one list in this time
     absent_looks: int = 8
     absent_seconds: float = 300.0  # delay before the next check for an API that the server does not serve
     slice_seconds: float = 0.0002  # time for applying objects before other tasks may run
@@ -100,11 +103,12 @@ class Reflector:
         self._short_seconds = min(_SHORT_SECONDS, timing.silence_seconds / 2)
         self._absent_looks = timing.absent_looks
         self._absent_seconds = timing.absent_seconds
+        self._blind_seconds = timing.blind_seconds
         self._slice_seconds = timing.slice_seconds
         self._path = kind.path
         self._backoff = Backoff(timing.delays, clock)
         self._worked_since = 0.0
-        self._known: set[str] = set()
+        self._known: dict[str, str] = {}  # key to the resourceVersion that was applied; '' if that failed
         self.unreadable: dict[str, Unreadable] = {}  # by key; at most one per object of the server
         self._log = structlog.get_logger("berth.watch").bind(kind=kind.name)
         self.version = ""
@@ -113,6 +117,7 @@ class Reflector:
         self.lists = 0  # complete ones, the first included
         self.problem = ""  # the last failure; '' after a success
         self._heard = clock()
+        self._shown = clock()  # when a list, an event or a bookmark last showed the state of the kind
         self._accepted = math.inf  # when the server accepted the watch that is open
         self._served = True
         self._not_found = 0  # API versions in a row that the server does not have
@@ -123,7 +128,7 @@ class Reflector:
         self.version = ""
         while True:
             try:
-                if not self.version:
+                if not self.version or self._clock() - self._shown > self._blind_seconds:
                     await self._list()
                 await self._watch()
             except Gone as error:
@@ -176,7 +181,7 @@ class Reflector:
         """Delete all objects of a kind that the server does not serve, and wait before the next check."""
         if self._known:
             self._log.warning("the API server no longer serves the kind", deleted=len(self._known))
-        self._known = {key for key in self._known if not self._apply(key, None, self.kind.apply)}
+        self._delete(self._known)
         self._served, self.listed, self.failures, self.problem = False, True, 0, ""
         self._on_progress()
         await asyncio.sleep(self._absent_seconds)
@@ -189,13 +194,14 @@ class Reflector:
             for item in page.get("items") or ():
                 key = _key(item)
                 seen.add(key)
-                self._known.add(key)  # also if a later page fails
-                self._apply(key, item, self.kind.listed or self.kind.apply)
+                if not self._is_known(key, item):
+                    self._put(key, item, self.kind.listed or self.kind.apply)
                 await self._let_others_run()
             version = _text(page, "resourceVersion") or version
-        self._known = seen | {key for key in self._known - seen if not self._apply(key, None, self.kind.apply)}
+        self._delete(self._known.keys() - seen)
+        self._shown = self._clock()
         if not (self.listed and self._served):
-            self._heard = self._clock()
+            self._heard = self._shown
         self.version, self.listed, self._served = version, True, True
         self._succeeded()
         self.lists += 1
@@ -208,6 +214,7 @@ class Reflector:
         params = self._params(
             watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds
         )
+        before = self.version
         try:
             async with aclosing(self._client.lines(self._path, params, self._silence_seconds)) as lines:
                 async for line in lines:
@@ -216,12 +223,16 @@ class Reflector:
                         continue
                     self._event(await _decode(line))
                     self._succeeded()
-                    self._heard = self._clock()
+                    self._heard = self._shown = self._clock()
                     await self._let_others_run()
             lasted = self._clock() - self._accepted
             if lasted < self._short_seconds:
                 raise Unavailable(f"the watch ended after {lasted:.1f} s")
             self._succeeded()
+        except Unavailable:
+            if self.version != before:  # a proxy that cuts every watch after some events must not delay the next ones
+                self._backoff.reset()
+            raise
         finally:
             self._heard, self._accepted = self._last_heard(), math.inf
 
@@ -248,16 +259,27 @@ class Reflector:
             raise ClusterError(message)
         key = _key(obj)
         if kind == "DELETED":
-            if self._apply(key, None, self.kind.apply):
-                self._known.discard(key)
+            self._delete([key])
         elif kind in ("ADDED", "MODIFIED"):
-            self._known.add(key)
-            self._apply(key, obj, self.kind.apply)
+            self._put(key, obj, self.kind.apply)
         elif kind != "BOOKMARK":
             self.version = ""  # as in client-go: the next list has the objects that such an event may be about
             raise ClusterError(f"the watch sent an event of an unknown type: {str(kind)[:_SHOWN]}")
         self.version = _text(obj, "resourceVersion") or self.version
         self._on_progress()
+
+    def _is_known(self, key: str, obj: object) -> bool:
+        """Whether this version was applied before. To apply it again, from a list, would be no report of an agent."""
+        version = _text(obj, "resourceVersion")
+        return bool(version) and self._known.get(key) == version
+
+    def _put(self, key: str, obj: Json, apply: Callable[[str, Json | None], None]) -> None:
+        self._known[key] = _text(obj, "resourceVersion") if self._apply(key, obj, apply) else ""
+
+    def _delete(self, keys: Iterable[str]) -> None:
+        for key in list(keys):
+            if self._apply(key, None, self.kind.apply):
+                self._known.pop(key, None)
 
     def _apply(self, key: str, obj: Json | None, apply: Callable[[str, Json | None], None]) -> bool:
         """Apply one object; returns False if that failed. A failed deletion is repeated after the next list."""

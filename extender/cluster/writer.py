@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
+from typing import TypeVar
 
 import structlog
 
@@ -40,6 +41,7 @@ from extender.wire import (
     readable,
 )
 
+_T = TypeVar("_T")
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _NOT_FAILED = "spec.nodeName!=,status.phase!=Failed"
@@ -71,8 +73,8 @@ class Writer:
     async def read_claim(self, key: ObjectKey) -> Claim:
         return _claim(await self._client.get(claim_path(key)), key)
 
-    async def read_pod(self, key: ObjectKey) -> Json:
-        return _shown(await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}"), key)
+    async def read_pod(self, key: ObjectKey) -> Pod:
+        return _decoded(await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}"), key, decode_pod)
 
     async def read_has_bound_member(self, group: ObjectKey) -> bool:
         """Whether a running pod of the PodGroup has a node, by a new list of the namespace's pods.
@@ -290,7 +292,12 @@ def _shown(answer: Json, key: ObjectKey, uid: str = "") -> Json:
 
 
 def _claim(answer: Json, key: ObjectKey, uid: str = "") -> Claim:
+    return _decoded(answer, key, decode_claim, uid)
+
+
+def _decoded(answer: Json, key: ObjectKey, decode: Callable[[Json], _T], uid: str = "") -> _T:
+    """The object of an answer. Raises Unavailable as `_shown` does, and if a field cannot be read."""
     try:
-        return decode_claim(_shown(answer, key, uid))
+        return decode(_shown(answer, key, uid))
     except WireError as error:
-        raise Unavailable(f"claim {key}: {error}") from error
+        raise Unavailable(f"{key} cannot be read: {error}") from error

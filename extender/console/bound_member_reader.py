@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
-from extender.model import GroupKey, Membership, ObjectKey, Pod, WireError
+from extender.model import GroupKey, Membership, ObjectKey, Pod
 from extender.scheduling import gang_minimum, is_incomplete, may_terminate, members_with_claims
-from extender.wire import decode_pod
 
-Json = dict[str, Any]
-ReadPod = Callable[[ObjectKey], Awaitable[Json]]
+ReadPod = Callable[[ObjectKey], Awaitable[Pod]]
 ReadBound = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
 
 
@@ -38,7 +35,7 @@ class BoundMemberReader:
         lacking = [key for key, pods in groups.items() if not pods or self._must_read(pods[0])]
         placed: Mapping[GroupKey, Mapping[str, str]] = {}
         if lacking and self._read_bound is not None:
-            with suppress(ClusterError, WireError):
+            with suppress(ClusterError):
                 snapshot = self._cache.snapshot()
                 # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
                 before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in lacking if groups[key]}
@@ -66,7 +63,7 @@ class BoundMemberReader:
         if not names or self._read_pod is None:
             return None
         try:
-            found = decode_pod(await self._read_pod(ObjectKey(key.namespace, min(names)))).membership
-        except (ClusterError, WireError):
+            found = (await self._read_pod(ObjectKey(key.namespace, min(names)))).membership
+        except ClusterError:
             return None
         return found if found is not None and found.key == key else None

@@ -39,7 +39,6 @@ from extender.model import (
     ObjectKey,
     Pod,
     PoolKey,
-    WireError,
     one_line,
     shown,
 )
@@ -51,7 +50,7 @@ from extender.scheduling import (
     Skip,
     requirements_of,
 )
-from extender.wire import Json, decode_pod
+from extender.wire import Json
 
 WORK_SECONDS = 2.0  # of one question
 _RANKINGS_BYTES = 32 << 20
@@ -86,7 +85,7 @@ class Explainer:
         evaluator: Evaluator,
         history: DecisionHistory,
         policy: ActivePolicy,
-        read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None,
+        read_pod: Callable[[ObjectKey], Awaitable[Pod]] | None = None,
         *,
         read_bound: ReadBound | None = None,
         held_at: Mapping[str, str] = MappingProxyType({}),
@@ -244,8 +243,8 @@ class Explainer:
         if self._read_pod is None:
             raise unknown
         try:
-            pod = decode_pod(await self._read_pod(key))
-        except (ClusterError, WireError) as error:
+            pod = await self._read_pod(key)
+        except ClusterError as error:
             raise unknown from error
         note = pod.annotations.get(DECISION_ANNOTATION)
         if note is not None:

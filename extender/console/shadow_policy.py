@@ -23,7 +23,7 @@ from extender.cache import ALL_NODES, ClusterCache
 from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
 from extender.diagnosis import Scenario, apply_scenario, without_own_holds
-from extender.model import CallBudget, CallBudgetSpent, Claim, ObjectKey, Pod, PoolKey, Result, WireError
+from extender.model import CallBudget, CallBudgetSpent, Claim, ObjectKey, Pod, PoolKey, Result
 from extender.policy import Policy
 from extender.records import Bound
 from extender.scheduling import (
@@ -36,7 +36,6 @@ from extender.scheduling import (
     requirements_of,
     scored_node,
 )
-from extender.wire import Json, decode_pod
 
 _WAITING = 64  # decisions in the queue; a full queue rejects further decisions
 _REMEMBERED = 512  # comparisons
@@ -73,7 +72,7 @@ class ShadowPolicy:
         cache: ClusterCache,
         evaluator: Evaluator,
         active: ActivePolicy,
-        read_pod: Callable[[ObjectKey], Awaitable[Json]],
+        read_pod: Callable[[ObjectKey], Awaitable[Pod]],
         clock: Callable[[], float] = time.monotonic,
         *,
         waiting: int = _WAITING,
@@ -139,8 +138,8 @@ class ShadowPolicy:
     async def _bound_pod(self, record: Bound) -> Pod | None:
         """Read the pod; None if it does not exist or cannot be read."""
         try:
-            pod = decode_pod(await self._read_pod(record.pod))
-        except (ClusterError, WireError) as error:
+            pod = await self._read_pod(record.pod)
+        except ClusterError as error:
             self._log.info("not compared: the pod cannot be read", pod=str(record.pod), problem=str(error))
             return None
         return pod if pod.uid == record.uid else None

@@ -68,6 +68,7 @@ def server(
         host=address[0],
         port=address[1],
         log_level="warning",
+        log_config=None,  # its lines go the way of all log lines, see cli/logs.py
         access_log=False,
         lifespan="off",
         http=protocol,

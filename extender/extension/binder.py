@@ -59,7 +59,6 @@ from extender.scheduling import (
     requirements_of,
     scored_node,
 )
-from extender.wire import decode_pod
 
 _IN_FLIGHT_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
 
@@ -228,7 +227,7 @@ class Binder:
 
     async def _read_pod(self, key: ObjectKey, uid: str) -> Pod:
         try:
-            pod = decode_pod(await self._writer.read_pod(key))
+            pod = await self._writer.read_pod(key)
         except NotFound as error:
             raise BindError(f"pod {key} does not exist any more") from error
         if pod.uid != uid:

@@ -9,7 +9,6 @@ from extender.extension.binding_cycle import BindError, BindingCycle, BindOutcom
 from extender.extension.claim_writes import ClaimWrites
 from extender.extension.live_reads import LANDING_SECONDS
 from extender.model import Claim
-from extender.wire import decode_pod
 
 _UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
 
@@ -51,7 +50,7 @@ class Bindings:
         while asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(_pause(error))
             try:
-                pod = decode_pod(await self._writer.read_pod(key))
+                pod = await self._writer.read_pod(key)
                 if pod.uid == uid and pod.node_name == node:
                     return
                 if pod.uid != uid or pod.node_name or pod.deleting or isinstance(error, Conflict):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang
-from extender.model import BerthError, GroupSource, Pod
+from extender.model import BerthError, GroupSource, Pod, one_line
 from extender.runtime import WatchProgress
 
 
@@ -77,16 +77,17 @@ class GangBarrier:
 
     @contextmanager
     def member(self, forming: FormingGang | None, pod: Pod) -> Iterator[None]:
-        """The bind of one member: before the gang is committed, its failure ends the plan for all members."""
+        """The bind of one member: before the gang is committed, its failure ends the plan for all members. A bug is a
+        failure, too."""
         try:
             yield
         except (BindOutcomeUnknown, BindPending):
             raise
-        except BerthError as error:
+        except Exception as error:
             if forming is not None and forming.committed:
                 self._gangs.plans.retry(forming, pod.uid)
             elif forming is not None:
-                self._gangs.plans.bind_failed(forming, pod, error)
+                self._gangs.plans.bind_failed(forming, pod, _as_bind_error(error))
             raise
         if forming is not None:
             self._gangs.plans.bound(forming, pod.uid)
@@ -105,3 +106,7 @@ class GangBarrier:
         """This process shuts down: end the plans whose members still wait for each other."""
         for forming in list(self._gangs.forming.values()):
             self._gangs.plans.fail(forming, "Berth shuts down")
+
+
+def _as_bind_error(error: Exception) -> BerthError:
+    return error if isinstance(error, BerthError) else BindError(one_line(f"{type(error).__name__}: {error}"))

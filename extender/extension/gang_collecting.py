@@ -114,7 +114,10 @@ class GangCollecting:
     def _search(self, key: GroupKey) -> Iterator[CollectedDomain | None]:
         """Search in steps. The last value is the chosen domain, or None."""
         pod = next(iter(self._cache.snapshot().members.get(key, {}).values()), None)
-        problem = self._problem(pod) if pod is not None else None
+        if pod is None or self._fits(pod):
+            return
+        yield None
+        problem = self._problem(pod)
         if problem is None:
             return
         yield None
@@ -132,6 +135,13 @@ class GangCollecting:
                 if nodes:
                     return
 
+    def _fits(self, pod: Pod) -> bool:
+        """Whether the gang of this member is known to fit now."""
+        assert pod.membership is not None, "the pod is a member of the group"
+        with suppress(CallBudgetSpent):  # its last plan found no room
+            return self._planning.fits(gang_of(pod, pod.membership, self._cache.snapshot()), pod)
+        return False
+
     def _problem(self, pod: Pod) -> GangProblem | None:
         """The problem of the gang's minimum. None if the gang does not wait for devices now."""
         assert pod.membership is not None, "the pod is a member of the group"
@@ -142,9 +152,6 @@ class GangCollecting:
         members = gang_members(gang, snapshot, policy)
         if not isinstance(members, GangMembers):
             return None
-        with suppress(CallBudgetSpent):  # its last plan found no room
-            if self._planning.fits(gang, pod):
-                return None
         members = members.first(gang.missing)
         try:
             with self._filter_service.evaluation(gang.key.namespace, for_plan=True) as context:

@@ -17,7 +17,7 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import PlannedGang, WaitingGang
 from extender.model import CallBudgetSpent, Code, GroupKey, Pod, Reason
-from extender.scheduling import Placement, PodRequirements, gang_of, most_units
+from extender.scheduling import Gang, Placement, PodRequirements, gang_of, most_units
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
 
@@ -38,19 +38,25 @@ class GangHints:
         """Search in steps of at most one evaluation or one plan, the namespaces in turn, the longest waiting first.
 
         Yields True, as the last value, if a gang fits now. If the evaluation time of a namespace does not suffice to
-        know that, kube-scheduler asks about its gang again later.
+        know that, kube-scheduler asks about its gang again later. Raises the first bug after all gangs.
         """
+        bug: Exception | None = None
         for key in self._waiting.without_room(self._cache.snapshot().version):
             member = next(iter(self._cache.store.members.get(key, {}).values()), None)
             waiting = self._waiting.get(key)
             if member is None or member.membership is None:
                 self._waiting.gone(key)
             elif waiting is not None:
-                for fits in self._search(key, member, waiting):
-                    yield fits
-                    if fits:
-                        return
+                try:
+                    for fits in self._search(key, member, waiting):
+                        yield fits
+                        if fits:
+                            return
+                except Exception as error:  # noqa: BLE001 - raised below
+                    bug, waiting.version = bug or error, self._cache.snapshot().version
             yield False
+        if bug is not None:
+            raise bug
         yield False
 
     def _search(self, key: GroupKey, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
@@ -59,7 +65,7 @@ class GangHints:
         try:
             for may_fit in self._makes_room(member, waiting):
                 if may_fit:
-                    yield self._waiting.get(key) is waiting and self._fits(member, waiting)
+                    yield from self._plan(key, member, waiting)
                     return
                 yield False
             waiting.version = version
@@ -94,15 +100,23 @@ class GangHints:
                 return 0
             return max(most_units(node_info, requirements.for_node(node), context), 1)
 
-    def _fits(self, member: Pod, waiting: WaitingGang) -> bool:
-        """Plan the gang. Raises CallBudgetSpent."""
-        snapshot, membership = self._cache.snapshot(), member.membership
-        assert membership is not None, "the pod is a member of the group"
-        gang = gang_of(member, membership, snapshot)
+    def _plan(self, key: GroupKey, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
+        """Plan the gang, and in a second step find its needs: each has a budget of its own. Raises CallBudgetSpent."""
+        if self._waiting.get(key) is not waiting:
+            return
+        gang, version = self._gang_of(member), self._cache.snapshot().version
         found = self._planning.plan(gang, member, None, {}, None)
         if isinstance(found, PlannedGang):
             waiting.version, waiting.retry_at = -1, -inf
-            return True
-        waiting.version = snapshot.version
-        waiting.needs = self._planning.needs(gang) if isinstance(found, Reason) and found.code in _PROVEN else None
-        return False
+            yield True
+            return
+        waiting.version, waiting.needs = version, None
+        yield False
+        # Room that nodes gained meanwhile counts twice, which only leads to a plan too many.
+        if isinstance(found, Reason) and found.code in _PROVEN and self._waiting.get(key) is waiting:
+            waiting.needs = self._planning.needs(self._gang_of(member))
+            yield False
+
+    def _gang_of(self, member: Pod) -> Gang:
+        assert member.membership is not None, "the pod is a member of the group"
+        return gang_of(member, member.membership, self._cache.snapshot())

@@ -10,7 +10,6 @@ import asyncio
 
 from extender.cluster import NotFound, Writer
 from extender.model import SCHEDULING_GROUP, Claim, ObjectKey, Pod
-from extender.wire import decode_pod
 
 LANDING_SECONDS = 1.0  # until the API server has stored a Binding that was sent before the claim was marked
 
@@ -28,7 +27,7 @@ async def read_unchanged(writer: Writer, known: Claim) -> Claim | None:
 async def read_pod(writer: Writer, key: ObjectKey, uid: str) -> Pod | None:
     """Read a pod. None if it does not exist, or if another pod has its name. Raises ClusterError."""
     try:
-        pod = decode_pod(await writer.read_pod(key))
+        pod = await writer.read_pod(key)
     except NotFound:
         return None
     return pod if pod.uid == uid else None

@@ -46,8 +46,9 @@ class QueueingHints:
         """Search in steps of at most one evaluation. The last value is True if a pod fits on a changed node.
 
         The cache may change between two steps; the next search covers such changes. The search after an unfinished
-        one starts from the same version again.
+        one starts from the same version again. Raises the first bug after all classes: one must not hide the others.
         """
+        bug: Exception | None = None
         if not len(self._unschedulable):
             yield False
             return
@@ -76,8 +77,12 @@ class QueueingHints:
             except CallBudgetSpent:
                 self._postpone(requirements, self._unschedulable.pods(key))
                 yield False
+            except Exception as error:  # noqa: BLE001 - raised below
+                bug = bug or error
             yield False
         self._version = snapshot.version
+        if bug is not None:
+            raise bug
         yield False
 
     def _search(

@@ -177,12 +177,21 @@ class Service:
         await self.requeuer.run(self._find_schedulable, self.rebuilds.done)
 
     def _find_schedulable(self) -> Iterator[bool]:
-        """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
+        """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.
+
+        Raises the first bug after both searches.
+        """
+        bug: Exception | None = None
         for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
-            for fits in search():
-                yield fits
-                if fits:
-                    return
+            try:
+                for fits in search():
+                    yield fits
+                    if fits:
+                        return
+            except Exception as error:  # noqa: BLE001 - raised below
+                bug = bug or error
+        if bug is not None:
+            raise bug
 
     def _is_served(self, source: GroupSource) -> bool:
         """Whether the API server serves the PodGroups of this source."""

@@ -9,7 +9,6 @@ from extender.cluster import Conflict, NotFound, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindError
 from extender.extension.live_reads import read_pod
 from extender.model import Claim, ObjectKey, Pod
-from extender.wire import decode_pod
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1
@@ -38,7 +37,7 @@ class SpecialClaims:
                 if attempt == _TRIES - 1:
                     raise
                 await asyncio.sleep(_RETRY_SECONDS * attempt)
-                fresh = decode_pod(await self._writer.read_pod(pod.key))
+                fresh = await self._writer.read_pod(pod.key)
                 if fresh.uid != pod.uid or fresh.deleting or fresh.node_name:
                     raise BindError(f"pod {pod.key} was bound, deleted or recreated in the meantime") from None
                 pod = fresh

@@ -1,6 +1,6 @@
 """Encodes batches as JSON, with texts cut to the limits.
 
-A batch is `{"version": 1, "replica", "epoch", "sequence", "number", "lost", "policy", "mix", "records": [{"kind": …},
+A batch is `{"version": 2, "replica", "epoch", "sequence", "number", "lost", "policy", "mix", "records": [{"kind": …},
 …]}`. Quantities are strings, and infinity is null.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2  # 1 had no `number`; tests/test_records.py has the fields of the version
 MAX_BODY = 1024 * 1024  # bytes of a batch
 MAX_FRAME = 128 * 1024  # bytes of a batch without its records
 MAX_RECORDS = 512

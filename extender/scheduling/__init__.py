@@ -52,6 +52,7 @@ from extender.scheduling.pod_requirements import (
     UnschedulableAndUnresolvable,
     leftover_claims,
     requirements_of,
+    too_many_claims,
 )
 from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
@@ -132,4 +133,5 @@ __all__ = [
     "scored_node",
     "scores",
     "shortlist",
+    "too_many_claims",
 ]

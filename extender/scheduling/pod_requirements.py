@@ -192,8 +192,8 @@ PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirement
 
 def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterResult:
     """The requirements of a pod on a snapshot, or the reason why it has none now."""
-    if len(pod.claims) > MAX_CLAIMS:
-        return UnschedulableAndUnresolvable(Reason(Code.TOO_MANY_CLAIMS, (f"{MAX_CLAIMS} claims",)))
+    if (too_many := too_many_claims(pod, ())) is not None:
+        return UnschedulableAndUnresolvable(too_many)
     extended = _extended_resources(pod, snapshot)
     if not pod.claims and not extended:
         return SKIP
@@ -205,9 +205,8 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
     claims = _claims(pod, snapshot)
     if isinstance(claims, Pending):
         return claims
-    if _has_too_many_alternatives(claims.values()):
-        text = f"{MAX_ALTERNATIVES} device requests in its claims, all alternatives counted"
-        return UnschedulableAndUnresolvable(Reason(Code.TOO_MANY_CLAIMS, (text,)))
+    if (too_many := too_many_claims(pod, claims.values())) is not None:
+        return UnschedulableAndUnresolvable(too_many)
     for claim in claims.values():
         reason = _unresolvable_reason(claim, pod, snapshot)
         if reason is not None:
@@ -269,14 +268,17 @@ def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
     return dict(found.values())
 
 
-def _has_too_many_alternatives(claims: Iterable[Claim]) -> bool:
-    """Whether the claims have more than MAX_ALTERNATIVES. The rest is not counted."""
+def too_many_claims(pod: Pod, claims: Iterable[Claim]) -> Reason | None:
+    """The reason for which Berth refuses a pod with so many claims, or with so many alternatives in these claims."""
+    if len(pod.claims) > MAX_CLAIMS:
+        return Reason(Code.TOO_MANY_CLAIMS, (f"{MAX_CLAIMS} claims",))
     left = MAX_ALTERNATIVES
-    for claim in claims:
+    for claim in claims:  # the rest is not counted
         left -= sum(len(request.alternatives) for request in claim.spec.requests)
         if left < 0:
-            return True
-    return False
+            text = f"{MAX_ALTERNATIVES} device requests in its claims, all alternatives counted"
+            return Reason(Code.TOO_MANY_CLAIMS, (text,))
+    return None
 
 
 def _is_of_group(claim: Claim, pod: Pod) -> bool:

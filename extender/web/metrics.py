@@ -89,7 +89,7 @@ COMMON: tuple[MetricSource[Process], ...] = (
     MetricSource(
         "berth_lists_total",
         COUNTER,
-        "Complete lists of a kind; a list after the first means that a watch was lost",
+        "Complete lists of a kind; a list after the first means that a watch was lost, or showed nothing for 5 minutes",
         lambda s: {(name,): float(r.lists) for name, r in s.informers.reflectors.items()},
         ("kind",),
     ),

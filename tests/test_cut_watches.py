@@ -1,0 +1,99 @@
+"""Proxies that cut watches or hold back their events, and the lists that show what the watches did not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from extender.cluster import ApiClient, Credentials, Reflector, WatchedResource
+from extender.cluster.reflector import Timing
+from extender.sandbox import Cluster
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.eventually import eventually
+from tests.reflectors import running
+from tests.skipping_loop import in_virtual_time
+
+NODES = RESOURCES["", "nodes"]
+
+
+class Cutting:
+    """A server behind a proxy that cuts each watch after `seconds`: after one event, or without any. The server has as
+    many nodes as watches were opened."""
+
+    def __init__(self, seconds: float, *, events: bool) -> None:
+        self._seconds, self._events = seconds, events
+        self.lists, self.watches = list[float](), list[float]()
+
+    async def get(self, path: str, params: Any = None) -> dict:
+        self.lists.append(asyncio.get_running_loop().time())
+        items = [versioned(i) for i in range(len(self.watches))]
+        return {"kind": "NodeList", "metadata": {"resourceVersion": str(len(items))}, "items": items}
+
+    async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
+        self.watches.append(asyncio.get_running_loop().time())
+        if len(self.watches) == 50:
+            raise RuntimeError("the end of the test")
+        yield b""
+        await asyncio.sleep(self._seconds)
+        if self._events:
+            yield orjson.dumps({"type": "ADDED", "object": versioned(len(self.watches))})
+
+    def reflect(self) -> dict[str, Any]:
+        """What a reflector has seen after 49 watches."""
+        seen: dict[str, Any] = {}
+        kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
+
+        async def run() -> None:
+            clock = asyncio.get_running_loop().time
+            await Reflector(cast("ApiClient", self), kind, lambda: None, clock=clock).run()
+
+        with pytest.raises(RuntimeError, match="the end of the test"):
+            in_virtual_time(run())
+        return seen
+
+
+def versioned(number: int) -> dict:
+    return {"metadata": {"name": f"n{number}", "resourceVersion": str(number)}}
+
+
+def test_watches_that_are_cut_after_events_are_opened_again_soon() -> None:
+    server = Cutting(1.0, events=True)
+    assert len(server.reflect()) == 49
+    assert len(server.lists) == 1
+    assert max(later - sooner for sooner, later in pairwise(server.watches)) <= 1.0 + Timing().delays.first
+
+
+@pytest.mark.parametrize("seconds", [0.0, 40.0])
+def test_a_proxy_that_holds_back_every_event_hides_no_change_for_long(seconds: float) -> None:
+    server = Cutting(seconds, events=False)
+    assert len(server.reflect()) > 30
+    most = Timing().blind_seconds + max(seconds, Timing().delays.most)
+    assert max(later - sooner for sooner, later in pairwise(server.lists)) <= most
+    assert len(server.lists) <= server.watches[-1] / Timing().blind_seconds + 1
+
+
+async def test_a_list_applies_no_version_again() -> None:
+    """Else each list would compute all nodes anew, and count as a report of every node's agent."""
+    cluster, applied = Cluster(), list[tuple[str, bool]]()
+    for name in ("same", "changed", "odd"):
+        cluster.apply({"kind": "Node", "metadata": {"name": name}})
+
+    def apply(key: str, obj: Any) -> None:
+        applied.append((key, obj is not None))
+        if key == "odd":
+            raise KeyError("a bug")
+
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        found = Reflector(client, WatchedResource("nodes", "NodeList", "/api/v1/nodes", apply), lambda: None)
+        async with running(found):
+            await eventually(lambda: found.listed)
+        cluster.api.registry.patch(NODES, ("", "changed"), {"spec": {"unschedulable": True}}, "", strategic=False)
+        applied.clear()
+        async with running(found):
+            await eventually(lambda: found.lists == 2)
+    assert sorted(applied) == [("changed", True), ("odd", True)]
