@@ -192,6 +192,8 @@ PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirement
 
 def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterResult:
     """The requirements of a pod on a snapshot, or the reason why it has none now."""
+    if pod.problem:
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (f"pod {pod.problem}",)))
     if len(pod.claims) > MAX_CLAIMS:
         return UnschedulableAndUnresolvable(Reason(Code.TOO_MANY_CLAIMS, (f"{MAX_CLAIMS} claims",)))
     extended = _extended_resources(pod, snapshot)
