@@ -74,7 +74,7 @@ class FaultyApi:
         for queue in self._watches:
             queue.put_nowait((0.0, {"type": "cut"}))
 
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+    async def get(self, path: str, params: Mapping[str, str] | None = None, _most: int = 0) -> Json:
         return await self._request("GET", path, params=params)
 
     async def post(self, path: str, body: Json) -> Json:

@@ -29,7 +29,7 @@ class Fake:
         self.opened = 0
         self.ends: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def get(self, path: str, params: Any = None) -> dict:
+    async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
         number = int(params.get("continue", "0"))
         if not number:
             self._pages = self.pages

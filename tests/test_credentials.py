@@ -324,6 +324,12 @@ async def test_a_list_of_large_objects_comes_in_smaller_pages() -> None:
         async with ApiClient(Credentials(url, None, lambda: None), most_bytes=350_000) as client:
             found = [len(page["items"]) async for page in pages(client, path, "ResourceClaimList", 200)]
         assert found == [3] * 10
+        for number in range(100):
+            cluster.apply(claim(f"small{number}"))
+        async with ApiClient(Credentials(url, None, lambda: None), most_bytes=350_000) as client:
+            found = [len(page["items"]) async for page in pages(client, path, "ResourceClaimList", 200)]
+        assert sum(found) == 130
+        assert max(found) > 40, "twelve large claims once left three objects to each later page: too many pages"
         async with ApiClient(Credentials(url, None, lambda: None), most_bytes=50_000) as client:
             with pytest.raises(Unavailable, match="more than 50000 bytes"):
                 _ = [page async for page in pages(client, path, "ResourceClaimList", 200)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import pytest
+
 from benchmarks.fleet import Fleet
 from extender.cel.dra import Masks, compile_selector
-from extender.model import Slice
+from extender.model import GROUP_ANNOTATION, OURS_ANNOTATION, Slice
 from extender.wire import NameOffsets, SliceDecoder, decode_claim
 from extender.wire.node_names import NodeNames
 from extender.wire.resource_claims import SpecCache
@@ -110,3 +112,40 @@ def test_a_claim_with_a_huge_spec_is_invalid_and_its_text_is_not_kept() -> None:
     assert found.allocation is not None
     assert found.allocation.results, "its devices are in use"
     assert not found.spec.content
+
+
+DENSE: dict[str, dict] = {
+    "tolerations": {"tolerations": [{"key": f"k{number}", "operator": "Exists"} for number in range(3_000)]},
+    "wide texts": {"selectors": [{"cel": {"expression": "\U0001f600" + "x" * 10_000}}] * 12},
+    "finalizers": {},
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_a_claim_that_takes_much_more_memory_than_its_json_is_invalid(name: str) -> None:
+    """300 claims below 128 KiB once took 410 MiB."""
+    dense = claim("c", **DENSE[name])
+    if name == "finalizers":
+        dense["metadata"]["finalizers"] = [f"a.b/{number}" for number in range(10_000)]
+    found = decode_claim(dense)
+    assert found.problem.startswith("metadata.finalizers" if name == "finalizers" else "spec: takes more than 262144")
+    assert (found.spec.content, found.finalizers) == (b"", ())
+
+
+@pytest.mark.parametrize("field", ["owner", "mark", "group"])
+def test_what_a_tenant_writes_beside_a_spec_is_cut(field: str) -> None:
+    long, written = "x" * 1_000_000, claim("c")
+    owner = {"kind": "Pod", "controller": True, "uid": long, "name": long}
+    written["metadata"] |= {"ownerReferences": [owner]} if field == "owner" else {}
+    written["metadata"]["annotations"] = {OURS_ANNOTATION: long} if field == "mark" else {GROUP_ANNOTATION: long}
+    found = decode_claim(written)
+    assert not found.problem
+    assert max(map(len, (found.owner_pod_uid, found.writer, found.group))) == 510
+
+
+def test_a_claim_with_32_usual_requests_is_valid() -> None:
+    selector = {"cel": {"expression": "device.attributes['gpu.nvidia.com'].productName.matches('^NVIDIA [AH]100')"}}
+    request = {"deviceClassName": "gpu.nvidia.com", "selectors": [selector] * 4, "count": 1}
+    usual = claim("c")
+    usual["spec"]["devices"]["requests"] = [{"name": f"gpu{number}", "exactly": request} for number in range(32)]
+    assert not decode_claim(usual).problem

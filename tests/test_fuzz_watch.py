@@ -52,7 +52,7 @@ class Script:
         self._kind, self._lines = kind, lines
         self.answers: dict[tuple[str, str], int] = {}
 
-    async def get(self, path: str, params: Any = None) -> Json:
+    async def get(self, path: str, params: Any = None, _most: int = 0) -> Json:
         if path == "/apis":
             return {"kind": "APIGroupList", "groups": []}
         found = self.lists.get(path.rpartition("/")[2])

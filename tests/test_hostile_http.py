@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
+from extender.entry.listening import server
 from extender.web.http_limits import HttpLimits, RejectionLog, RequestRates
+from extender.web.protocol import Listener, Protocol
 from extender.web.serve_app import Probes
 from tests.eventually import HANG_SECONDS, eventually
 from tests.http_worlds import (
@@ -57,6 +60,28 @@ async def test_headers_that_come_in_one_piece_are_limited_too() -> None:
         assert await status(port, HEAD + b"X: " + b"x" * 4096) == 431, "also before their end"
 
 
+@pytest.mark.parametrize(
+    "before", [b"GET / HTTP/1.1\r\n", FILTER + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"]
+)
+async def test_headers_beyond_their_limit_are_not_parsed(before: bytes) -> None:
+    """65,000 headers that came in one piece once took 25 ms of the event loop."""
+    parsed = 0
+
+    class Counting(Protocol):
+        def on_header(self, name: bytes, value: bytes) -> None:
+            nonlocal parsed
+            parsed += 1
+            super().on_header(name, value)
+
+    web = server(None, ("127.0.0.1", 0), LIMITS)
+    listener = Listener(None, LIMITS, RejectionLog())
+    protocol = Counting(listener, config=web.config, server_state=web.server_state, app_state={})
+    protocol.connection_made(Mock(get_extra_info=Mock(return_value=None)))
+    protocol.data_received(before + b"a:\r\n" * 65_000)
+    protocol.connection_lost(None)
+    assert parsed < 3 * LIMITS.head_bytes / 4
+
+
 @pytest.mark.parametrize("request_", [FILTER, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"])
 async def test_bodies_of_small_chunks_are_rejected(request_: bytes) -> None:
     """Four clients that sent chunks of one byte, also after the answer, once made a filter request take seconds."""
@@ -102,6 +127,11 @@ async def test_a_client_that_floods_the_probes_gets_429_and_others_get_their_ans
             assert await status(port, HEAD + b"\r\n", source="127.0.0.2") == 200, "kubelet has a rate of its own"
             now[0] += 0.1
             assert [await status(port, HEAD + b"\r\n") for _ in range(3)] == [200, 200, 429]
+            now[0] += 60
+            begun = [await connected(port, HEAD) for _ in range(20)]
+            await asyncio.sleep(0)
+            assert await status(port, b"G") == 429, "a request counts from its first byte"
+            await hang_up(*begun)
 
 
 def test_the_addresses_with_a_rate_are_bounded() -> None:

@@ -315,7 +315,7 @@ async def test_members_are_looked_for_on_every_page_of_the_list(groups: tuple[li
     class Pages:
         """An API client that lists pods of these groups, a page for each list of groups."""
 
-        async def get(self, path: str, params: dict[str, str]) -> Json:
+        async def get(self, path: str, params: dict[str, str], _most: int = 0) -> Json:
             assert path == "/api/v1/namespaces/default/pods"
             assert params["fieldSelector"].startswith("spec.nodeName!=")
             number = int(params.get("continue", "0"))

@@ -26,7 +26,7 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     """Names are cut out of the body before it is parsed, and no text inside a pod may be mistaken for them."""
     body = {
         "Pod": {
-            "metadata": {"name": "p", "namespace": "d", "annotations": {"berth.dev/x": note, note: "y"}},
+            "metadata": {"name": "p", "namespace": "d", "annotations": {"berth.dev/topology": note, note: "y"}},
             "list": [note],
             "NodeNames": [note],
         },
@@ -36,7 +36,7 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     read = [
         wire.decode_args(json.dumps(body, separators=separators).encode()) for separators in ((",", ":"), (", ", ": "))
     ]
-    assert all(list(args.names) == names and args.pod.annotations["berth.dev/x"] == note for args in read)
+    assert all(list(args.names) == names and args.pod.annotations["berth.dev/topology"] == note for args in read)
     assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)
 
 

@@ -100,7 +100,7 @@ async def test_a_list_with_ever_new_continue_tokens_ends_with_an_error() -> None
     class Client:
         tokens = itertools.count(1)
 
-        async def get(self, path: str, params: Any = None) -> dict:
+        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
             version = {"resourceVersion": "1"}
             return {"kind": "NodeList", "items": [], "metadata": {**version, "continue": str(next(self.tokens))}}
 
@@ -302,7 +302,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
     closed = []
 
     class Client:
-        async def get(self, path: str, params: Any = None) -> dict:
+        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
             return {"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": []}
 
         async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
@@ -327,7 +327,7 @@ def test_after_429_the_longer_delay_counts_the_own_or_that_of_the_server(
     asked: list[float] = []
 
     class Client:
-        async def get(self, path: str, params: Any = None) -> dict:
+        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
             asked.append(asyncio.get_running_loop().time())
             if len(asked) == 3:
                 raise RuntimeError("the end of the test")

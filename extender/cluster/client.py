@@ -26,7 +26,6 @@ _REQUEST_SECONDS = 15.0  # time-out of one request; a bind has about 5 within it
 _OPEN_SECONDS = 30.0  # time-out for the start of a watch; a busy API server queues it for up to 15 s
 # Half of the longest accepted line: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes.
 _READ_BYTES = 5 * 1024 * 1024
-# A list has 200 objects a page; twice as much would not fit beside its decoded objects into 512 MiB.
 _MOST_BYTES = 32 << 20  # of a response; an object has at most 1.5 MiB in etcd, and six times as much in JSON
 _CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
 
@@ -67,8 +66,9 @@ class ApiClient:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
-        return await self._request("GET", path, params=params)
+    async def get(self, path: str, params: Mapping[str, str] | None = None, most_bytes: int = _MOST_BYTES) -> Json:
+        """Raises TooLong for a response with more than `most_bytes`."""
+        return await self._request("GET", path, params=params, most_bytes=most_bytes)
 
     async def post(self, path: str, body: Json) -> Json:
         return await self._request("POST", path, body=body)
@@ -90,6 +90,7 @@ class ApiClient:
         params: Mapping[str, str] | None = None,
         body: Json | None = None,
         content_type: str = _JSON,
+        most_bytes: int = _MOST_BYTES,
     ) -> Json:
         headers = await self._headers(content_type)
         try:
@@ -102,7 +103,7 @@ class ApiClient:
                 timeout=aiohttp.ClientTimeout(total=self._request_seconds),
                 allow_redirects=False,  # a redirected POST would become a GET
             ) as response:
-                content = await _read(response, self._most_bytes)
+                content = await _read(response, min(most_bytes, self._most_bytes))
                 self.answers[method, str(response.status)] += 1
                 if response.status >= 300:  # noqa: PLR2004 - not success
                     message = _message(content) or f"{method} {path}: HTTP status {response.status}"

@@ -8,6 +8,8 @@ from extender.cluster.api_errors import TooLong, Unavailable
 from extender.cluster.client import ApiClient
 from extender.wire import Json
 
+# Of a page with more than one object. Decoded, small texts and empty objects take 20 times as much.
+_PAGE_BYTES = 8 << 20
 _SHOWN = 100  # characters of a wrong kind
 _MOST_PAGES = 10_000  # two million objects of a kind; Kubernetes supports 150,000 pods in a cluster
 
@@ -22,23 +24,26 @@ async def pages(
 ) -> AsyncGenerator[Json, None]:
     """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response.
 
-    The pages get fewer objects if one is too long: a tenant may create hundreds of claims of a megabyte.
+    A page that is too long is asked for again with half of the objects, and the next page may have twice as many: a
+    tenant may create hundreds of claims of a megabyte.
     `kind` is that of the list, such as PodList. A list with more than `most_pages` pages counts as one that does not
     end.
     """
-    token, seen = "", set[str]()
+    size, token, seen = page_size, "", set[str]()
     for _ in range(most_pages):
         more = {"continue": token} if token else {}
         try:
-            page = await client.get(path, {**(params or {}), "limit": str(page_size), **more})
+            wanted = {**(params or {}), "limit": str(size), **more}
+            page = await (client.get(path, wanted, _PAGE_BYTES) if size > 1 else client.get(path, wanted))
         except TooLong:
-            if page_size == 1:
+            if size == 1:
                 raise
-            page_size = max(1, page_size // 4)
+            size = size // 2
             continue
         problem = _problem(page, kind)
         if problem:
             raise Unavailable(f"list {path}: {problem}")
+        size = min(2 * size, page_size)
         yield page
         token = str(page["metadata"].get("continue") or "")
         if not token:

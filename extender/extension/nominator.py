@@ -179,7 +179,8 @@ class Nominator:
         """Whether the node depends on other pods or claims, or bind writes to the pod's status."""
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         pinned = bool(requirements.pending_claims and requirements.node_selectors)
-        return pod.membership is not None or shared or pinned or requirements.extended is not None
+        other = pod.membership is not None or pod.has_own_nodes or requirements.extended is not None
+        return shared or pinned or other
 
     def _best(self, pod: Pod, requirements: PodRequirements) -> list[tuple[str, Placement]] | None:
         """The best node, if one fits; None if filter has not evaluated every node yet."""

@@ -21,6 +21,9 @@ TAKE_BACK = "/take-back"  # end of the mark of a process that is about to take t
 OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer
 SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
+TOPOLOGY_ANNOTATION = "berth.dev/topology"  # on a pod, as the next two: what it asks of its devices
+BANDWIDTH_ANNOTATION = "berth.dev/min-bandwidth-gbps"
+MEMORY_ANNOTATION = "berth.dev/expected-memory"
 COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
 COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"  # on a node: the UID of the only domain that can use it
 GROUP_ANNOTATION = "berth.dev/group"  # names a pod's group; Berth writes it to the claims of all groups' pods
@@ -288,10 +291,10 @@ class Pod:
 
     key: ObjectKey
     uid: str
-    claims: tuple[PodClaim, ...] = ()
+    claims: tuple[PodClaim, ...] = ()  # at most MAX_CLAIMS + 1
     claim_statuses: Mapping[str, str | None] = field(default_factory=dict)
-    containers: tuple[Container, ...] = ()
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    containers: tuple[Container, ...] = ()  # none if no container requests an extended resource
+    annotations: Mapping[str, str] = field(default_factory=dict)  # those that Berth knows, each cut
     node_name: str = ""
     scheduler: str = ""
     phase: str = ""
@@ -309,11 +312,18 @@ class Pod:
     nominated_node: str = ""  # status.nominatedNodeName
     priority: int = 0
     created: str = ""  # metadata.creationTimestamp
-    # Whether kube-scheduler may offer it other nodes than equal pods: it has volume claims, or is spread over domains.
+    # Whether kube-scheduler may offer it other nodes than equal pods: it has volume claims, is spread over domains, or
+    # has constraints on nodes that are too large.
     has_own_nodes: bool = False
+    problem: str = ""  # why Berth cannot place the pod, with the field; '' if it can
 
     def names(self, claim_name: str) -> bool:
-        """Whether the pod uses the claim of this name in its namespace, directly or through a template."""
+        """Whether the pod uses the claim of this name in its namespace, directly or through a template.
+
+        True if the pod has too many claims: Berth does not read all of them.
+        """
+        if len(self.claims) > MAX_CLAIMS:
+            return True
         return claim_name in self.claim_statuses.values() or any(c.claim_name == claim_name for c in self.claims)
 
     @property
@@ -330,7 +340,7 @@ class Pod:
     @property
     def may_need_devices(self) -> bool:
         """Whether the pod has claims, or a container requests a resource that a DeviceClass may provide."""
-        return bool(self.claims) or any(
+        return bool(self.claims or self.problem) or any(
             "/" in name and amount for container in self.containers for name, amount in container.requests
         )
 

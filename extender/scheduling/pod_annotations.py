@@ -7,26 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from extender.model import parse_quantity, shown
+from extender.model import BANDWIDTH_ANNOTATION, MEMORY_ANNOTATION, TOPOLOGY_ANNOTATION, parse_quantity, shown
 
 ANNOTATION_PREFIX = "berth.dev/"
-_TOPOLOGY = ANNOTATION_PREFIX + "topology"
-_BANDWIDTH = ANNOTATION_PREFIX + "min-bandwidth-gbps"
-_MEMORY = ANNOTATION_PREFIX + "expected-memory"
 _TOPOLOGIES = ("required", "preferred", "none")
 
 
 def topology_of(annotations: Mapping[str, str]) -> str | None:
     """required, preferred or none; None without the annotation. Raises ValueError."""
-    text = annotations.get(_TOPOLOGY)
+    text = annotations.get(TOPOLOGY_ANNOTATION)
     if text is not None and text not in _TOPOLOGIES:
-        raise ValueError(f"pod annotation {_TOPOLOGY}: {shown(text)} is not one of {', '.join(_TOPOLOGIES)}")
+        raise ValueError(f"pod annotation {TOPOLOGY_ANNOTATION}: {shown(text)} is not one of {', '.join(_TOPOLOGIES)}")
     return text
 
 
 def min_gbps_of(annotations: Mapping[str, str]) -> float:
     """The required bandwidth in GB/s; 0 without the annotation. Raises ValueError."""
-    text = annotations.get(_BANDWIDTH)
+    text = annotations.get(BANDWIDTH_ANNOTATION)
     if text is None:
         return 0.0
     try:
@@ -34,13 +31,13 @@ def min_gbps_of(annotations: Mapping[str, str]) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ValueError(f"pod annotation {_BANDWIDTH}: {shown(text)} is not a number of GB/s")
+        raise ValueError(f"pod annotation {BANDWIDTH_ANNOTATION}: {shown(text)} is not a number of GB/s")
     return value
 
 
 def expected_bytes_of(annotations: Mapping[str, str]) -> int:
     """The expected memory of one GPU in bytes; 0 without the annotation. Raises ValueError."""
-    text = annotations.get(_MEMORY)
+    text = annotations.get(MEMORY_ANNOTATION)
     if text is None:
         return 0
     try:
@@ -48,12 +45,12 @@ def expected_bytes_of(annotations: Mapping[str, str]) -> int:
     except ValueError:
         amount = -1
     if amount < 0:
-        raise ValueError(f"pod annotation {_MEMORY}: {shown(text)} is not an amount of memory such as 60Gi")
+        raise ValueError(f"pod annotation {MEMORY_ANNOTATION}: {shown(text)} is not an amount of memory such as 60Gi")
     return amount
 
 
 ANNOTATION_READERS: dict[str, Callable[[Mapping[str, str]], object]] = {
-    _TOPOLOGY: topology_of,
-    _BANDWIDTH: min_gbps_of,
-    _MEMORY: expected_bytes_of,
+    TOPOLOGY_ANNOTATION: topology_of,
+    BANDWIDTH_ANNOTATION: min_gbps_of,
+    MEMORY_ANNOTATION: expected_bytes_of,
 }

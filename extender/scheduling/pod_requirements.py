@@ -192,6 +192,8 @@ PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirement
 
 def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterResult:
     """The requirements of a pod on a snapshot, or the reason why it has none now."""
+    if pod.problem:
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (f"pod {pod.problem}",)))
     if (too_many := too_many_claims(pod, ())) is not None:
         return UnschedulableAndUnresolvable(too_many)
     extended = _extended_resources(pod, snapshot)

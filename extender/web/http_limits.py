@@ -22,6 +22,7 @@ class HttpLimits:
     head_bytes: int = 16 * 1024  # request line and headers; kube-scheduler's take 200 bytes
     head_seconds: float = 10.0  # from the first byte of a request to the end of its headers
     # An unfinished handshake takes 80 KB and does not count as a connection. kube-scheduler's takes some ms.
+    handshakes: int = 256
     handshake_seconds: float = 2.0
     # Longer than the 90 s after which kube-scheduler closes idle connections: no request meets a closed socket.
     idle_seconds: float = 120.0

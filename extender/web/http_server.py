@@ -10,6 +10,7 @@ from functools import partial
 
 import uvicorn
 
+from extender.web.acceptor import Acceptor
 from extender.web.http_limits import HttpLimits
 
 
@@ -30,10 +31,10 @@ class Server(uvicorn.Server):
         self.servers = []
         for bound in sockets or ():
             _limit_unread(bound, self._limits.write_seconds)
-            listening = await loop.create_server(
-                protocol, sock=bound, ssl=config.ssl, ssl_handshake_timeout=seconds, backlog=config.backlog
-            )
-            self.servers.append(listening)
+            bound.listen(config.backlog)
+            connect = partial(loop.connect_accepted_socket, protocol, ssl=config.ssl, ssl_handshake_timeout=seconds)
+            acceptor = Acceptor(bound, connect, self._limits.handshakes)
+            self.servers.append(acceptor)  # type: ignore[arg-type] # it has the methods that uvicorn calls
         self.started = True
 
 

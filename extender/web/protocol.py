@@ -98,12 +98,17 @@ class Protocol(HttpToolsProtocol):
         self._cancel_writing()
 
     def data_received(self, data: bytes) -> None:
-        self._feed(data)
+        most = self._listener.limits.head_bytes
+        for start in range(0, len(data), most):  # in pieces: the parser calls a Python function for each header
+            self._feed(data[start : start + most])
         if self.cycle is not None and not self.cycle.more_body:
             self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
 
     def _feed(self, data: bytes) -> None:
-        """Parse data in place of uvicorn's data_received, which has no limits and logs each bad request."""
+        """Parse data in place of uvicorn's data_received, which has no limits and logs each bad request.
+
+        The data has at most as many bytes as a head.
+        """
         if self._is_over:
             return
         self._unparsed += len(data)
@@ -125,6 +130,8 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             raise _Pipelined
+        if self._listener.rates is not None and not self._listener.rates.take(self._peer):
+            raise _TooManyRequests
         self._in_head = True
         self._chunks = self._body_bytes = 0
         super().on_message_begin()
@@ -133,8 +140,6 @@ class Protocol(HttpToolsProtocol):
         most = self._listener.limits.head_bytes
         if self._unparsed > most and len(self.url) + sum(map(_length, self.headers)) > most:
             raise _HeadTooLarge
-        if self._listener.rates is not None and not self._listener.rates.take(self._peer):
-            raise _TooManyRequests
         self._in_head = self._head_is_timed = False
         self._unparsed = 0
         self._listener.waiting.pop(self, None)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from extender.model import (
+    BANDWIDTH_ANNOTATION,
+    DECISION_ANNOTATION,
+    MAX_CLAIMS,
+    MEMORY_ANNOTATION,
     NANO,
+    TOPOLOGY_ANNOTATION,
     Container,
     Node,
     NodeSelector,
@@ -14,15 +21,25 @@ from extender.model import (
     Requirement,
     Taint,
     Term,
+    Toleration,
     cut,
     parse_quantity,
 )
-from extender.wire.fields import Json, get, many, need, node_selector, texts, toleration
-from extender.wire.pod_groups import jobs_of, membership_of
+from extender.wire.fields import Json, dumped, get, many, need, node_selector, texts, toleration
+from extender.wire.pod_groups import OWN_ANNOTATIONS, jobs_of, membership_of
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 _CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
+_ANNOTATIONS = (TOPOLOGY_ANNOTATION, BANDWIDTH_ANNOTATION, MEMORY_ANNOTATION, *OWN_ANNOTATIONS)
+_WORD_BYTES = 256  # of an annotation, or a scheduler's name: a longer one is cut, so it is no valid value
+_DECISION_BYTES = 4096  # as Berth writes it
+# Estimated bytes of a pod's constraints on nodes, and of its containers: some 400 names of nodes, or 64 containers with
+# five resources each. The API server admits 1.5 MB of each, and memory takes ten times as much.
+_PART_BYTES = 32 * 1024
+_TEXT_BYTES = 64  # estimated, besides the characters
+_LARGE_CONSTRAINTS = "spec: its nodeSelector, node affinity and tolerations are too large for a member of a group"
+_LARGE_CONTAINERS = "spec.containers: their names and resources are too large"
 
 
 def decode_pod(obj: Json) -> Pod:
@@ -34,18 +51,20 @@ def decode_pod(obj: Json) -> Pod:
     extended = get(status, "extendedResourceClaimStatus", dict, "status", {})
     key = ObjectKey(get(metadata, "namespace", str, "metadata", ""), need(metadata, "name", "metadata"))
     membership = membership_of(metadata, get(group, "podGroupName", str, "spec.schedulingGroup", ""))
-    claims = many(spec, "resourceClaims", "spec", _pod_claim)
-    placed = membership is not None or bool(claims)
+    claims = many({"resourceClaims": _some_claims(spec)}, "resourceClaims", "spec", _pod_claim)
+    selectors, tolerations, nodes_are_known = _constraints(spec) if membership is not None or claims else ((), (), True)
+    containers = _containers(spec)
     tried, unschedulable = _pod_scheduled(status)
+    node_name = get(spec, "nodeName", str, "spec", "")
     return Pod(
         key,
         get(metadata, "uid", str, "metadata", ""),
         claims=claims,
-        claim_statuses=dict(many(status, "resourceClaimStatuses", "status", _claim_status)),
-        containers=_containers(spec),
-        annotations={k: v for k, v in texts(metadata, "annotations", "metadata").items() if k.startswith("berth.dev/")},
-        node_name=get(spec, "nodeName", str, "spec", ""),
-        scheduler=get(spec, "schedulerName", str, "spec", ""),
+        claim_statuses=_claim_statuses(status, {claim.name for claim in claims}),
+        containers=containers or (),
+        annotations=_annotations(metadata, is_bound=bool(node_name)),
+        node_name=node_name,
+        scheduler=cut(get(spec, "schedulerName", str, "spec", ""), _WORD_BYTES),
         phase=get(status, "phase", str, "status", ""),
         deleting=metadata.get("deletionTimestamp") is not None,
         extended_claim=get(extended, "resourceClaimName", str, "status.extendedResourceClaimStatus", ""),
@@ -54,15 +73,54 @@ def decode_pod(obj: Json) -> Pod:
         membership=membership,
         jobs=jobs_of(metadata) if membership is None else (),
         gated=bool(get(spec, "schedulingGates", list, "spec", ())),
-        node_selectors=_node_selectors(spec) if placed else (),
-        tolerations=many(spec, "tolerations", "spec", toleration) if placed else (),
+        node_selectors=selectors,
+        tolerations=tolerations,
         unschedulable=unschedulable,
         tried=tried,
         nominated_node=get(status, "nominatedNodeName", str, "status", ""),
         priority=get(spec, "priority", int, "spec", 0),
         created=get(metadata, "creationTimestamp", str, "metadata", ""),
-        has_own_nodes=membership is not None and _has_own_nodes(spec),
+        has_own_nodes=not nodes_are_known or (membership is not None and _has_own_nodes(spec)),
+        problem=_problem(
+            containers_are_known=containers is not None, nodes_are_known=nodes_are_known or not membership
+        ),
     )
+
+
+def _problem(*, containers_are_known: bool, nodes_are_known: bool) -> str:
+    """Why Berth cannot place a pod; '' if it can. A plan of a group must know the nodes that each member may use.
+
+    The nodes of any other pod come from kube-scheduler.
+    """
+    if not containers_are_known:
+        return _LARGE_CONTAINERS
+    return "" if nodes_are_known else _LARGE_CONSTRAINTS
+
+
+def _too_large(value: object, path: str) -> bool:
+    """Whether the texts of a JSON value take more memory than Berth keeps of a part of a pod."""
+    text = dumped(value, path)
+    return len(text) + text.count(b'"') // 2 * _TEXT_BYTES > _PART_BYTES
+
+
+def _annotations(metadata: Json, *, is_bound: bool) -> dict[str, str]:
+    """The annotations that Berth reads. A pod without a node has no decision: a tenant wrote that annotation."""
+    written = texts(metadata, "annotations", "metadata")
+    found = {name: cut(written[name], _WORD_BYTES) for name in _ANNOTATIONS if name in written}
+    if is_bound and DECISION_ANNOTATION in written:
+        found[DECISION_ANNOTATION] = cut(written[DECISION_ANNOTATION], _DECISION_BYTES)
+    return found
+
+
+def _some_claims(spec: Json) -> list[object]:
+    """The entries of resourceClaims up to one more than a pod may have: one more shows that it has too many."""
+    entries: list[object] = get(spec, "resourceClaims", list, "spec", [])
+    return entries[: MAX_CLAIMS + 1]
+
+
+def _claim_statuses(status: Json, names: set[str]) -> dict[str, str | None]:
+    found = many(status, "resourceClaimStatuses", "status", _claim_status)
+    return {name: claim for name, claim in found if name in names}
 
 
 def _has_own_nodes(spec: Json) -> bool:
@@ -76,11 +134,19 @@ def _spreads_over_domains(constraint: Json, path: str) -> bool:
     return required and get(constraint, "topologyKey", str, path, "") != "kubernetes.io/hostname"
 
 
-def _node_selectors(spec: Json) -> tuple[NodeSelector, ...]:
+def _constraints(spec: Json) -> tuple[tuple[NodeSelector, ...], tuple[Toleration, ...], bool]:
+    """The node selectors and tolerations; both empty, and False, if they are too large."""
+    affinity = get(get(spec, "affinity", dict, "spec", {}), "nodeAffinity", dict, "spec.affinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if _too_large((spec.get("nodeSelector"), required, spec.get("tolerations")), "spec"):
+        return (), (), False
+    return _node_selectors(spec, affinity), many(spec, "tolerations", "spec", toleration), True
+
+
+def _node_selectors(spec: Json, affinity: Json) -> tuple[NodeSelector, ...]:
     """nodeSelector and the required node affinity. A node must match both."""
     labels = texts(spec, "nodeSelector", "spec")
     by_labels = NodeSelector((Term(tuple(Requirement(key, "In", (value,)) for key, value in labels.items())),))
-    affinity = get(get(spec, "affinity", dict, "spec", {}), "nodeAffinity", dict, "spec.affinity", {})
     required = node_selector(affinity, "requiredDuringSchedulingIgnoredDuringExecution", "spec.affinity.nodeAffinity")
     return tuple(selector for selector in (by_labels if labels else None, required) if selector is not None)
 
@@ -119,12 +185,17 @@ def may_need_devices(pod: Json) -> bool:
     """
     spec = pod.get("spec") or {}
     try:
-        containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-        resources = [container.get("resources") or {} for container in containers]
-        asked = [name for one in resources for kind in ("limits", "requests") for name in one.get(kind) or ()]
-        return bool(spec.get("resourceClaims")) or any("/" in name for name in asked)
+        return bool(spec.get("resourceClaims")) or _requests_extended(spec)
     except (AttributeError, TypeError):
         return True
+
+
+def _requests_extended(spec: Json) -> bool:
+    """Raises AttributeError or TypeError for a malformed spec."""
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    resources = [container.get("resources") or {} for container in containers]
+    asked = (name for one in resources for kind in ("limits", "requests") for name in one.get(kind) or ())
+    return any("/" in name for name in asked)
 
 
 def _pod_claim(obj: Json, path: str) -> PodClaim:
@@ -139,18 +210,30 @@ def _claim_status(obj: Json, path: str) -> tuple[str, str | None]:
     return need(obj, "name", path), get(obj, "resourceClaimName", str, path, "") or None
 
 
-def _containers(spec: Json) -> tuple[Container, ...]:
-    """Init containers first: the names of extended-resource requests count containers in this order."""
+def _containers(spec: Json) -> tuple[Container, ...] | None:
+    """Init containers first: the names of extended-resource requests count containers in this order.
+
+    Empty if no container requests an extended resource; None if the containers are too large.
+    """
+    with suppress(AttributeError, TypeError):
+        if not _requests_extended(spec):
+            return ()
+        every = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+        if _too_large([(one.get("name"), list(_asked(one.get("resources") or {}, ""))) for one in every], "spec"):
+            return None
     init = many(spec, "initContainers", "spec", lambda c, p: _container(c, p, init=True))
     return init + many(spec, "containers", "spec", lambda c, p: _container(c, p, init=False))
 
 
 def _container(obj: Json, path: str, *, init: bool) -> Container:
     resources = get(obj, "resources", dict, path, {})
-    asked = {**get(resources, "limits", dict, path, {}), **get(resources, "requests", dict, path, {})}
-    requests = tuple(sorted((name, _amount(name, value)) for name, value in asked.items()))
+    requests = tuple(sorted((name, _amount(name, value)) for name, value in _asked(resources, path).items()))
     sidecar = init and get(obj, "restartPolicy", str, path, "") == "Always"
     return Container(get(obj, "name", str, path, ""), requests, init=init, sidecar=sidecar)
+
+
+def _asked(resources: Json, path: str) -> Json:
+    return {**get(resources, "limits", dict, path, {}), **get(resources, "requests", dict, path, {})}
 
 
 def _amount(name: str, value: object) -> int:

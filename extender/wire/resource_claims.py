@@ -49,7 +49,12 @@ from extender.wire.fields import (
 T = TypeVar("T")
 _SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
 _MOST_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 10 KiB, but a tenant's may have 1.4 MB
+_MOST_DECODED = 2 * _MOST_SPEC  # estimated size of one spec with its JSON; short texts take ten times as much decoded
 _SPEC_OBJECT_BYTES = 2048  # estimated size of one decoded spec without its text
+_TEXT_BYTES = 64  # estimated size of a decoded text, besides its characters
+_WIDE = 4  # bytes of each character in a text that has a character beyond ASCII, at most
+_MOST_FINALIZERS = 4096  # characters of all finalizers
+_WORD_BYTES = 512  # of a UID, name or mark that a tenant may write; a longer one is cut, so it names nothing
 _REQUIRED_FIELDS = 4  # number of required fields of an allocation result; most results have no other
 
 
@@ -115,14 +120,22 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         allocation=_allocation(status) if status.get("allocation") is not None else None,
         reserved_for=many(status, "reservedFor", "status", _consumer),
         devices=many(status, "devices", "status", _device_status),
-        finalizers=strings(metadata, "finalizers", "metadata"),
+        finalizers=_finalizers(metadata),
         deleting=metadata.get("deletionTimestamp") is not None,
         owner_pod_uid=_controller(metadata, "Pod").uid,
         owner_group=_controlling_group(metadata),
-        writer=get(annotations, OURS_ANNOTATION, str, "metadata.annotations", ""),
-        group=get(annotations, GROUP_ANNOTATION, str, "metadata.annotations", ""),
+        writer=cut(get(annotations, OURS_ANNOTATION, str, "metadata.annotations", ""), _WORD_BYTES),
+        group=cut(get(annotations, GROUP_ANNOTATION, str, "metadata.annotations", ""), _WORD_BYTES),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )
+
+
+def _finalizers(metadata: Json) -> tuple[str, ...]:
+    """All finalizers: Berth writes the list again with its own. Raises WireError if they are too long."""
+    found = strings(metadata, "finalizers", "metadata")
+    if sum(map(len, found)) + len(found) > _MOST_FINALIZERS:
+        raise WireError("metadata.finalizers", f"has more than {_MOST_FINALIZERS} characters")
+    return found
 
 
 class SpecCache:
@@ -148,6 +161,8 @@ class SpecCache:
             raise WireError("spec", f"has {len(content)} bytes; Berth reads {_MOST_SPEC} bytes of a claim at most")
         known = self._known.get(content)
         if known is None:
+            if _decoded_bytes(content) > _MOST_DECODED:
+                raise WireError("spec", f"takes more than {_MOST_DECODED} bytes of memory: it has too many texts")
             known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)
             if _spec_bytes(known) <= self._known.maxsize:
                 self._known[content] = known
@@ -155,8 +170,13 @@ class SpecCache:
 
 
 def _spec_bytes(spec: ClaimSpec) -> int:
-    """Estimated size: the content, the same again for decoded strings, and the objects."""
-    return 2 * len(spec.content) + _SPEC_OBJECT_BYTES
+    return _decoded_bytes(spec.content) + _SPEC_OBJECT_BYTES
+
+
+def _decoded_bytes(content: bytes) -> int:
+    """Estimated size of a spec: the content and its decoded texts."""
+    texts = len(content) * (1 if content.isascii() else _WIDE) + content.count(b'"') // 2 * _TEXT_BYTES
+    return len(content) + texts
 
 
 _SPECS = SpecCache()
@@ -167,7 +187,8 @@ def _controller(metadata: Json, kind: str) -> Consumer:
     for owner in get(metadata, "ownerReferences", list, "metadata", []):
         if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") == kind:
             path = "metadata.ownerReferences"
-            return Consumer(get(owner, "uid", str, path, ""), get(owner, "name", str, path, ""))
+            uid, name = get(owner, "uid", str, path, ""), get(owner, "name", str, path, "")
+            return Consumer(cut(uid, _WORD_BYTES), cut(name, _WORD_BYTES))
     return Consumer("", "")
 
 
