@@ -275,8 +275,8 @@ class Scheduler:
         """
         bad = [one for one in pods if one["metadata"]["namespace"] == NAMESPACE]
         good = [one for one in pods if one["metadata"]["namespace"] != NAMESPACE]
-        while not self.cycle(good[-1])[0]:  # until Berth has seen the last claim
-            time.sleep(0.05)
+        while not self.cycle(good[-1])[0]:
+            time.sleep(0.05)  # until Berth has seen the last claim
         with self._users(bad):
             phase = self._run(list(_mixed(good, bad)), len(good), seconds, late=late)
         self.beside.submit(lambda: None).result()  # nothing of this phase is left for the next one
@@ -295,8 +295,7 @@ class Scheduler:
                 time.sleep(min(waiting[0][0], began + seconds) - now)
                 continue
             _, number, backoff = heapq.heappop(active)
-            one = pods[number]
-            nodes, error = self.cycle(one)
+            nodes, error = self.cycle(one := pods[number])
             if is_bad[number]:
                 self._cause(one, nodes, error)
             ended = time.monotonic()
@@ -311,8 +310,8 @@ class Scheduler:
                     self.beside.submit(lambda: livez.append(self._livez()))
         lasted = time.monotonic() - began
         used = [(after - before) / lasted for before, after in zip(cpu, self._cpu(), strict=True)]
-        took = len(hostile_took), sum(hostile_took)
-        return Phase(bound, lasted, 1e3 * longest[0], *took, 1e3 * longest[1], 1e3 * max(livez), *used)
+        took = 1e3 * longest[0], len(hostile_took), sum(hostile_took), 1e3 * longest[1], 1e3 * max(livez)
+        return Phase(bound, lasted, *took, *used)
 
     def _livez(self) -> float:
         start = time.monotonic()

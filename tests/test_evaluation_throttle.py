@@ -231,17 +231,14 @@ def test_a_namespace_pays_for_its_searches_from_the_first_step() -> None:
 
 def test_a_namespace_pays_for_searches_that_find_no_room_in_each_filter_request() -> None:
     """The requests are shorter than 5 ms, which once were free: 100 such pods took a fifth of the time."""
-    fleet, limits = Fleet(nodes=3), EvaluationLimits()
-    used, began, longest = 0.0, fleet.clock.now, 0.0
+    fleet, took = Fleet(nodes=3), list[float]()
     for _ in range(1000):
         start = fleet.clock.now
         fleet.filter_service.filter(fleet.searching("hostile", 2), fleet.names)
-        used, longest = used + fleet.clock.now - start, max(longest, fleet.clock.now - start)
+        took.append(fleet.clock.now - start)
         fleet.clock.now += 0.01
-    assert 5 * limits.free_seconds < longest < 0.005
-    share = limits.share * (fleet.clock.now - began)
-    free = 1000 * (limits.free_seconds + 5 * TICK)
-    assert used < share + (limits.burst + limits.finished_burst) * fleet.policy.evaluation_seconds + free
+    assert max(took) < 0.005
+    assert sum(took[500:]) < 0.5 * 500 * took[0], "after the burst"
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
