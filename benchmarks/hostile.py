@@ -1,9 +1,14 @@
 """Bindings of normal pods per second beside the pods of one hostile namespace, as a share of the rate without them.
 
-Every kind of hostile pods has its own `berth serve`. Phases of equal length with and without hostile pods take turns,
-so that a busy machine slows both down. A phase begins with new pods on an empty fleet. As in kube-scheduler, pods are
-filtered one after the other. A hostile pod that got an error or no node is filtered again after a back-off of 1 s,
-doubled up to 10 s; one that got a node is not bound, as if kube-scheduler then lacked CPU for it.
+Every kind of hostile pods has its own `berth serve`. Phases of equal length take turns, so that a busy machine slows
+all down: without hostile pods, beside them, and beside them while the normal pods come one by one. A phase begins with
+new pods on an empty fleet.
+
+The requests are those of kube-scheduler: one pod after the other is filtered, and scored if several nodes passed. A
+pod that got an error or no node is tried again after a back-off of 1 s, doubled up to 10 s. Then it comes after the
+pods that waited before its last try: kube-scheduler's queue is sorted by that time. Where normal pods come one by one,
+each of them is younger, so hostile pods whose back-off has ended come first. A hostile pod that got a node is not
+bound, as if its tenant had made the bind fail.
 """
 
 from __future__ import annotations
@@ -21,10 +26,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +48,8 @@ Json = dict[str, Any]
 NAMESPACE = "hostile"
 NORMAL = 1500  # pods in a phase; a phase ends early when all are bound
 VICTIMS = 8  # on each node
+VICTIM_NODES = 100  # where kube-scheduler's search for victims ends on fleets of up to 1,000 nodes
+TURNS = 3  # phases that belong together: without hostile pods, beside them, beside them with late normal pods
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 10.0  # seconds, kube-scheduler's defaults
 
 
@@ -55,7 +63,7 @@ class Attack:
     length: int = 240  # of the list in a selector, whose cost grows with its square
     attribute: str = "uuid"  # that a selector reads: nodes share no status if it reads the UUID
     requests: int = 1  # of a claim; the last two of several want the same GPU, so that every search is in vain
-    verb: str = "filter"  # what else the pods cause, see Scheduler._cause
+    verb: str = "filter"  # what else the pods cause: "bind", "preempt" or "console"
 
 
 ATTACKS = {
@@ -63,8 +71,8 @@ ATTACKS = {
     "a gang of 400 pods": Attack(1, 400),
     "100 gangs of 10 pods": Attack(100, 10),
     "100 gangs of 10 pods without devices": Attack(100, 10, selectors=0),
-    "100 pods below the budget": Attack(100, 1, selectors=4, length=60, attribute="productName"),
-    "100 pods scored, with victims": Attack(100, 1, verb="prioritize"),
+    "100 pods below the budget, scored": Attack(100, 1, selectors=4, length=60, attribute="productName"),
+    "100 pods without room, with victims": Attack(100, 1, selectors=1, length=1, requests=3, verb="preempt"),
     "100 pods whose claims become costly before their bind": Attack(100, 1, verb="bind"),
     "100 pods without room while nodes change": Attack(100, 1, selectors=1, length=1, requests=3),
     "100 pods that users ask about": Attack(100, 1, verb="console"),
@@ -140,13 +148,13 @@ class Fleet:
         self.cluster.apply(cheap if was_costly else costly_claim(self.attack, name, f"swap-{self.swapped}"))
 
     async def replace(self, phase: int) -> list[Json]:
-        """Odd phases have hostile pods. The pods of normal tenants come last."""
+        """The first of three phases has no hostile pods. The pods of normal tenants come last."""
         store = self.cluster.store
         for resource in ("pods", "resourceclaims"):
             for obj in store.all(resource):
                 store.remove(resource, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
                 await asyncio.sleep(0)  # the watches go on
-        for obj in hostile(self.attack, phase) if phase % 2 else ():
+        for obj in hostile(self.attack, phase) if phase % TURNS else ():
             self.cluster.apply(obj)
             await asyncio.sleep(0)
         for i in range(NORMAL):
@@ -173,7 +181,6 @@ class Phase(NamedTuple):
     longest_ms: float  # of the filter requests of normal pods
     hostile_filters: int
     hostile_seconds: float  # of all these filter requests
-    request_seconds: float  # what as many requests take that Berth answers from memory, by the median
     longest_hostile_ms: float
     longest_livez_ms: float
     serve_cpu: float  # seconds of CPU for each second of the phase
@@ -185,36 +192,56 @@ class Phase(NamedTuple):
         return self.bound / self.seconds
 
 
+class Try(NamedTuple):
+    """A pod in the queue. Tries are sorted as kube-scheduler sorts pods of one priority."""
+
+    since: float  # when it was created or tried last; infinite if it is always younger than the others
+    number: int  # of the pod
+    backoff: float  # seconds, if this try fails, too
+
+
 class Scheduler:
     """Filters and binds pods as kube-scheduler does, over one connection."""
 
     def __init__(self, berth: Berth, api_pid: int, api_port: int, nodes: int, verb: str) -> None:
         self.berth, self.api_pid, self.api_port = berth, api_pid, api_port
         self.verb = verb
-        self.http = Http(berth.port)
+        self.http, self.other = Http(berth.port), Http(berth.port)
+        self.beside = ThreadPoolExecutor(1)  # what does not stop kube-scheduler's loop, over the other connection
         self.late_bind: tuple[Json, str] | None = None  # of the hostile pod before
         self.names = [f"node-{i:05}" for i in range(nodes)]
 
-    def filter(self, pod: Json) -> list[str]:
-        return json.loads(self.http.post("filter", body_for(pod, self.names)))["NodeNames"] or []
+    def cycle(self, pod: Json) -> tuple[list[str], str]:
+        """One try to schedule a pod until its node is known: the nodes that passed, or an error."""
+        found = json.loads(self.http.post("filter", body_for(pod, self.names)))
+        nodes = found["NodeNames"] or []
+        if len(nodes) > 1:
+            self.http.post("prioritize", body_for(pod, nodes))
+        return nodes, found["Error"]
 
-    def bind(self, pod: Json, node: str) -> bool:
+    def bind(self, http: Http, pod: Json, node: str) -> bool:
         meta = pod["metadata"]
         call = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
-        return not json.loads(self.http.post("bind", json.dumps(call).encode()))["Error"]
+        return not json.loads(http.post("bind", json.dumps(call).encode()))["Error"]
 
-    def _cause(self, pod: Json, nodes: list[str]) -> None:
-        """Send what kube-scheduler or a tenant may send after the filter request of a hostile pod."""
-        if self.verb == "prioritize":
-            self.http.post("prioritize", body_for(pod, self.names))
+    def _cause(self, pod: Json, nodes: list[str], error: str) -> None:
+        """What else follows the cycle of a hostile pod.
+
+        kube-scheduler looks for victims if no node passed, but not after an error. Berth's configuration of
+        kube-scheduler has no preemptVerb; others may.
+        """
+        if self.verb == "preempt" and not nodes and not error:
             victims = {"Pods": [{"UID": f"victim-{i}"} for i in range(VICTIMS)], "NumPDBViolations": 0}
-            asked = {"Pod": pod, "NodeNameToMetaVictims": dict.fromkeys(self.names, victims)}
-            self.http.post("preempt", json.dumps(asked).encode())
+            asked = {"Pod": pod, "NodeNameToMetaVictims": dict.fromkeys(self.names[:VICTIM_NODES], victims)}
+            self.http.post("preempt", orjson.dumps(asked))
         elif self.verb == "bind":
-            if self.late_bind is not None:
-                self.bind(*self.late_bind)
-            self.late_bind = (pod, nodes[0]) if nodes else None
-            post(f"http://127.0.0.1:{self.api_port}/swap/{pod['metadata']['name']}")
+            self.beside.submit(self._replace_and_bind, pod, nodes)
+
+    def _replace_and_bind(self, pod: Json, nodes: list[str]) -> None:
+        if self.late_bind is not None:
+            self.bind(self.other, *self.late_bind)
+        self.late_bind = (pod, nodes[0]) if nodes else None
+        post(f"http://127.0.0.1:{self.api_port}/swap/{pod['metadata']['name']}")
 
     @contextmanager
     def _users(self, pods: Sequence[Json]) -> Iterator[None]:
@@ -241,46 +268,50 @@ class Scheduler:
             if asking.ident is not None:
                 asking.join()
 
-    def run(self, pods: Sequence[Json], seconds: float) -> Phase:
-        """Filter one pod after the other until the phase is over, or until every normal pod is bound."""
-        with self._users([one for one in pods if one["metadata"]["namespace"] == NAMESPACE]):
-            return self._run(pods, seconds)
+    def run(self, pods: Sequence[Json], seconds: float, *, late: bool) -> Phase:
+        """Try one pod after the other until the phase is over, or until every normal pod is bound.
 
-    def _run(self, pods: Sequence[Json], seconds: float) -> Phase:
+        `late`: the normal pods come one by one, so each is younger than the hostile pods.
+        """
         bad = [one for one in pods if one["metadata"]["namespace"] == NAMESPACE]
         good = [one for one in pods if one["metadata"]["namespace"] != NAMESPACE]
-        while not self.filter(good[-1]):  # until Berth has seen the last claim
-            time.sleep(0.05)
-        active = deque((one, FIRST_BACKOFF) for one in _mixed(good, bad))
-        waiting = list[tuple[float, int, Json, float]]()
+        while not self.cycle(good[-1])[0]:
+            time.sleep(0.05)  # until Berth has seen the last claim
+        with self._users(bad):
+            phase = self._run(list(_mixed(good, bad)), len(good), seconds, late=late)
+        self.beside.submit(lambda: None).result()  # nothing of this phase is left for the next one
+        return phase
+
+    def _run(self, pods: Sequence[Json], good: int, seconds: float, *, late: bool) -> Phase:
+        is_bad = [one["metadata"]["namespace"] == NAMESPACE for one in pods]
         began, cpu = time.monotonic(), self._cpu()
-        bound, longest, hostile_took, livez = 0, [0.0, 0.0], list[float](), 0.0
-        while (now := time.monotonic()) < began + seconds and bound < len(good):
+        active = [Try(inf if late and not is_bad[i] else began, i, FIRST_BACKOFF) for i in range(len(pods))]
+        waiting = list[tuple[float, Try]]()  # with the end of the back-off
+        bound, longest, hostile_took, livez = 0, [0.0, 0.0], list[float](), [0.0]
+        while (now := time.monotonic()) < began + seconds and bound < good:
             while waiting and waiting[0][0] <= now:
-                active.appendleft(heapq.heappop(waiting)[2:])
+                heapq.heappush(active, heapq.heappop(waiting)[1])
             if not active:
                 time.sleep(min(waiting[0][0], began + seconds) - now)
                 continue
-            one, backoff = active.popleft()
-            is_hostile = one["metadata"]["namespace"] == NAMESPACE
-            nodes = self.filter(one)
-            if is_hostile:
-                self._cause(one, nodes)
-            took = time.monotonic() - now
-            longest[is_hostile] = max(longest[is_hostile], took)
-            if not is_hostile and nodes and self.bind(one, nodes[0]):
+            _, number, backoff = heapq.heappop(active)
+            nodes, error = self.cycle(one := pods[number])
+            if is_bad[number]:
+                self._cause(one, nodes, error)
+            ended = time.monotonic()
+            longest[is_bad[number]] = max(longest[is_bad[number]], ended - now)
+            if not is_bad[number] and nodes and self.bind(self.http, one, nodes[0]):
                 bound += 1
                 continue
-            at = time.monotonic() + backoff
-            heapq.heappush(waiting, (at, id(one), one, min(LONGEST_BACKOFF, 2 * backoff)))
-            if is_hostile:
-                hostile_took.append(took)
-                livez = max(livez, self._livez()) if len(hostile_took) % 10 == 0 else livez
+            heapq.heappush(waiting, (ended + backoff, Try(ended, number, min(LONGEST_BACKOFF, 2 * backoff))))
+            if is_bad[number]:
+                hostile_took.append(ended - now)
+                if len(hostile_took) % 10 == 0:
+                    self.beside.submit(lambda: livez.append(self._livez()))
         lasted = time.monotonic() - began
         used = [(after - before) / lasted for before, after in zip(cpu, self._cpu(), strict=True)]
-        count, taken = len(hostile_took), sum(hostile_took)
-        alike = count * statistics.median(hostile_took or [0.0])
-        return Phase(bound, lasted, 1e3 * longest[0], count, taken, alike, 1e3 * longest[1], 1e3 * livez, *used)
+        took = 1e3 * longest[0], len(hostile_took), sum(hostile_took), 1e3 * longest[1], 1e3 * max(livez)
+        return Phase(bound, lasted, *took, *used)
 
     def _livez(self) -> float:
         start = time.monotonic()
@@ -304,8 +335,8 @@ def post(url: str) -> bytes:
         return reply.read()
 
 
-def measure(name: str, nodes: int, seconds: float, pairs: int) -> list[Phase]:
-    """The phases of one kind of hostile pods; the odd ones have these pods."""
+def measure(name: str, nodes: int, seconds: float, turns: int) -> list[Phase]:
+    """The phases of one kind of hostile pods, in turns of TURNS."""
     bench = Bench()
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -313,12 +344,12 @@ def measure(name: str, nodes: int, seconds: float, pairs: int) -> list[Phase]:
             options = ["--serve", str(api), "--nodes", str(nodes), "--attack", name]
             fleet = bench.start("benchmarks.hostile", *options, wait_line=True)
             scheduler = Scheduler(bench.berth(api, Path(folder)), fleet.pid, api, nodes, ATTACKS[name].verb)
-            bench.connections.append(scheduler.http)
+            bench.connections += [scheduler.http, scheduler.other]
             phases = []
-            for number in range(2 * pairs):
+            for number in range(TURNS * turns):
                 pods = json.loads(post(f"http://127.0.0.1:{api}/phase/{number}"))
                 scheduler.late_bind = None
-                phases.append(scheduler.run(pods, seconds))
+                phases.append(scheduler.run(pods, seconds, late=number % TURNS == TURNS - 1))
                 _print(phases[-1])
             return phases
     finally:
@@ -339,7 +370,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=8.0, help="of a phase")
-    parser.add_argument("--pairs", type=int, default=5, help="phases without and with hostile pods, in turns")
+    parser.add_argument("--turns", type=int, default=3, help="of three phases: without hostile pods and with them")
     parser.add_argument("--attack", choices=ATTACKS, help="measure this kind only")
     parser.add_argument("--serve", type=int, help="be the API server on this port")
     args = parser.parse_args()
@@ -348,18 +379,16 @@ def main() -> None:
         return
     for name in [args.attack] if args.attack else ATTACKS:
         print(f"{name}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
-        phases = measure(name, args.nodes, args.seconds, args.pairs)
-        pairs = list(zip(phases[::2], phases[1::2], strict=True))
-        # The CPU of hostile pods does not depend on the load of the machine, as rates do.
-        more = [beside.serve_cpu - beside.rate * alone.serve_cpu / alone.rate for alone, beside in pairs]
-        number = [beside.request_seconds / beside.seconds for _, beside in pairs]
-        claims = [(beside.hostile_seconds - beside.request_seconds) / beside.seconds for _, beside in pairs]
-        print(
-            f"{name}: normal pods keep {_spread([beside.rate / alone.rate for alone, beside in pairs])} of their rate; "
-            f"hostile pods take {_spread(more)} of a core from serve; "
-            f"the number of their requests takes {_spread(number)} of the time, their claims {_spread(claims)}",
-            flush=True,
-        )
+        phases = measure(name, args.nodes, args.seconds, args.turns)
+        for late, words in enumerate(("all created before", "created one by one"), 1):
+            pairs = list(zip(phases[::TURNS], phases[late::TURNS], strict=True))
+            # The CPU of hostile pods does not depend on the load of the machine, as rates do.
+            more = [beside.serve_cpu - beside.rate * alone.serve_cpu / alone.rate for alone, beside in pairs]
+            print(
+                f"{name}: normal pods, {words}, keep {_spread([beside.rate / alone.rate for alone, beside in pairs])} "
+                f"of their rate; hostile pods take {_spread(more)} of a core from serve",
+                flush=True,
+            )
 
 
 def _spread(ratios: Sequence[float]) -> str:

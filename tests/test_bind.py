@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.model import FINALIZER, ObjectKey
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
@@ -75,6 +76,23 @@ async def test_the_watch_may_be_behind_the_filter_request() -> None:
         assert await b.bind("p", node) == ""
         assert b.node_of("p") == node
         assert len(b.held()) == 1
+
+
+async def test_a_bind_earns_evaluation_time_for_its_namespace_if_it_allocates_devices() -> None:
+    now, limits = [0.0], EvaluationLimits()
+    async with berthing(NODES, clock=lambda: now[0]) as b:
+        service = b.app.service.filter_service
+        most = service.policy.evaluation_seconds
+        budget = service.throttle.budget("default", most, most)
+        now[0] += limits.burst * most - 0.5 * limits.bound_seconds
+        budget.in_vain = True
+        service.throttle.charge("default", budget, most)
+        wanted = service.throttle.budget("default", most, most).seconds + limits.bound_seconds
+        b.cluster.apply(claim("c"))
+        node = await scheduled(b, "p", "c")
+        for name in ("p", "shares"):
+            assert await b.bind(name, await scheduled(b, name, "c") if name != "p" else node) == ""
+            assert service.throttle.budget("default", most, most).seconds == pytest.approx(wanted)
 
 
 async def test_shared_claim_is_only_reserved() -> None:

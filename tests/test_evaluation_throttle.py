@@ -9,7 +9,7 @@ import pytest
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.model import CallBudgetSpent
 from extender.scheduling import PodRequirements, requirements_of
-from tests.budget_worlds import Clock, Fleet
+from tests.budget_worlds import TICK, Clock, Fleet
 
 
 def test_a_namespace_has_a_share_of_the_time_and_a_small_burst() -> None:
@@ -37,7 +37,7 @@ def test_short_calls_that_finish_their_work_are_free() -> None:
     throttle = EvaluationThrottle(limits, clock)
     for _ in range(1000):
         budget = throttle.budget("busy", 0.1, 0.1)
-        clock.now += 0.9 * limits.free_seconds
+        clock.now += 0.7 * limits.free_seconds  # and the looks at the clock
         throttle.charge("busy", budget, 0.1)
     assert throttle.budget("busy", 0.1, 0.1).seconds == 0.1
     assert len(throttle) == 0
@@ -51,9 +51,9 @@ def test_long_calls_that_finish_their_work_use_up_a_large_burst() -> None:
     while clock.now < 200:
         budget = throttle.budget("busy", 0.1, 0.1)
         if budget.seconds == 0.1:
-            clock.now += 0.09
+            clock.now += 0.03
             throttle.charge("busy", budget, 0.1)
-            used += 0.09 - limits.free_seconds
+            used += 0.03 - limits.free_seconds
         else:
             assert used > 0.9 * limits.finished_burst * 0.1
             clock.now += 0.01
@@ -66,7 +66,7 @@ def test_finished_work_leaves_the_burst_of_unfinished_work_as_it_is() -> None:
     throttle = EvaluationThrottle(limits, clock)
     for _ in range(10):
         budget = throttle.budget("busy", 0.1, 0.1)
-        clock.now += 0.09
+        clock.now += 0.09 * limits.finished_burst * 0.1
         throttle.charge("busy", budget, 0.1)
     assert throttle.has_tokens("busy", limits.burst * 0.1, 0.1)
     assert not throttle.has_tokens("busy", limits.burst * 0.1 + 0.01, 0.1)
@@ -88,6 +88,39 @@ def test_the_burst_of_finished_work_fills_up_again() -> None:
     first = finished_calls()
     clock.now += (limits.finished_burst + limits.burst + 1) * 0.1 / limits.share
     assert abs(finished_calls() - first) <= 1
+
+
+def tokens(throttle: EvaluationThrottle, namespace: str) -> float:
+    return throttle.budget(namespace, 1.0, 0.1).seconds
+
+
+def test_a_namespace_whose_pods_are_bound_is_not_slowed_down() -> None:
+    """Each pod has another shape, as after a restart, or on a large fleet that changes all the time."""
+    clock, limits = Clock(), EvaluationLimits()
+    throttle = EvaluationThrottle(limits, clock)
+    for _ in range(1000):
+        for namespace in ("honest", "hostile"):
+            budget = throttle.budget(namespace, 0.1, 0.1)
+            clock.now += 0.9 * limits.bound_seconds
+            throttle.charge(namespace, budget, 0.1)
+        throttle.earn("honest", 0.1)
+    assert throttle.budget("honest", 0.1, 0.1).seconds == 0.1
+    assert tokens(throttle, "hostile") <= 0, "none of its pods is bound"
+
+
+def test_a_namespace_earns_no_more_than_a_full_bucket() -> None:
+    clock, limits = Clock(), EvaluationLimits(share=0.0)
+    throttle = EvaluationThrottle(limits, clock)
+    budget = throttle.budget("busy", 0.1, 0.1)
+    clock.now += 0.1
+    budget.in_vain = True
+    throttle.charge("busy", budget, 0.1)
+    assert tokens(throttle, "busy") < limits.burst * 0.1
+    for _ in range(1000):
+        throttle.earn("busy", 0.1)
+        throttle.earn("never seen", 0.1)
+    assert tokens(throttle, "busy") == tokens(throttle, "never seen") == limits.burst * 0.1
+    assert len(throttle) == 1
 
 
 def test_pods_just_below_the_budget_leave_the_time_to_others() -> None:
@@ -184,16 +217,44 @@ def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
     assert used < share + (2 * limits.burst + 1) * fleet.policy.evaluation_seconds + 0.2, "and what the calls read"
 
 
-def test_a_namespace_pays_for_the_steps_of_searches() -> None:
+def test_a_namespace_pays_for_its_searches_from_the_first_step() -> None:
     """A step takes less than a call that is free. But 100 waiting pods cause thousands of steps when nodes change."""
     fleet, limits = Fleet(), EvaluationLimits()
-    for _ in range(1000):
+    for _ in range(4000):
         with fleet.filter_service.evaluation("hostile"):
-            fleet.clock.now += 0.9 * limits.free_seconds
-        with fleet.filter_service.evaluation("honest"):
-            fleet.clock.now += 0.5 * limits.free_step_seconds
+            fleet.clock.now += 0.3 * limits.free_seconds
         with fleet.filter_service.evaluation("busy", for_bind=True):
-            fleet.clock.now += 0.9 * limits.free_seconds
+            fleet.clock.now += 0.3 * limits.free_seconds
     assert not fleet.filter_service.has_time("hostile")
-    assert fleet.filter_service.has_time("honest", for_plan=True)
     assert fleet.filter_service.has_time("busy", for_plan=True)
+
+
+def test_a_namespace_pays_for_searches_that_find_no_room_in_each_filter_request() -> None:
+    """The requests are shorter than 5 ms, which once were free: 100 such pods took a fifth of the time."""
+    fleet, took = Fleet(nodes=3), list[float]()
+    for _ in range(1000):
+        start = fleet.clock.now
+        fleet.filter_service.filter(fleet.searching("hostile", 2), fleet.names)
+        took.append(fleet.clock.now - start)
+        fleet.clock.now += 0.01
+    assert max(took) < 0.005
+    assert sum(took[500:]) < 0.5 * 500 * took[0], "after the burst"
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_a_namespace_without_tokens_gets_no_evaluation(verb: str) -> None:
+    fleet = Fleet(nodes=60)
+    throttle, most = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
+    long = throttle.budget("hostile", most, most)
+    fleet.clock.now += 10.0
+    long.in_vain = True
+    throttle.charge("hostile", long, most)
+    pods, began = [fleet.hostile() for _ in range(100)], fleet.clock.now
+    for pod in pods:
+        if verb == "filter":
+            assert fleet.error(pod)
+        else:
+            assert set(fleet.filter_service.prioritize(pod, fleet.names)) == {(name, 0) for name in fleet.names}
+    assert not fleet.filter_service.rankings.evaluations
+    assert fleet.clock.now - began < 100 * 15 * TICK, "a few looks at the clock for each pod"
+    assert fleet.filter_service.filter(fleet.pod("honest"), fleet.names).passed

@@ -195,6 +195,8 @@ class Binder:
                 raise BindError(str(requirements.reason))
             case PodRequirements():
                 await self._bind_with_claims(cycle, requirements)
+                if requirements.pending_claims:
+                    self._filter_service.earn(requirements.namespace)
 
     def _requirements(self, pod: Pod) -> PreFilterResult:
         return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)

@@ -17,9 +17,9 @@ class EvaluationLimits:
     steps: int = 100_000  # of one call, see CallBudget
     share: float = 0.05  # of the time: the refill rate of a bucket
     burst: float = 2.0  # full budgets of a call: tokens of a full bucket
-    finished_burst: float = 20.0  # full budgets of a call: tokens of a full bucket that only finished work may use
-    free_seconds: float = 0.005  # of a call that finishes its work
-    free_step_seconds: float = 0.0005  # of one evaluation of the requeuer, which makes thousands
+    finished_burst: float = 3.0  # full budgets of a call: tokens of a full bucket that only finished work may use
+    free_seconds: float = 0.0005  # of a call that finishes its work; a step of a search has none
+    bound_seconds: float = 0.01  # that a namespace earns when a pod of it is bound with new devices
     retry_seconds: float = 5.0  # until a filter request evaluates requirements again that spent their budget
     slice_seconds: float = 0.002  # of background evaluation at a time
     rest: float = 9.0  # pause after a slice, as a multiple of the time that the slice took
@@ -64,14 +64,13 @@ class EvaluationThrottle:
     def charge(self, namespace: str, budget: CallBudget, most: float, *, is_step: bool = False) -> None:
         """Take the time of a budget from the namespace's bucket.
 
-        The first `free_seconds` of finished work are free, and `free_step_seconds` of one step of a search. The rest
-        uses the tokens of finished work first: a namespace with many different claims must not be slowed down when
-        Berth starts. Work that is not finished, or was in vain, pays for all its time: a plan of a gang that failed is
-        made again.
+        The first `free_seconds` of finished work are free, but not in a step of a search: one changed node causes a
+        step for each waiting pod. The rest uses the tokens of finished work first: a namespace with many different
+        claims must not be slowed down when Berth starts. Work that is not finished, or was in vain, pays for all its
+        time: a plan of a gang that failed is made again.
         """
-        now = self._clock()
-        free = self._limits.free_step_seconds if is_step else self._limits.free_seconds
-        spent, wasted = now - budget.began, budget.exhausted or budget.in_vain
+        free = 0.0 if is_step else self._limits.free_seconds
+        spent, wasted = self._clock() - budget.began, budget.exhausted or budget.in_vain
         self.exhausted += budget.exhausted
         if not wasted and spent <= free:
             return
@@ -84,15 +83,20 @@ class EvaluationThrottle:
         bucket.tokens -= spent
         self._buckets[namespace] = bucket
 
+    def earn(self, namespace: str, most: float) -> None:
+        """A pod of the namespace is bound with new devices."""
+        if namespace in self._buckets:
+            self._buckets[namespace] = self._bucket(namespace, most, self._limits.bound_seconds)
+
     def _tokens(self, namespace: str, most: float) -> float:
         return self._bucket(namespace, most).tokens
 
-    def _bucket(self, namespace: str, most: float) -> _Bucket:
+    def _bucket(self, namespace: str, most: float, earned: float = 0.0) -> _Bucket:
         """A copy of the namespace's bucket, filled up to now: first the tokens of all work."""
         full, finished, now = self._limits.burst * most, self._limits.finished_burst * most, self._clock()
         known = self._buckets.get(namespace)
         if known is None:
             return _Bucket(full, finished, now)
-        tokens = known.tokens + (now - known.at) * self._limits.share
+        tokens = known.tokens + (now - known.at) * self._limits.share + earned
         more = max(0.0, tokens - full)
         return _Bucket(min(full, tokens), min(finished, known.finished + more), now)

@@ -213,7 +213,7 @@ class FilterService:
 
     def continue_evaluation(self) -> bool:
         """Do one slice of the work that earlier calls left unfinished. True if work is left."""
-        one = self._unfinished.next(self._may_continue)
+        one = self._unfinished.next(lambda one: not one.gave_up or self.has_time(one.namespace))
         if one is None:
             return bool(self._unfinished)
         # A filter request may come after the deletion of its pod.
@@ -222,9 +222,6 @@ class FilterService:
         if one.pods:
             self._continue(one)
         return bool(self._unfinished)
-
-    def _may_continue(self, one: UnfinishedEvaluation) -> bool:
-        return not one.gave_up or self.has_time(one.namespace)
 
     def _continue(self, one: UnfinishedEvaluation) -> None:
         seconds, snapshot = self.policy.evaluation_seconds, self._cache.snapshot()
@@ -282,12 +279,11 @@ class FilterService:
             return scores(known, names)
         snapshot = self._cache.snapshot()
         requirements = requirements_of(pod, snapshot, self.policy)
-        if not isinstance(requirements, PodRequirements):
-            return [(name, 0) for name in names]
-        ranking = self.rankings.get_or_create(requirements)
-        if not self.update_ranking(pod, requirements, ranking, snapshot):
-            return [(name, 0) for name in names]
-        return scores({name: placement.score for name, placement in ranking.best(set(names), len(names))}, names)
+        if isinstance(requirements, PodRequirements):
+            ranking = self.rankings.get_or_create(requirements)
+            if self.update_ranking(pod, requirements, ranking, snapshot):
+                return scores({name: p.score for name, p in ranking.best(set(names), len(names))}, names)
+        return [(name, 0) for name in names]
 
     def runner_up(self, uid: str, node: str) -> tuple[str, float]:
         """The runner-up of the pod's last filter request, and how much lower it scored than `node`.
@@ -335,6 +331,10 @@ class FilterService:
             yield self.evaluation_context(self._cache.snapshot(), budget)
         finally:
             self.throttle.charge(namespace, budget, seconds, is_step=not (for_plan or for_bind))
+
+    def earn(self, namespace: str) -> None:
+        """A pod of the namespace is bound with new devices."""
+        self.throttle.earn(namespace, self.policy.evaluation_seconds)
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of one node, from the ranking if there is one. Raises CallBudgetSpent."""
