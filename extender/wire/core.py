@@ -22,6 +22,7 @@ from extender.wire.pod_groups import jobs_of, membership_of
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 _CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
+_NO_NAMES = frozenset[str]()  # one for all nodes: a fleet has thousands
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -168,7 +169,7 @@ def decode_node(obj: Json) -> Node:
     metadata = get(obj, "metadata", dict, "", {})
     status = get(obj, "status", dict, "", {})
     offered = get(status, "allocatable", dict, "status", {})
-    scalars = frozenset(name for name, value in offered.items() if "/" in name and _amount(name, value))
+    scalars = frozenset(name for name, value in offered.items() if "/" in name and _amount(name, value)) or _NO_NAMES
     spec = get(obj, "spec", dict, "", {})
     taints = tuple(taint for taint in many(spec, "taints", "spec", _taint) if taint.effect in _BLOCKING)
     if get(spec, "unschedulable", bool, "spec", False):
