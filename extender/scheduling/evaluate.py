@@ -53,7 +53,7 @@ Forbidden = Mapping[tuple[str, str], int]
 _NOTHING: Forbidden = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
 class EvaluationContext:
     """The inputs of a status besides the node and the requirements."""
 
