@@ -1,9 +1,8 @@
 """Bindings of normal pods per second beside the pods of one hostile namespace, as a share of the rate without them.
 
-Every kind of hostile pods has its own `berth serve`. Phases of equal length with and without hostile pods take turns,
-so that a busy machine slows both down. A phase begins with new pods on an empty fleet. As in kube-scheduler, pods are
-filtered one after the other. A hostile pod that got an error or no node is filtered again after a back-off of 1 s,
-doubled up to 10 s; one that got a node is not bound, as if kube-scheduler then lacked CPU for it.
+Each kind of hostile pods has its own `berth serve`. Phases with and without hostile pods alternate, so that a busy
+machine slows both down. Each phase begins with new pods on an empty fleet. Pods are filtered one after the other, as in
+kube-scheduler. Hostile pods are never bound: one without a node is filtered again after a back-off.
 """
 
 from __future__ import annotations
@@ -173,7 +172,7 @@ class Phase(NamedTuple):
     longest_ms: float  # of the filter requests of normal pods
     hostile_filters: int
     hostile_seconds: float  # of all these filter requests
-    request_seconds: float  # what as many requests take that Berth answers from memory, by the median
+    request_seconds: float  # of as many requests that Berth answers from memory, by the median of one
     longest_hostile_ms: float
     longest_livez_ms: float
     serve_cpu: float  # seconds of CPU for each second of the phase
