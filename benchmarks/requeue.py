@@ -40,7 +40,7 @@ async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     task = asyncio.create_task(requeuer.run(search, rebuilt))
     nodes, longest, ends = list(fleet.devices), 0.0, 0.0
     for event in range(events):
-        # The event itself, and folding it in, is what every filter pays, too.
+        # A filter request would also pay for the event and for the new snapshot, so the stretch begins after them.
         node = nodes[event % len(nodes)]
         fleet.touch_node(node, {"event": str(event)})
         fleet.hold(-1 - event, node, fleet.devices[node][event % 2 :: 2])

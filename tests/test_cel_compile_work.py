@@ -1,4 +1,4 @@
-"""Compiling a selector takes work in proportion to its length, whatever it nests: it cannot be interrupted."""
+"""The work to compile a selector is proportional to its length, for every kind of nesting: nothing can interrupt it."""
 
 from __future__ import annotations
 

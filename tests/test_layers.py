@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -188,6 +189,11 @@ def test_no_function_of_serve_imports_the_console() -> None:
 def test_files_stay_short() -> None:
     lengths = {str(path.relative_to(ROOT.parent)): len(path.read_text().splitlines()) for path in WRITTEN}
     assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
+
+
+def test_no_two_modules_have_one_name() -> None:
+    names = Counter(path.stem for path in ROOT.rglob("*.py"))
+    assert [name for name, count in names.items() if count > 1 and not name.startswith("__")] == []
 
 
 def test_functions_stay_short() -> None:

@@ -28,7 +28,7 @@ def test_many_placed_pods_of_one_namespace_do_not_replace_the_shortlists_of_othe
         pod = fleet.pod("hostile")
         assert fleet.filter_service.filter(pod, fleet.names).passed
         fleet.cache.release(pod.uid)
-    assert fleet.filter_service.runner_up(placed.uid, "n0")[0] == "n1"
+    assert fleet.filter_service.shortlists.runner_up(placed.uid, "n0")[0] == "n1"
     assert fleet.filter_service.remembered()["shortlists"] == 3
 
 

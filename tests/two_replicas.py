@@ -152,8 +152,11 @@ class Allocator:
 
 
 class Controllers:
-    """What kube-controller-manager does some seconds later: it removes what a late write made for a pod that has ended,
-    and reserves an allocated claim for a bound pod (`tests/e2e/test_claim_controller.py`)."""
+    """Acts as kube-controller-manager does some seconds later (`tests/e2e/test_claim_controller.py`).
+
+    It removes claims and reservations that a late write made for a pod that has ended, and reserves an allocated claim
+    for a bound pod.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -7,7 +7,7 @@ The contract of `Search.run` (search.py):
   * None means that this node cannot serve the claims.
   * InvalidClaim means that the input is not valid (a class does not exist, a selector fails, mode All with a pool that
     is being updated). The text names object and field.
-  * OutOfBudget means that the search used up its steps. It is not known whether a solution exists.
+  * OutOfSteps means that the search used up its steps. It is not known whether a solution exists.
 
 Semantics are those of Kubernetes' structured allocator (docs/allocation.md), with the differences that
 docs/decisions/ records. The package contains no I/O and no preferences: a caller passes them as an order.

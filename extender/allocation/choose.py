@@ -11,37 +11,37 @@ from collections.abc import Callable, Iterable
 
 from extender.allocation.fast_path import FastPath
 from extender.allocation.problem import Problem, Solution
-from extender.allocation.search import DEFAULT_BUDGET, EVERYTHING, Search
+from extender.allocation.search import EVERYTHING, MOST_STEPS, Search
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
-from extender.model import UNLIMITED, CallBudget, InvalidClaim, OutOfBudget
+from extender.model import UNLIMITED, CallBudget, InvalidClaim, OutOfSteps
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
 """Returns masks of the devices that a search may use, the most preferred first."""
 
-_SET_BUDGET = 500  # steps for one preferred set, which has few more devices than the claims need
+_SET_STEPS = 500  # steps for one preferred set, which has few more devices than the claims need
 
 
 def choose(
     problem: Problem,
     preference: Preference | None,
     *,
-    budget: int = DEFAULT_BUDGET,
+    most_steps: int = MOST_STEPS,
     observer: Observer = NULL_OBSERVER,
-    call_budget: CallBudget = UNLIMITED,
+    budget: CallBudget = UNLIMITED,
 ) -> Solution | None:
     """The preferred solution, or None if there is none. Raises as Search.run."""
-    search = Search(problem, budget=budget, observer=observer, call_budget=call_budget)
+    search = Search(problem, most_steps=most_steps, observer=observer, budget=budget)
     first = search.run()
     if first is None or preference is None:
         return first
-    left = budget - search.steps
+    left = most_steps - search.steps
     for allowed in preference(problem, first):
         if left <= 0:
             break
-        attempt = search.among(allowed, first.alternatives, min(left, _SET_BUDGET))
+        attempt = search.among(allowed, first.alternatives, min(left, _SET_STEPS))
         try:
             found = attempt.run()
-        except (InvalidClaim, OutOfBudget):
+        except (InvalidClaim, OutOfSteps):
             found = None
         left -= attempt.steps
         if found is not None:

@@ -54,7 +54,7 @@ class NodeState:
         return self.own_allocation.number, self.shared.number if self.shared is not None else -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
 class NodeInfo:
     """One node. Nodes with the same `state` get equal statuses unless a selector reads an identifying attribute."""
 
@@ -157,7 +157,7 @@ class ChangeLog:
         return list(takewhile(lambda name: self._last[name] > version, reversed(self._last)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
 class Snapshot:
     """The cluster at one moment. It is valid until the caller awaits or changes the cache, which owns the mappings."""
 

@@ -13,6 +13,8 @@ from extender.allocation.features import Features
 from extender.allocation.interned import Interned
 from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice, is_complete, newest_slices
 
+_NO_NAMES = frozenset[str]()  # one for all pools: a fleet has thousands
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolDevice:
@@ -232,4 +234,4 @@ def _unknown_counter(counters: Mapping[str, Mapping[str, int]], slices: Iterable
 
 def _grouped(slices: Iterable[Slice]) -> frozenset[str]:
     uses = (use for slice_ in slices for device in slice_.devices for use in device.consumes)
-    return frozenset(use.counter_set for use in uses if use.compatibility_groups)
+    return frozenset(use.counter_set for use in uses if use.compatibility_groups) or _NO_NAMES

@@ -34,7 +34,7 @@ class AllocatedState:
     """The allocated devices by pool. `counters` returns the nanos that they consume of a pool's counters."""
 
     pools: Mapping[PoolKey, PoolUse]
-    counters: Callable[[Pool], Mapping[CounterKey, int]]
+    counters: Callable[[Pool], Mapping[CounterKey, int]] = lambda _: {}
 
 
 class Selection(NamedTuple):

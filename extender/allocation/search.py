@@ -22,14 +22,14 @@ from extender.model import (
     CallBudget,
     DeviceRequest,
     InvalidClaim,
-    OutOfBudget,
+    OutOfSteps,
     Quantity,
     lowest,
     members,
     union,
 )
 
-DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
+MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 _CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
 MAX_DEPTH = 600  # results and requests of one pod; each takes a frame of Python's stack, which has 1,000
 
@@ -47,20 +47,20 @@ class Outcome(Enum):
 class Search:
     """One search; each run needs a new object. `steps` counts its work.
 
-    After `budget` steps the search fails for good. If `call_budget` ends, a later call can repeat the search.
+    After `most_steps` the search fails for good. If `budget` ends, a later call can repeat the search.
     """
 
     def __init__(
         self,
         problem: Problem,
         *,
-        budget: int = DEFAULT_BUDGET,
+        most_steps: int = MOST_STEPS,
         observer: Observer = NULL_OBSERVER,
-        call_budget: CallBudget = UNLIMITED,
+        budget: CallBudget = UNLIMITED,
     ) -> None:
         self._problem = problem
+        self._most_steps = most_steps
         self._budget = budget
-        self._call_budget = call_budget
         self._observer = observer
         self._allowed = EVERYTHING
         self._fixed: tuple[tuple[int, ...], ...] | None = None
@@ -77,15 +77,15 @@ class Search:
         self._mode_all: dict[tuple[int, str], list[int]] = {}
         self._constraints = [self._build_constraints(i) for i in range(len(problem.specs))]
 
-    def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], budget: int) -> Search:
+    def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], most_steps: int) -> Search:
         """A search of the same problem, limited to the devices `allowed` and these alternatives. Call `run` first."""
-        found = Search(self._problem, budget=budget, call_budget=self._call_budget)
+        found = Search(self._problem, most_steps=most_steps, budget=self._budget)
         found._allowed, found._fixed = allowed, alternatives
         found._selections, found._mode_all = self._selections, self._mode_all
         return found
 
     def run(self) -> Solution | None:
-        """The first solution, or None. Raises InvalidClaim, OutOfBudget or CallBudgetSpent."""
+        """The first solution, or None. Raises InvalidClaim, OutOfSteps or CallBudgetSpent."""
         if not self._selections:
             self._validate()
         try:
@@ -119,7 +119,7 @@ class Search:
                     f"exceeds the claim limit of {MAX_RESULTS}"
                 )
         if min(depth, MAX_RESULTS * len(self._problem.specs)) > MAX_DEPTH:
-            raise OutOfBudget
+            raise OutOfSteps
 
     def _is_hopeless(self) -> bool:
         """Whether some request has too few free devices even alone, so that no solution exists.
@@ -277,9 +277,9 @@ class Search:
     def _spend(self) -> None:
         self.steps += 1
         if self.steps % _CALL_CHECK_STEPS == 0:
-            self._call_budget.check(_CALL_CHECK_STEPS)
-        if self.steps > self._budget:
-            raise OutOfBudget
+            self._budget.check(_CALL_CHECK_STEPS)
+        if self.steps > self._most_steps:
+            raise OutOfSteps
         if self.steps == self.easy_steps:
             self._check_counters()
 

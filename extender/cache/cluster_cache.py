@@ -82,6 +82,7 @@ class ClusterCache:
         self._version = 0
         self._failed = FailedNodes()
         self.failed_nodes = self._failed.problems  # node to the error of the last build
+        self._extended_resources: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -117,6 +118,7 @@ class ClusterCache:
 
     def apply_class(self, name: str, new: DeviceClass | None) -> None:
         self.store.put_class(name, new)
+        self._extended_resources = extended_resources(self.store.classes.values())
         self._snapshot = None
 
     def apply_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool = False) -> None:
@@ -384,7 +386,7 @@ class ClusterCache:
             store.classes_version,
             self._changes,
             self._gains,
-            extended_resources(store.classes.values()),
+            self._extended_resources,
             store.special_claims,
             self.reservations.by_claim,
             store.nodes_by,

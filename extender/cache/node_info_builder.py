@@ -62,6 +62,7 @@ class _Hardware:
     uses: Uses
     partitions: tuple[int, ...] | None
     troubled: int
+    own: int  # mask of the devices whose use the score reads from the node: unshared devices, and GPUs
     attribute_signature: Interned  # everything that selectors can read, except identities
     hardware_signature: Interned  # everything that search and scoring read from an idle node
     group: PoolGroup | None  # the shared pools; None: the node sees none
@@ -119,15 +120,16 @@ class NodeInfoBuilder:
         pools = {pool.key: allocated_devices.pool(pool.key) for pool in found.pools if pool.key not in common}
         # A NodeInfo never changes. So it copies the counters now, before later events change the store.
         counted = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
-        use = AllocatedState(pools, lambda pool: counted[pool.key].consumed if pool.key in counted else {})
+        use = AllocatedState(pools)
+        if counted:
+            use = AllocatedState(pools, lambda pool: counted[pool.key].consumed if pool.key in counted else {})
         busy, held = taken_mask(found, use), held_mask(found, pools, allocated_devices)
         agent_is_fresh = node.name not in store.silent_agents
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
         consumed = tuple(one.digest for one in counted.values())
         shares, live = share_digest(found, pools), (drift, tuple(overuse.items()))
-        # The score reads this from the node, besides the use of the devices that it shares with others.
-        own = busy & (~found.shared | mask_of(gpu_bits))
-        own_signature = interned(self._own_signatures, (hardware.hardware_signature, shares, own, *live))
+        own = hardware.hardware_signature, shares, busy & hardware.own, *live
+        own_signature = interned(self._own_signatures, own)
         key = (hardware.hardware_signature, hardware.group, shares, busy, held, consumed, *live)
         state = self._state(interned(self._allocation_signatures, key), hardware, own_signature, shared)
         if shared is not None:
@@ -270,6 +272,7 @@ class NodeInfoBuilder:
                 uses_of(fabric),
                 partitions,
                 troubled(found, fabric, gpu_bits),
+                ~found.shared | mask_of(gpu_bits),
                 attribute_signature,
                 hardware_signature,
                 self._group(found),

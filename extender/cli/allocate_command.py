@@ -26,10 +26,10 @@ from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import Objects, objects_of
 from extender.cli.output import Screen, say_json
-from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, counted, shown
+from extender.model import Allocation, InvalidClaim, Node, OutOfSteps, WireError, counted, shown
 from extender.wire import Json, encode_allocation
 
-_CASE_BUDGET = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
+_CASE_STEPS = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
 
 
 def allocate_command(
@@ -74,7 +74,7 @@ def answer(case: Case | CaseError, order: str) -> Json:
         found = _solve_case(case, order)
     except (InvalidClaim, WireError) as error:
         return {"name": case.name, "error": str(error), "allocations": None}
-    except OutOfBudget:
+    except OutOfSteps:
         return {"name": case.name, "error": "gave up: the search used up its steps", "allocations": None}
     encoded = None if found is None else [encode_allocation(allocation) for allocation in found]
     return {"name": case.name, "error": None, "allocations": encoded}
@@ -99,8 +99,8 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
 
 def _search(problem: Problem, order: str) -> Any:
     if order == "in-tree":
-        return Search(problem, budget=_CASE_BUDGET).run()
-    return choose(problem, None, budget=_CASE_BUDGET)
+        return Search(problem, most_steps=_CASE_STEPS).run()
+    return choose(problem, None, most_steps=_CASE_STEPS)
 
 
 # -- cluster objects -----------------------------------------------------------------------------------------
@@ -125,13 +125,13 @@ def _one_node(found: Objects, node: Node, order: str) -> Json:
     recorder = CauseRecorder()
     try:
         solution = (
-            Search(problem, budget=_CASE_BUDGET, observer=recorder).run()
+            Search(problem, most_steps=_CASE_STEPS, observer=recorder).run()
             if order == "in-tree"
-            else choose(problem, found.preference(node, problem), budget=_CASE_BUDGET, observer=recorder)
+            else choose(problem, found.preference(node, problem), most_steps=_CASE_STEPS, observer=recorder)
         )
     except InvalidClaim as error:
         return {"node": node.name, "error": str(error), "allocations": None}
-    except OutOfBudget:
+    except OutOfSteps:
         return {"node": node.name, "error": "gave up: the search used up its steps", "allocations": None}
     if solution is None:
         return {"node": node.name, "error": None, "allocations": None, "why": _why(problem, recorder)}

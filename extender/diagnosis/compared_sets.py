@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from extender.allocation import NodeInfo, Problem, Search, Selection, find_class, select, with_devices_released
 from extender.diagnosis.node_rows import link_digits
 from extender.fabric import bandwidth, is_joined
-from extender.model import CallBudgetSpent, Claim, DeviceClass, DeviceRequest, InvalidClaim, OutOfBudget, members
+from extender.model import CallBudgetSpent, Claim, DeviceClass, DeviceRequest, InvalidClaim, OutOfSteps, members
 from extender.scheduling import EvaluationContext
 
 
@@ -76,8 +76,8 @@ def _first_fit(
     state = node_info.allocated_state
     problem = Problem(node_info.inventory, names, specs, state, selection, node_info.busy, context.features)
     try:
-        solution = Search(problem, call_budget=context.budget).run()
-    except (InvalidClaim, OutOfBudget, CallBudgetSpent):
+        solution = Search(problem, budget=context.budget).run()
+    except (InvalidClaim, OutOfSteps, CallBudgetSpent):
         return None
     return solution.mask if solution is not None else None
 

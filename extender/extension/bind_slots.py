@@ -1,12 +1,10 @@
 """Bind slots: the bind of each gang member keeps an HTTP connection while it waits for the others.
 
-The connections are limited (`web/http_limits.py`), so the plans of all gangs together have a limited number of slots.
-A plan gets a slot for each member of its minimum, or no plan is made: two gangs that each had half of their slots
-would both wait without end.
+Connections are limited (`web/http_limits.py`), and so are slots. A gang gets the slots of its whole minimum, or none:
+two gangs with half of their slots each would wait forever.
 
-Newer gangs do not overtake an old one that needs many slots at once: slots are kept for the gang that waits longest
-in its namespace, and for the first gang of the namespace that has been without a plan for longest. A gang that
-kube-scheduler does not try any more loses its turn.
+Small new gangs do not overtake a large old one. Slots are kept for the oldest waiting gang of each namespace, and for
+the namespace that has waited longest for a plan. A gang that kube-scheduler does not retry loses its turn.
 """
 
 from __future__ import annotations

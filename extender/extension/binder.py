@@ -246,7 +246,7 @@ class Binder:
                 self._cache.assume(claim.uid, pod.uid, cycle.node, allocation.results)
             async with self._in_time(cycle.started):
                 claims = await self._written(cycle, requirements, planned)
-            second = self._filter_service.runner_up(pod.uid, cycle.node)
+            second = self._filter_service.shortlists.runner_up(pod.uid, cycle.node)
             with self._dependencies.span(pod.uid, "write binding"):
                 note, seconds = decision_annotation(chosen, second), self._seconds(self._times.binding)
                 await self._bindings.create(cycle, claims, note, seconds)

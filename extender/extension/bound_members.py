@@ -1,8 +1,8 @@
 """Reads the bound members of gangs whose claims do not tell which of them run.
 
-A pod without devices has no claim, so a gang of which some members are bound may seem incomplete. And a pod that
-terminates keeps its claims until it ends, so a gang that was created again may seem to run. The watch shows no bound
-pods. So Berth lists the namespace's pods: again after 1 s at the earliest, and after 16 s if reads go on.
+The watch shows no bound pods. A bound member without devices has no claim, so its gang may seem incomplete. A
+terminating member keeps its claims, so a gang that was created again may seem to run. Berth then lists the pods of the
+namespace.
 """
 
 from __future__ import annotations

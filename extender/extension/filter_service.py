@@ -16,10 +16,11 @@ from extender.extension.attempt_reasons import GangNodes, count_reasons, name_ga
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.holds import hold
 from extender.extension.queueing_hints import QueueingHints
+from extender.extension.shortlists import Shortlists
 from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import UNLIMITED, CallBudget, Code, FairCache, Pod, Reason
+from extender.model import UNLIMITED, CallBudget, Code, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -82,7 +83,7 @@ class FilterService:
         self.rankings = rankings if rankings is not None else RankingCache()
         # Filter requests that no node passed, by the code of the most frequent reason.
         self.unschedulable_reasons: Counter[str] = Counter()
-        self._shortlists: FairCache[str, dict[str, float]] = FairCache(remembered_pods)
+        self.shortlists = Shortlists(remembered_pods)
         self._unschedulable = UnschedulablePods(remembered_pods)
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
@@ -171,12 +172,12 @@ class FilterService:
             return FilterResult([], found.reasons)
         self._unschedulable.remove(pod.uid)
         listed = {name: placement.score for name, placement in found.nodes}
-        self._shortlists.put(pod.key.namespace, pod.uid, listed)
+        self.shortlists.put(pod, listed)
         self._sink.attempted(pod, len(found.nodes), estimated_len(names))
         self._hold(pod, requirements, snapshot, *found.nodes[0])
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
-        return FilterResult([name for name, _ in (found.nodes[:1] if shared else found.nodes)])
+        return FilterResult(list(listed)[:1] if shared else list(listed))
 
     def kept_from(self, requirements: PodRequirements) -> frozenset[str]:
         """The nodes that are kept for a gang, and that the pod must not use."""
@@ -244,11 +245,11 @@ class FilterService:
     def _report_unsuitable(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
     ) -> None:
-        """Report the allocations that a pod which fits on no node keeps from other pods, and from itself elsewhere.
+        """Report the allocated claims that the orphan collector should deallocate: the pod fits on no node with them.
 
-        These are reserved only for this pod: by Berth (a bind may have ended between two claims), or for none of the
-        named nodes; there also for its PodGroup. The orphan collector deallocates them, as PostFilter of the in-tree
-        plugin does. A request for a single node may be about the nominated node, and proves nothing about others.
+        PostFilter of the in-tree plugin does the same. A claim is reported in two cases: a bind of Berth allocated it
+        for this pod alone, or its allocation allows none of the named nodes and serves only this pod or its PodGroup.
+        A request with one node proves nothing about the other nodes: it may be about the nominated node.
         """
         if not requirements.allocated_claims or (len(names) == 1 and len(snapshot.node_infos) > 1):
             return
@@ -274,8 +275,8 @@ class FilterService:
         The pod's last filter request computed the scores. A new evaluation would count the pod's own hold against
         the node of the hold.
         """
-        known = self._shortlists.get(pod.uid)
-        if known is not None and known.keys() >= set(names):
+        known = self.shortlists.scores(pod.uid, names)
+        if known is not None:
             return scores(known, names)
         snapshot = self._cache.snapshot()
         requirements = requirements_of(pod, snapshot, self.policy)
@@ -284,18 +285,6 @@ class FilterService:
             if self.update_ranking(pod, requirements, ranking, snapshot):
                 return scores({name: p.score for name, p in ranking.best(set(names), len(names))}, names)
         return [(name, 0) for name in names]
-
-    def runner_up(self, uid: str, node: str) -> tuple[str, float]:
-        """The runner-up of the pod's last filter request, and how much lower it scored than `node`.
-
-        ('', 0.0) if that request had no other node.
-        """
-        known = self._shortlists.get(uid) or {}
-        others = [(score, name) for name, score in known.items() if name != node]
-        if node not in known or not others:
-            return "", 0.0
-        score, name = max(others, key=lambda other: other[0])
-        return name, known[node] - score
 
     def evaluate_node(
         self, requirements: PodRequirements, node: str, snapshot: Snapshot, budget: CallBudget
@@ -377,7 +366,7 @@ class FilterService:
     def forget_pod(self, uid: str) -> None:
         """Drop what is remembered about a pod that is bound or deleted."""
         self._unschedulable.remove(uid)
-        self._shortlists.pop(uid)
+        self.shortlists.forget(uid)
         self._unfinished.forget_pod(uid)
 
     def remembered(self) -> dict[str, int]:
@@ -386,7 +375,7 @@ class FilterService:
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
             "statuses": self.rankings.statuses,
-            "shortlists": len(self._shortlists),
+            "shortlists": len(self.shortlists),
             "unschedulable": len(self._unschedulable),
             **self._evaluator.remembered(),
         }

@@ -60,10 +60,11 @@ async def in_use(writer: Writer, claim: Claim) -> bool:
 async def deallocate_unused(writer: Writer, claim: Claim) -> bool:
     """Deallocate a claim, given as just read, unless a bound pod uses it. False if one does.
 
-    A bind of another process may rely on the allocation, and its Binding may be on its way. So this function marks a
-    claim of Berth, waits, and reads the pods again. A bind that relies on the claim then has one of three outcomes: the
-    second read shows its Binding; the bind sees the mark and fails (`ClaimWrites.confirm`); or the bind writes its own
-    mark, and this deallocation fails. Raises BerthError; Conflict if a bind changed the claim in the meantime.
+    A bind of another process may rely on the allocation. So this function marks a claim of Berth, waits, and reads the
+    pods again. The second read shows a Binding that was already sent. A later bind sees the mark and fails
+    (`ClaimWrites.confirm`), or writes its own mark, and then this deallocation fails.
+
+    Raises BerthError; Conflict if a bind changed the claim in the meantime.
     """
     if await in_use(writer, claim):
         return False

@@ -7,7 +7,6 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
@@ -91,7 +90,8 @@ class Outbox:
         # record would get its number, and would count as a duplicate. It costs 70 bytes and 1 us.
         self._put += 1
         self._waiting.append(_Waiting(record, self._clock()))
-        self._trim()
+        if len(self._waiting) > self._limit:
+            self._trim()
         self._arrived.set()
 
     async def run(self) -> None:
@@ -179,7 +179,7 @@ class Outbox:
         record = waiting.record
         if not isinstance(record, Reserved):
             return record
-        return replace(record, seconds=max(0.0, record.seconds - (self._clock() - waiting.since)))
+        return record._replace(seconds=max(0.0, record.seconds - (self._clock() - waiting.since)))
 
     def _trim(self) -> None:
         while len(self._waiting) > self._limit:

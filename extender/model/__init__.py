@@ -4,7 +4,7 @@ The package contains devices, pools, claims, nodes, pods, quantities, reservatio
 caches that all layers use. It does not contain JSON, clocks, logging or decisions.
 """
 
-from extender.model.berth_errors import BerthError, InvalidClaim, OutOfBudget, WireError
+from extender.model.berth_errors import BerthError, InvalidClaim, OutOfSteps, WireError
 from extender.model.bits import lowest, members, union
 from extender.model.call_budget import UNLIMITED, CallBudget, CallBudgetSpent
 from extender.model.claim import (
@@ -51,6 +51,7 @@ from extender.model.device import (
     LIST_TYPES,
     NO_ATTRIBUTES,
     NO_CAPACITY,
+    NO_SELECTION,
     Attributes,
     Capacities,
     Capacity,
@@ -123,6 +124,7 @@ __all__ = [
     "NANO",
     "NO_ATTRIBUTES",
     "NO_CAPACITY",
+    "NO_SELECTION",
     "OURS_ANNOTATION",
     "REASON_BYTES",
     "SCHEDULER",
@@ -168,7 +170,7 @@ __all__ = [
     "NodeSelection",
     "NodeSelector",
     "ObjectKey",
-    "OutOfBudget",
+    "OutOfSteps",
     "Pod",
     "PodClaim",
     "PodGroup",

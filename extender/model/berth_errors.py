@@ -3,7 +3,7 @@
 BerthError
  ├─ WireError           the input has the wrong shape; the text names the path
  ├─ InvalidClaim        a user's object is not valid; the text names object, field and value
- ├─ OutOfBudget         a search used up its steps; only the search raises it
+ ├─ OutOfSteps          a search used up its steps; only the search raises it
  ├─ CallBudgetSpent     a call used up its time or steps; a later call continues (extender.model.call_budget)
  └─ ClusterError        the API server rejected a request (extender.cluster.api_errors)
 """
@@ -26,5 +26,5 @@ class InvalidClaim(BerthError):
     """A claim, class or slice is not valid, so Berth cannot allocate. The text names object, field and value."""
 
 
-class OutOfBudget(BerthError):
+class OutOfSteps(BerthError):
     """The search used up its steps. Berth does not know whether a solution exists."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from extender.model import ObjectKey, RequestMix, ReservationState, Result
 from extender.scheduling import Attempt, Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Attempted:
+class Attempted(NamedTuple):
     """`berth serve` answered a filter request for a pod, or a bind failed that ended the plan of the pod's gang."""
 
     pod: ObjectKey
@@ -17,8 +17,7 @@ class Attempted:
     attempt: Attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """`berth serve` bound a pod."""
 
     pod: ObjectKey
@@ -26,8 +25,7 @@ class Bound:
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(NamedTuple):
     """`berth serve` reserved devices for a claim: `state` is HELD (by filter) or BINDING (a bind writes the claim)."""
 
     claim_uid: str
@@ -38,8 +36,7 @@ class Reserved:
     seconds: float  # seconds until the hold ends; infinite in state BINDING
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(NamedTuple):
     """The reservation of a claim ended: the hold ended, the watch showed the allocation, or the bind was undone."""
 
     claim_uid: str

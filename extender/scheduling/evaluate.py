@@ -29,7 +29,7 @@ from extender.allocation import (
 )
 from extender.cel.dra import Masks
 from extender.fabric import bandwidth, is_joined
-from extender.model import UNLIMITED, CallBudget, Code, DeviceRequest, InvalidClaim, OutOfBudget, Reason
+from extender.model import UNLIMITED, CallBudget, Code, DeviceRequest, InvalidClaim, OutOfSteps, Reason
 from extender.scheduling.placements import Placement, PlacementCache, placement_key
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
@@ -53,7 +53,7 @@ Forbidden = Mapping[tuple[str, str], int]
 _NOTHING: Forbidden = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
 class EvaluationContext:
     """The inputs of a status besides the node and the requirements."""
 
@@ -149,7 +149,7 @@ def evaluate(
         return _by_search(node_info, requirements, context, problem, recorder)
     except InvalidClaim as error:
         return Unschedulable(Reason(Code.INVALID, (str(error),)))
-    except OutOfBudget:
+    except OutOfSteps:
         return Unschedulable(Reason(Code.OUT_OF_BUDGET))
 
 
@@ -188,15 +188,15 @@ def _by_search(
     solution = choose(
         problem,
         ByTopology(node_info, requirements.policy),
-        budget=requirements.policy.search_steps,
+        most_steps=requirements.policy.search_steps,
         observer=recorder if recorder is not None else NULL_OBSERVER,
-        call_budget=context.budget,
+        budget=context.budget,
     )
     if solution is not None:
         return _scored(DeviceChoice(node_info, problem, solution), requirements, context)
     if recorder is None:  # The reason needs causes. Most searches succeed, so only a failed one records them.
         recorder = CauseRecorder()
-        Search(problem, budget=requirements.policy.search_steps, observer=recorder, call_budget=context.budget).run()
+        Search(problem, most_steps=requirements.policy.search_steps, observer=recorder, budget=context.budget).run()
     return Unschedulable(unschedulable_reason(node_info, problem, recorder, requirements.expected_bytes))
 
 

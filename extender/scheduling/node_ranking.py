@@ -79,7 +79,7 @@ class NodeRanking:
             self._begin(context)
             if self._classes is None:
                 self._add_new_states(snapshot, context)
-                self._evaluate_pending(snapshot, context.sharing_selections())
+                self._evaluate_pending(snapshot, context.sharing_selections() if self._pending else context)
             else:
                 self._evaluate_new(self._classes, snapshot, context)
         except CallBudgetSpent:

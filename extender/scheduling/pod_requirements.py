@@ -95,7 +95,7 @@ class ExtendedResources:
         return frozenset(name for name in self.classes if name not in node.allocatable)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
 class PodRequirements:
     """The claims of a pod by state, and everything else that its node and devices depend on.
 

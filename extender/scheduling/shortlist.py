@@ -43,7 +43,7 @@ def shortlist(
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
         best = ranking.best(None, requirements.policy.candidates, kept)
-        if best and has_all(names, (name for name, _ in best)):
+        if best and has_all(names, [name for name, _ in best]):
             return Shortlist(tuple(best))
         if not best:
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, collected))

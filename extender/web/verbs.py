@@ -74,13 +74,13 @@ class Verbs:
 
     async def _filter(self, body: bytes) -> bytes:
         args = decode_args(body, self._offsets)
-        names = args.names
-        if not (self._service.cached_pod(*args.identity) or args).concerns_berth:
+        identity = args.identity
+        if not (self._service.cached_pod(*identity) or args).concerns_berth:
             return encode_passed(args)
         await self._service.rebuilds.done()
-        pod = self._service.cached_pod(*args.identity) or args.pod
+        pod = self._service.cached_pod(*identity) or args.pod
         try:
-            answer = self._service.filter(pod, names)
+            answer = self._service.filter(pod, args.names)
         except WireError:
             raise
         except Exception as error:  # noqa: BLE001 - kube-scheduler must get an error that it retries

@@ -30,6 +30,7 @@ from extender.wire.pod_groups import OWN_ANNOTATIONS, jobs_of, membership_of
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 _CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
+_NO_NAMES = frozenset[str]()  # one for all nodes: a fleet has thousands
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 _ANNOTATIONS = (TOPOLOGY_ANNOTATION, BANDWIDTH_ANNOTATION, MEMORY_ANNOTATION, *OWN_ANNOTATIONS)
 _WORD_BYTES = 256  # of an annotation, or a scheduler's name: a longer one is cut, so it is no valid value
@@ -251,7 +252,7 @@ def decode_node(obj: Json) -> Node:
     metadata = get(obj, "metadata", dict, "", {})
     status = get(obj, "status", dict, "", {})
     offered = get(status, "allocatable", dict, "status", {})
-    scalars = frozenset(name for name, value in offered.items() if "/" in name and _amount(name, value))
+    scalars = frozenset(name for name, value in offered.items() if "/" in name and _amount(name, value)) or _NO_NAMES
     spec = get(obj, "spec", dict, "", {})
     taints = tuple(taint for taint in many(spec, "taints", "spec", _taint) if taint.effect in _BLOCKING)
     if get(spec, "unschedulable", bool, "spec", False):

@@ -11,6 +11,7 @@ from cachetools import LRUCache
 from extender.model import (
     NO_ATTRIBUTES,
     NO_CAPACITY,
+    NO_SELECTION,
     REASON_BYTES,
     Attributes,
     Capacities,
@@ -153,11 +154,12 @@ def decode_taint_rule(obj: Json) -> TaintRule:
 
 
 def _selection(obj: Json, path: str) -> NodeSelection:
-    return NodeSelection(
+    found = NodeSelection(
         intern(get(obj, "nodeName", str, path, "")),
         get(obj, "allNodes", bool, path, False),
         node_selector(obj, "nodeSelector", path),
     )
+    return found if found.is_set else NO_SELECTION  # most devices set no field
 
 
 def _attribute(obj: Any, path: str, name: str) -> tuple[str, Value, str]:

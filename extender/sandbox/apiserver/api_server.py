@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from extender.sandbox.apiserver import core_events
-from extender.sandbox.apiserver.discovery import OPENAPI_V2, OPENAPI_V2_TYPE, document_at
+from extender.sandbox.apiserver.discovery_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at
 from extender.sandbox.apiserver.readable import check_readable
 from extender.sandbox.apiserver.registry import Registry
 from extender.sandbox.apiserver.request import Request, request_of
