@@ -92,7 +92,9 @@ async def console(api: str, pages: int, records: int) -> AsyncIterator[httpx.Asy
     task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages)), sender, Policies()))
     try:
         await answers(f"http://127.0.0.1:{pages}/readyz", 200)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{pages}", timeout=HANG_SECONDS, verify=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{pages}", timeout=HANG_SECONDS, verify=False
+        ) as client:
             yield client
     finally:
         task.cancel()
