@@ -209,7 +209,7 @@ def test_other_fields_are_another_version() -> None:
     one_of_each = (
         Attempted(HELD_BY, "u", Attempt("at", 0, 1, (("text", 1),))),
         Bound(HELD_BY, "u", Decision("at", chosen, "other", 1.0)),
-        replace(HELD, results=(result,)),
+        HELD._replace(results=(result,)),
         Released("claim"),
     )
     found = orjson.loads(encode(batch(1, *one_of_each)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
@@ -45,6 +45,8 @@ class _Attempt:
     collected: CollectedDomain | None  # of another gang, whose nodes the plan leaves out
     limited: bool  # whether the plan assumes that no node has more room than kube-scheduler has shown on one
     alike: bool = True  # whether the plan assumes that `names` are offered to all members equal to the pod
+    usable: Mapping[str, frozenset[str]] = field(default_factory=dict)  # see GangPlanning.usable_nodes
+    keys: Mapping[str, str] = field(default_factory=dict)  # see GangMembers.equivalence_keys
 
     @property
     def settled(self) -> frozenset[str]:
@@ -97,7 +99,9 @@ class GangPlanning:
         different = disagreement(gang.key, members.pods)
         if different:
             return Reason(Code.INVALID, (different,))
-        sizes = plan_sizes(gang, members, len(kept))
+        budget, sizes = attempt.context.budget, plan_sizes(gang, members, len(kept))
+        usable, keys = self.usable_nodes(members, budget), members.equivalence_keys(budget)
+        attempt = replace(attempt, usable=usable, keys=keys)
         found = self._largest(gang, members, sizes, attempt)
         if isinstance(found, GangShortage) and attempt.limited:
             # A limit that kube-scheduler showed on one node may be wrong for others.
@@ -225,12 +229,13 @@ class GangPlanning:
         last_messages = {member.uid: known[member.uid].unschedulable for member in members.pods if member.uid in known}
         without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
         names = {member.uid: member.key for member in members.pods}
-        return PlannedGang(found, members.requirements, members.equivalence_keys, without, last_messages, names)
+        keys = {uid: attempt.keys[uid] for uid in members.requirements}
+        return PlannedGang(found, members.requirements, keys, without, last_messages, names)
 
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before
-        nodes, keys = self.usable_nodes(members, attempt.context.budget), members.equivalence_keys
-        if names is not None and pod.uid in keys:
+        nodes, keys = dict(attempt.usable), attempt.keys
+        if names is not None and pod.uid in members.requirements:
             offered = frozenset(names)
             # A single name can be a node that preemption has nominated for this pod alone.
             is_alike = attempt.alike and len(offered) > 1

@@ -190,12 +190,13 @@ class GangScheduler:
         `alone`: preemption may have nominated the only node that was offered, which says nothing about other members.
         """
         keys = forming.planned.equivalence_keys
-        for other in [uid] if alone else keys.keys() - forming.settled:
-            if keys[other] == keys[uid]:
+        equal = [uid] if alone else [other for other, key in keys.items() if key == keys[uid]]
+        for other in equal:
+            if other not in forming.settled:
                 forming.excluded.setdefault(other, set()).add(node)
         accepted = forming.settled_on(keys[uid])[node]
         if accepted and not alone:
-            forming.most[keys[uid]] = min(accepted, forming.most.get(keys[uid], accepted))
+            forming.most |= {other: min(accepted, forming.most.get(other, accepted)) for other in equal}
 
     def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
         """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""

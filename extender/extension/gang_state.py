@@ -23,7 +23,7 @@ class PlannedGang:
 
     plan: GangPlan
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
-    equivalence_keys: Mapping[str, Hashable]  # likewise; see GangMembers.equivalence_keys
+    equivalence_keys: Mapping[str, str]  # likewise; see GangMembers.equivalence_keys
     without_devices: frozenset[str]  # UIDs of the other members
     last_messages: Mapping[str, str]  # UID to kube-scheduler's last message about the pod before the plan
     names: Mapping[str, ObjectKey]  # UID to the member's name
@@ -74,8 +74,8 @@ class FormingGang:
     doubtful: bool = False  # whether an earlier plan failed, or kube-scheduler has found no node for a member before
     minimum: int = 0  # of the gang when it was planned
     excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler rejected
-    # Kind of members to the most of them on one node: kube-scheduler rejected one more than this.
-    most: dict[Hashable, int] = field(default_factory=dict)
+    # UID to the most members equal to it on one node: kube-scheduler rejected one more than this.
+    most: dict[str, int] = field(default_factory=dict)
     replans: int = 0
     rejected_with: str = ""  # the reason that members got before the plan; '' if none was rejected
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
@@ -117,7 +117,7 @@ class FormingGang:
         is_own = any(known and known in message for known in own)
         return bool(message) and not is_own and self.key.source is not GroupSource.CORE
 
-    def settled_on(self, equivalence_key: Hashable) -> Counter[str]:
+    def settled_on(self, equivalence_key: str) -> Counter[str]:
         """Node to number of settled members with this key."""
         placements, keys = self.planned.plan.placements, self.planned.equivalence_keys
         settled = self.settled & placements.keys()
@@ -125,9 +125,10 @@ class FormingGang:
 
     def limits(self) -> dict[str, NodeLimit]:
         """UID of each member that is not settled to the limit of its equivalence class."""
-        limits = {key: NodeLimit(most, self.settled_on(key)) for key, most in self.most.items()}
         keys = self.planned.equivalence_keys
-        return {uid: limits[keys[uid]] for uid in keys.keys() - self.settled if keys[uid] in limits}
+        limited = {uid: (keys[uid], self.most[uid]) for uid in (keys.keys() & self.most.keys()) - self.settled}
+        limits = {(key, most): NodeLimit(most, self.settled_on(key)) for key, most in set(limited.values())}
+        return {uid: limits[key] for uid, key in limited.items()}
 
     @property
     def runs(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from extender.allocation import Snapshot
-from extender.model import Code, Pod, Reason
+from extender.model import CallBudget, Code, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling.gang import Gang
 from extender.scheduling.gang_plan import GangMember, GangProblem, NodeLimit
@@ -31,20 +31,22 @@ class GangMembers:
     pods: tuple[Pod, ...]  # in rank order
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
 
-    @property
-    def equivalence_keys(self) -> dict[str, Hashable]:
-        """UID to the equivalence key of each member that needs devices. Equal members are offered the same nodes."""
-        return {
-            pod.uid: (
-                found.key,
-                pod.node_selectors,
-                pod.tolerations,
-                tuple(one.requests for one in pod.containers),
-                pod.uid if pod.has_own_nodes else "",
-            )
-            for pod in self.pods
-            if (found := self.requirements.get(pod.uid)) is not None
-        }
+    def equivalence_keys(self, budget: CallBudget) -> dict[str, str]:
+        """By UID of each member that needs devices, the UID of the first one equal to it.
+
+        Equal members are offered the same nodes. Raises CallBudgetSpent.
+        """
+        found: dict[str, str] = {}
+        first: dict[Hashable, str] = {}
+        for pod in self.pods:
+            requirements = self.requirements.get(pod.uid)
+            if requirements is not None:
+                budget.check_time()  # large constraints take long to hash and compare
+                asked = tuple(one.requests for one in pod.containers)
+                own = pod.uid if pod.has_own_nodes else ""
+                key = requirements.key, pod.node_selectors, pod.tolerations, asked, own
+                found[pod.uid] = first.setdefault(key, pod.uid)
+        return found
 
     def first(self, count: int, kept: Collection[str] = ()) -> GangMembers:
         """The members of `kept`, and then the first ones in rank order, up to `count`."""

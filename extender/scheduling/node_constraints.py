@@ -51,6 +51,7 @@ class UsableNodes:
         """
         found = {}
         for pod in pods:
+            budget.check_time()  # large constraints take long to hash and compare
             key = version, pod.node_selectors, pod.tolerations
             known = self._known.get(key)
             if known is None:
