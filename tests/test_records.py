@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from dataclasses import replace
 from typing import Any
 
 import orjson
