@@ -138,3 +138,39 @@ def test_the_budget_ends_between_nodes_that_are_assigned_to_one_equivalence_clas
         done = again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, budget=budget))
         steps += 1
     assert steps > 1, "12 nodes with 256 alternatives have more than 3,000 masks"
+
+
+def constrained(*attributes: str) -> dict[str, Any]:
+    """A claim with these constraints, whose selector reads the identity of a device."""
+    found = claim(f"c-{attributes[0].rpartition('/')[2]}", selector=f'{GPU}.uuid != "x"')
+    found["metadata"]["uid"] = found["metadata"]["name"]
+    found["spec"]["devices"]["constraints"] = [{"matchAttribute": name} for name in attributes]
+    return found
+
+
+def calls_for_one_node(pod_claims: list[dict[str, Any]], steps: int) -> int:
+    """The calls of this budget that it takes to evaluate one node whose masks are known."""
+    fleet, masks = Fleet(nodes=1), Masks()
+    pod = pod_with(fleet, *pod_claims)
+    snapshot = fleet.cache.snapshot()
+    assert NodeRanking(requirements(fleet, pod)).update(
+        snapshot, EvaluationContext(masks, Features(), snapshot.baseline)
+    )
+    calls, ranking, done = 0, NodeRanking(requirements(fleet, pod)), False
+    while not done:
+        budget = CallBudget(1.0, steps, lambda: 0.0)
+        done = ranking.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, budget=budget))
+        calls += 1
+    return calls
+
+
+def test_the_budget_ends_between_the_attributes_of_one_node() -> None:
+    """64 claims with 32 constraints each took 145 ms for a node, however short the call should be."""
+    every = [[f"example.com/a{i}-{j}" for j in range(32)] for i in range(8)]
+    assert calls_for_one_node([constrained(*names) for names in every], 32) >= 8
+
+
+def test_an_attribute_of_many_constraints_is_read_once() -> None:
+    alike = [constrained(f"example.com/{i}", *["gpu.nvidia.com/uuid"] * 31) for i in range(8)]
+    one = [constrained(f"example.com/{i}") for i in range(8)]
+    assert calls_for_one_node(alike, 12) <= calls_for_one_node(one, 12) + 1
