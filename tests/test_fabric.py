@@ -23,6 +23,8 @@ from extender.fabric import (
     quality,
     ranked,
 )
+from extender.fabric.products import flat_graph, usual_graph
+from extender.fabric.sets import Measures
 from extender.model import Attributes, Device, Fabric, Schema, Source, members
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
@@ -100,6 +102,26 @@ def test_ranking_is_exhaustive(machine: str, free: int, count: int) -> None:
     assert sorted(found) == everything
     if found:
         assert bandwidth(graph, found[0]) == max(bandwidth(graph, m) for m in everything)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free", "count", "sets"),
+    [(64, (1 << 64) - 1, 8, (0xFF,)), (64, 0x3FFFF << 40, 17, (0x1FFFF << 40,)), (64, (1 << 64) - 1, 65, ())],
+)
+def test_sets_of_more_gpus_than_a_machine_has_are_not_ranked(
+    gpus: int, free: int, count: int, sets: tuple[int, ...]
+) -> None:
+    """A driver can publish any number of devices that look like GPUs. 64 claims on 4 nodes with 128 took minutes."""
+    measures = Measures()
+    assert measures.ranked(flat_graph("unknown", gpus), free, count) == sets
+    assert not measures.sizes()["quality"]
+
+
+def test_sixteen_gpus_are_ranked() -> None:
+    """The most that a machine has; 16 free ones of more, too."""
+    dgx2 = usual_graph("Tesla V100-SXM3-32GB", 16)
+    assert dgx2 is not None
+    assert len(ranked(dgx2, 0xFFFF, 2)) == len(ranked(flat_graph("unknown", 128), 0xFFFF << 64, 2)) == 120
 
 
 @given(st.integers(0, 255))

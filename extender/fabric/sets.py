@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cachetools import LRUCache
 
 from extender.fabric import ring
+from extender.fabric.bounds import MAX_GPUS
 from extender.model import Graph, Interconnect, members
 
 _EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and all choices on 8 GPUs are below
@@ -89,8 +90,11 @@ class Measures:
     def ranked(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
         """Masks of `count` GPUs out of `free`, the best first.
 
-        All sets if there are at most _EXHAUSTIVE, else one good set around each GPU.
+        All sets if there are at most _EXHAUSTIVE, else one good set around each GPU. Of more than MAX_GPUS, which no
+        machine has, only the first set: to rank them takes seconds.
         """
+        if free.bit_count() > MAX_GPUS:
+            return (sum(1 << i for i in members(free)[:count]),) if 0 < count <= free.bit_count() else ()
         known = self._ranked.get((graph, free, count))
         if known is None:
             known = self._sorted_sets(graph, free, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.model import CallBudgetSpent
@@ -28,7 +29,8 @@ class EquivalenceClasses:
         self._by_key: dict[Hashable, EquivalenceClass] = {}
         self._vacant: dict[int, EquivalenceClass] = {}
         self._class_of: dict[str, EquivalenceClass] = {}
-        self._unassigned: set[str] = set()  # changed nodes that are not assigned yet
+        # Changed nodes that are not assigned yet. The last one is next: its key may be half made.
+        self._unassigned: dict[str, None] = {}
         self._version = -1
         self._last_number = 0
 
@@ -51,18 +53,16 @@ class EquivalenceClasses:
         Raises CallBudgetSpent; the next call continues with the rest.
         """
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
-        # A set that shrank keeps its old table, and pop() scans that table. So each update creates a new set.
-        self._unassigned = (
-            self._unassigned.union(changed) if changed is not None else {*snapshot.node_infos, *self._class_of}
-        )
+        every = changed if changed is not None else chain(snapshot.node_infos, self._class_of)
+        self._unassigned = dict.fromkeys(every) | self._unassigned
         self._version = snapshot.version
         while self._unassigned:
-            name = self._unassigned.pop()
+            name, _ = self._unassigned.popitem()
             node_info = snapshot.node_infos.get(name)
             try:
                 found = self._class_of_node(node_info) if node_info is not None else None
             except CallBudgetSpent:
-                self._unassigned.add(name)
+                self._unassigned[name] = None
                 raise
             self._leave(name)
             if node_info is not None and found is not None:

@@ -10,6 +10,8 @@ from extender.model import InvalidClaim, is_identity
 from extender.scheduling.evaluate import EvaluationContext, problem_for
 from extender.scheduling.pod_requirements import PodRequirements
 
+_Pattern = tuple[object, ...]
+
 
 def ignores_identity(requirements: PodRequirements, context: EvaluationContext) -> bool:
     """Whether the requirements read no identity of a device, such as its UUID. Raises CallBudgetSpent."""
@@ -41,7 +43,37 @@ def _is_identity(path: str) -> bool:
     return (path.startswith("attributes:") and path.endswith("*")) or is_identity(path)
 
 
-def equivalence_key(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> Iterator[object]:
+class Patterns:
+    """The patterns of the node whose equivalence key is being made, see `_pattern`. Two thousand constraints may name
+    as many attributes; after CallBudgetSpent, the next call continues."""
+
+    def __init__(self) -> None:
+        self._node_info: NodeInfo | None = None
+        self._by_attribute: dict[str, _Pattern] = {}
+        self._equal: dict[_Pattern, _Pattern] = {}  # attributes that no device has share one pattern
+
+    def of(self, node_info: NodeInfo, attribute: str, context: EvaluationContext) -> _Pattern:
+        """The pattern of an attribute, made once. Raises CallBudgetSpent."""
+        if node_info is not self._node_info:
+            self.clear()
+            self._node_info = node_info
+        found = self._by_attribute.get(attribute)
+        if found is None:
+            context.budget.check()
+            made = _pattern(node_info, attribute, context)
+            found = self._by_attribute[attribute] = self._equal.setdefault(made, made)
+            context.budget.mark_progress()
+        return found
+
+    def clear(self) -> None:
+        self._node_info = None
+        self._by_attribute.clear()
+        self._equal.clear()
+
+
+def equivalence_key(
+    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, patterns: Patterns
+) -> Iterator[object]:
     """The values that the selectors and constraints of the requirements read from a node. Raises CallBudgetSpent."""
     problem = problem_for(node_info, requirements, context)
     for name, spec in zip(problem.names, problem.specs, strict=True):
@@ -56,10 +88,10 @@ def equivalence_key(node_info: NodeInfo, requirements: PodRequirements, context:
                 yield selection.unsupported
                 yield selection.error
         for constraint in spec.constraints:
-            yield _pattern(node_info, constraint.attribute, context)
+            yield patterns.of(node_info, constraint.attribute, context)
 
 
-def _pattern(node_info: NodeInfo, attribute: str, context: EvaluationContext) -> tuple[object, ...]:
+def _pattern(node_info: NodeInfo, attribute: str, context: EvaluationContext) -> _Pattern:
     """The attribute's value per device, single values numbered by first occurrence.
 
     A constraint only compares values on one node. So two nodes are equal if they group their devices in the same way.

@@ -170,7 +170,8 @@ def _without_search(
     context.budget.check()
     solution = choose_plain(fast_path_, problem, ByTopology(node_info, requirements.policy))
     if solution is None:  # device counts give the reason, so the empty recorder is enough
-        return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), requirements.expected_bytes))
+        expected = requirements.expected_bytes
+        return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), expected, context.budget))
     status = _scored(DeviceChoice(node_info, problem, solution), requirements, context)
     if placements is not None and key is not None and isinstance(status, Placement):
         placements.put(key, context.baseline, status)
@@ -197,7 +198,8 @@ def _by_search(
     if recorder is None:  # The reason needs causes. Most searches succeed, so only a failed one records them.
         recorder = CauseRecorder()
         Search(problem, most_steps=requirements.policy.search_steps, observer=recorder, budget=context.budget).run()
-    return Unschedulable(unschedulable_reason(node_info, problem, recorder, requirements.expected_bytes))
+    expected = requirements.expected_bytes
+    return Unschedulable(unschedulable_reason(node_info, problem, recorder, expected, context.budget))
 
 
 def _scored(choice: DeviceChoice, requirements: PodRequirements, context: EvaluationContext) -> FilterStatus:

@@ -20,7 +20,7 @@ from operator import itemgetter
 from extender.allocation import FleetBaseline, NodeInfo, NodeState, Snapshot
 from extender.model import CallBudgetSpent, Code, DeviceRequest
 from extender.scheduling.equivalence_classes import EquivalenceClass, EquivalenceClasses
-from extender.scheduling.equivalence_key import IdentityCheck, equivalence_key
+from extender.scheduling.equivalence_key import IdentityCheck, Patterns, equivalence_key
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
@@ -64,6 +64,7 @@ class NodeRanking:
         self._context: EvaluationContext | None = None  # of the current call
         self._stale: list[int] = []  # numbers with a placement from an older baseline
         self._identity_ignored: dict[object, bool] = {}  # by requirements key
+        self._patterns = Patterns()
         self._checks: dict[object, IdentityCheck] = {}  # unfinished checks, by requirements key
         self.evaluations = 0  # evaluated equivalence classes since the start
 
@@ -301,11 +302,10 @@ class NodeRanking:
         requirements, context = self.requirements.for_node(node_info.node), self._context
         if node_info.state.attribute_signature is not None and self._ignores_identity(requirements, context):
             return requirements.key, node_info.state.number
-        return (
-            requirements.key,
-            node_info.state.allocation_signature,
-            *equivalence_key(node_info, requirements, context),
-        )
+        read = equivalence_key(node_info, requirements, context, self._patterns)
+        key = requirements.key, node_info.state.allocation_signature, *read
+        self._patterns.clear()
+        return key
 
     def _ignores_identity(self, requirements: PodRequirements, context: EvaluationContext) -> bool:
         """The cached result of the identity check. Raises CallBudgetSpent."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, field_of
-from extender.model import NANO, Code, DeviceRequest, Reason, lowest, members, readable
+from extender.model import NANO, UNLIMITED, CallBudget, Code, DeviceRequest, Reason, lowest, members, readable
 from extender.scoring import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
@@ -17,8 +19,17 @@ _CODES = (
 _LEFT_OUT = {"compatibility-groups": Code.COMPATIBILITY_GROUPS, "node-allocatable": Code.NODE_ALLOCATABLE}
 
 
-def unschedulable_reason(node_info: NodeInfo, problem: Problem, recorder: CauseRecorder, expected_bytes: int) -> Reason:
-    """The reason why no solution exists: the cause of the first request that fails on its own, else a shared cause."""
+def unschedulable_reason(
+    node_info: NodeInfo,
+    problem: Problem,
+    recorder: CauseRecorder,
+    expected_bytes: int,
+    budget: CallBudget = UNLIMITED,
+) -> Reason:
+    """The reason why no solution exists: the cause of the first request that fails on its own, else a shared cause.
+
+    Raises CallBudgetSpent.
+    """
     inventory = node_info.inventory
     invalid_pool = next((pool for pool in inventory.pools if pool.trouble), None)
     if invalid_pool is not None:
@@ -33,16 +44,19 @@ def unschedulable_reason(node_info: NodeInfo, problem: Problem, recorder: CauseR
     )
     if 0 < most < expected_bytes:
         return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
+    # Counted once: five hundred requests may have twenty thousand causes.
+    excluded = Counter((name, cause) for (name, _), (cause, _) in recorder.causes.items())
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
-            reason = _request(node_info, problem, name, request.alternatives[-1], recorder)
+            budget.check()
+            reason = _request(node_info, problem, name, request.alternatives[-1], excluded)
             if reason is not None:
                 return reason
     return _by_cause(recorder)
 
 
 def _request(
-    node_info: NodeInfo, problem: Problem, claim: str, request: DeviceRequest, recorder: CauseRecorder
+    node_info: NodeInfo, problem: Problem, claim: str, request: DeviceRequest, excluded: Counter[tuple[str, str]]
 ) -> Reason | None:
     selection = problem.select(claim, request)
     needed = request.count if request.mode == "ExactCount" else 1
@@ -62,7 +76,7 @@ def _request(
     if (matching & ~node_info.busy).bit_count() < needed:
         only_held = (matching & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
         return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request.name,))
-    return _by_own_cause(request, recorder, (matching & ~node_info.busy).bit_count() - needed)
+    return _by_own_cause(request, excluded, (matching & ~node_info.busy).bit_count() - needed)
 
 
 def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest, needed: int) -> Reason | None:
@@ -78,30 +92,30 @@ def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest,
 
 def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Reason | None:
     """The reason if a requested capacity exceeds the total of every matching device, so waiting does not help."""
+    if not request.capacity:
+        return None
     devices = [node_info.inventory.devices[bit].device for bit in members(matching)]
-    for name, asked in sorted((request.capacity or {}).items()):
+    for name, asked in sorted(request.capacity.items()):
         most = max((d.capacity[name].value.nanos for d in devices if name in d.capacity), default=0)
         if 0 < most < asked.nanos:
             return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
     return None
 
 
-def _by_own_cause(request: DeviceRequest, recorder: CauseRecorder, spare: int) -> Reason | None:
+def _by_own_cause(request: DeviceRequest, excluded: Counter[tuple[str, str]], spare: int) -> Reason | None:
     """The first cause that excludes more free devices than the request can spare."""
-    for cause, code in _CODES[1:]:
-        excluded = sum(
-            1 for (name, _), (found, _) in recorder.causes.items() if name == request.name and found == cause
-        )
-        if excluded > spare:
-            return Reason(code, (request.name,))
-    return None
+    found = (code for cause, code in _CODES[1:] if excluded[request.name, cause] > spare)
+    code = next(found, None)
+    return Reason(code, (request.name,)) if code is not None else None
 
 
 def _by_cause(recorder: CauseRecorder) -> Reason:
-    details = dict(sorted(recorder.causes.values()))
-    if "constraint" in details:
-        return Reason(Code.CONSTRAINT, (details["constraint"],))
-    requests = {cause: name for (name, _), (cause, _) in sorted(recorder.causes.items())}
+    attribute = max((detail for cause, detail in recorder.causes.values() if cause == "constraint"), default=None)
+    if attribute is not None:
+        return Reason(Code.CONSTRAINT, (attribute,))
+    requests: dict[str, str] = {}  # cause to the last request by name
+    for (name, _), (cause, _) in recorder.causes.items():
+        requests[cause] = max(name, requests.get(cause, ""))
     for cause, code in _CODES[1:]:
         if cause in requests:
             return Reason(code, (requests[cause],))
