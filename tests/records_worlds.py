@@ -77,6 +77,6 @@ async def console(limits: ReviewLimits | None = None) -> AsyncIterator[World]:
         records = Records(reviewer, ingest.take)
         async with (
             listening(records, "127.0.0.1", 0) as url,
-            httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS) as http,
+            httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as http,
         ):
             yield World(api, tokens, records, reviewer, ingest, applied, url, http, clock)

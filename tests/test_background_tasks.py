@@ -113,7 +113,7 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
     cluster.add_node("n1", carried_machines()["t4-4"])
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
     listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
-    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         credentials = Credentials(api, None, lambda: None)
         unreachable = RecordsTo("https://127.0.0.1:9", ca=tmp_path / "ca.crt")
         serving = asyncio.create_task(run(credentials, listen, policy, unreachable, supervisor=supervisor))
@@ -155,7 +155,7 @@ async def test_a_desk_has_the_tasks_of_both(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("candidates: 1")
     supervisor, cluster, verbs, pages = Breakable(), Cluster(), free_port(), free_port()
-    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         listen, desk = Listen(("127.0.0.1", verbs)), Desk(("127.0.0.1", pages))
         credentials = Credentials(api, None, lambda: None)
         serving = asyncio.create_task(run(credentials, listen, policy, desk, supervisor=supervisor))
@@ -168,7 +168,7 @@ async def test_a_desk_has_the_tasks_of_both(tmp_path: Path) -> None:
 async def test_a_process_ends_though_a_page_is_open() -> None:
     """kubelet would kill it after 30 s, and with it the binds in flight of a desk."""
     cluster, pages = Cluster(), free_port()
-    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         listen, desk = Listen(("127.0.0.1", free_port())), Desk(("127.0.0.1", pages))
         serving = asyncio.create_task(run(Credentials(api, None, lambda: None), listen, console=desk))
         async with ends_on_sigterm(serving):

@@ -38,7 +38,7 @@ async def test_old_and_new_process_active_together() -> None:
 
 
 async def test_the_console_killed() -> None:
-    assert (await console_killed(seed=6, pods=16, times=2))["bound"] == 16
+    assert (await console_killed(seed=6, pods=16, times=1))["bound"] == 16
 
 
 async def test_outages_of_the_api_server() -> None:

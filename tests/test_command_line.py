@@ -129,17 +129,18 @@ READERS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Files by name, as lines above name them."""
+    folder = tmp_path_factory.mktemp("files")
     texts = {name: yaml.safe_dump(value) for name, value in honest().items()} | {
         "comments": "# nothing\n", "empty": '{"kind": "List", "items": []}', "map": '{"name": "x"}',
         "secret": SECRETS["shadow"],
         "other": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n",
     }  # fmt: skip
     for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    return {name: str(tmp_path / name) for name in texts} | {"folder": str(tmp_path)}
+        (folder / name).write_text(text)
+    return {name: str(folder / name) for name in texts} | {"folder": str(folder)}
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -79,7 +79,7 @@ async def serve(
         post = await stack.enter_async_context(Poster(records, token)) if records else None
         service = await stack.enter_async_context(Service(client, Policy(), post=post, replica=replica))
         url = await stack.enter_async_context(listening(ServeApp(service, Probes(service)), "127.0.0.1", 0))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False))
         await eventually(lambda: not service.informers.not_ready)
         yield Serve(service, http, cluster)
 
@@ -92,7 +92,7 @@ async def console(api: str, pages: int, records: int) -> AsyncIterator[httpx.Asy
     task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages)), sender, Policies()))
     try:
         await answers(f"http://127.0.0.1:{pages}/readyz", 200)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{pages}", timeout=HANG_SECONDS) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{pages}", timeout=HANG_SECONDS, verify=False) as client:
             yield client
     finally:
         task.cancel()
@@ -329,7 +329,7 @@ async def test_two_processes(tmp_path: Path) -> None:
     async with cluster.serving() as api, AsyncExitStack() as stack:
         write_kubeconfig(tmp_path, api)
         client = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{verbs}", timeout=HANG_SECONDS)
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{verbs}", timeout=HANG_SECONDS, verify=False)
         )
         sender = ("--records", f"http://127.0.0.1:{records}", "--records-token-file", token)
         await stack.enter_async_context(process(tmp_path, "serve", "--listen", f"127.0.0.1:{verbs}", *sender, *policy))

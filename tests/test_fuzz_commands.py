@@ -32,7 +32,7 @@ from tests.bad_values import FILES, RAW, contents, honest, kubeconfig
 
 RUNNER = CliRunner()
 APP = commands()
-EXAMPLES = int(os.environ.get("BERTH_FUZZ", "25"))  # of each command
+EXAMPLES = int(os.environ.get("BERTH_FUZZ", "15"))  # of each command
 ROOT = Path(__file__).parents[1]
 
 

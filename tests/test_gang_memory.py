@@ -160,14 +160,14 @@ def test_a_plan_that_takes_longer_than_a_call_continues_and_ends(members: int) -
 def test_a_plan_with_a_complete_search_continues_and_ends() -> None:
     """Clusters of the oracle: pools that all nodes share, counters, alternatives, several kinds of members."""
     total = 0
-    for seed in range(25):
+    for seed in range(12):
         cluster = random_cluster(random.Random(seed))
         world = world_of(cluster)
         problem = problem_of(cluster, world)
         found, calls = in_small_calls(world, problem, 3_000)
         assert found == without_memory(world, problem), f"seed {seed}"
         total += calls
-    assert total > 100
+    assert total > 50
 
 
 def sharing(world: GangWorld, shared: str) -> GangProblem:

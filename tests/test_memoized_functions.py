@@ -156,24 +156,24 @@ def test_equal_graphs_of_many_slices_are_kept_once() -> None:
 
 
 def test_the_caches_of_sets_take_no_more_than_their_bound() -> None:
-    """The bound in the docstring of Measures with full caches, but with 1 MiB of ranked sets instead of 16."""
-    measures = Measures(ranked_bytes=1 << 20)
+    """The bound in the docstring of Measures, but with an eighth of the entries and 1 MiB / 8 of ranked sets."""
+    measures = Measures(remembered=4096, graphs=128, best=512, ranked_bytes=1 << 17)
     tracemalloc.start()
     try:
-        for number in range(1024):
+        for number in range(128):
             one, equal = placed(number, gbps=number + 0.5), placed(number, gbps=number + 0.5)
             for mask in range(4096, 4096 + 33):
                 measures.bandwidth(one, mask)
                 measures.quality(equal, mask, 65535 - number)
             for count in range(4):
                 measures.best_gbps(one, 1 << 15, count)
-        for free in range(3000, 3300):
+        for free in range(3000, 3040):
             measures.ranked(placed(0, gbps=0.5), free, free.bit_count() // 2)
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     sizes = measures.sizes()
-    assert sizes["graphs"] == sizes["interconnects"] == 1024
-    assert sizes["bandwidth"] == sizes["links_inside"] == sizes["quality"] == 32_768
-    assert sizes["best_gbps"] == 4096
-    assert taken <= 37 << 20
+    assert sizes["graphs"] == sizes["interconnects"] == 128
+    assert sizes["bandwidth"] == sizes["links_inside"] == sizes["quality"] == 4096
+    assert sizes["best_gbps"] == 512
+    assert taken <= (34 << 20) // 8

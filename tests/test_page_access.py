@@ -66,7 +66,7 @@ PAGES = [
 
 
 async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types() -> None:
-    async with pages() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with pages() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=False) as client:
         for method, path, headers, wanted in PAGES:
             reply = await client.request(method, path, headers=headers)
             assert reply.status_code == wanted, (method, path, headers, reply.text)
@@ -80,7 +80,7 @@ async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path:
     token = tmp_path / "token"
     async with (
         pages(Access("0.0.0.0", (), token)) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=False) as client,
     ):
 
         async def asked(**headers: str) -> int:

@@ -184,7 +184,7 @@ async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> N
 
 async def test_pages_that_the_network_reaches_are_closed_without_a_token(tmp_path: Path) -> None:
     serving = served_with_console(tmp_path, "--page-host", "berth.example", host="0.0.0.0")
-    async with serving as (_, pages), httpx.AsyncClient() as client:
+    async with serving as (_, pages), httpx.AsyncClient(verify=False) as client:
         url = f"http://127.0.0.1:{pages}"
         reply = await client.get(f"{url}/v1/fleet")
         assert reply.status_code == 403

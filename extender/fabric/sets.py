@@ -33,7 +33,7 @@ class Quality(NamedTuple):
 class Measures:
     """Measures of sets of GPUs, with their caches.
 
-    With graphs of up to 16 GPUs, all entries take at most 52 MiB: 16 MiB of ranked sets, 11 MiB of graphs, 25 MiB of
+    With graphs of up to 16 GPUs, all entries take at most 49 MiB: 16 MiB of ranked sets, 11 MiB of graphs, 22 MiB of
     other results. An entry keeps its graph alive, so equal graphs share one object here, and one graph beyond `graphs`
     empties all caches. Otherwise an agent with ever new slices could fill every entry with its own graph.
     """
@@ -46,13 +46,13 @@ class Measures:
         self._interconnects: dict[Interconnect, Interconnect] = {}
         self._bandwidth = lru_cache(remembered)(ring.ring_gbps)
         self._links_inside = lru_cache(remembered)(ring.count_links_inside)
-        self._qualities = lru_cache(remembered)(self._quality)
+        self._inside = lru_cache(remembered)(self._quality_inside)
         self._best = lru_cache(best)(self._best_gbps)
         self._ranked: LRUCache[tuple[Graph, int, int], tuple[int, ...]] = LRUCache(ranked_bytes, _ranked_bytes)
 
     def clear(self) -> None:
         """Empty all caches."""
-        for cache in (self._bandwidth, self._links_inside, self._qualities, self._best):
+        for cache in (self._bandwidth, self._links_inside, self._inside, self._best):
             cache.cache_clear()
         for table in (self._ranked, self._graphs, self._interconnects):
             table.clear()
@@ -64,7 +64,7 @@ class Measures:
             "interconnects": len(self._interconnects),
             "bandwidth": self._bandwidth.cache_info().currsize,
             "links_inside": self._links_inside.cache_info().currsize,
-            "quality": self._qualities.cache_info().currsize,
+            "quality": self._inside.cache_info().currsize,
             "best_gbps": self._best.cache_info().currsize,
             "ranked": len(self._ranked),
         }
@@ -79,7 +79,8 @@ class Measures:
 
     def quality(self, graph: Graph, mask: int, free: int) -> Quality:
         """The quality of taking the GPUs of `mask` out of the free GPUs `free`."""
-        return self._qualities(self._shared_graph(graph), mask, free)
+        graph = self._shared_graph(graph)
+        return Quality(*self._inside(graph, mask), -self._links_inside(graph.interconnect, free & ~mask), mask)
 
     def best_gbps(self, graph: Graph, free: int, count: int) -> float:
         """Bandwidth of the best ring of `count` GPUs out of `free`, in GB/s; 0 if there are too few."""
@@ -114,16 +115,15 @@ class Measures:
             known = self._interconnects[graph.interconnect] = graph.interconnect
         return known
 
-    def _quality(self, graph: Graph, mask: int, free: int) -> Quality:
+    def _quality_inside(self, graph: Graph, mask: int) -> tuple[float, int, int, int]:
+        """The first four values of the Quality: those that do not depend on the other free GPUs."""
         chosen = members(mask)
         pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
-        return Quality(
+        return (
             -self.bandwidth(graph, mask),
             -self.links_inside(graph, mask),
             max((graph.distance[a][b] for a, b in pairs), default=0),
             len({graph.numa[i] for i in chosen}),
-            -self.links_inside(graph, free & ~mask),
-            mask,
         )
 
     def _best_gbps(self, interconnect: Interconnect, free: int, count: int) -> float:
