@@ -63,13 +63,15 @@ async def _cancelled_from_inside() -> None:
 
 
 async def _cancels_itself() -> None:
-    assert (running := asyncio.current_task()) is not None
+    running = asyncio.current_task()
+    assert running is not None
     running.cancel()
     await asyncio.sleep(0)
 
 
 async def _cancels_itself_and_returns() -> None:
-    assert (running := asyncio.current_task()) is not None
+    running = asyncio.current_task()
+    assert running is not None
     running.cancel()
 
 
@@ -150,7 +152,8 @@ async def test_a_task_that_was_cancelled_from_outside_starts_again() -> None:
         supervisor.start("it", task)
         for number in (1, 2):
             await eventually(lambda number=number: len(runs) == number)
-            assert (running := runs[-1]) is not None
+            running = runs[-1]
+            assert running is not None
             running.cancel()
         await eventually(lambda: len(runs) == 3)
     assert supervisor.failures == {"it": 2}
