@@ -45,7 +45,7 @@ def good(name: str, version: int) -> bytes:
 
 
 class Server:
-    """An API server as ASGI: one list, then these events, each when the test asks for it. An empty one ends the watch."""
+    """An API server as ASGI: one list, then these events, each when a test asks for it; an empty one ends the watch."""
 
     def __init__(self, kind: str, *items: bytes) -> None:
         self.kind = kind
