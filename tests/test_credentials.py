@@ -58,9 +58,21 @@ def kubeconfig(folder: Path, script: str, *args: str) -> Path:
     return path
 
 
-def answering(status: dict) -> str:
+def answering(status: object) -> str:
     answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
     return f"print({json.dumps(json.dumps(answer))})"
+
+
+ODD_ANSWERS = {
+    answering({"token": "t", "expirationTimestamp": 5}): "an unexpected value",
+    answering({"token": {"a": 1}}): "printable ASCII text",
+    answering({"token": "t\r\nX-Other: header"}): "printable ASCII text",
+    answering({"token": "t\u00e9"}): "printable ASCII text",
+    answering({"token": ""}): "printable ASCII text",
+    answering([]): "neither a token nor a client certificate",
+    answering(5): "an unexpected value",
+    "print('[' * 100_000)": "an unexpected value",
+}
 
 
 def test_a_plugin_s_token_is_used(tmp_path: Path) -> None:
@@ -102,6 +114,25 @@ def test_a_plugin_that_fails_later_is_named_too(tmp_path: Path) -> None:
     (tmp_path / "plugin.py").write_text("import sys; sys.exit('revoked')")
     with pytest.raises(ClusterError, match=r"credential plugin .* failed: process returned 1. revoked"):
         found.token()
+    for script, words in ODD_ANSWERS.items():
+        (tmp_path / "plugin.py").write_text(script)
+        with pytest.raises(ClusterError, match=f"credential plugin .* failed: .*{words}"):
+            found.token()
+
+
+@pytest.mark.parametrize(("text", "token"), [("t0\n", "Bearer t0"), ("t0\r\nX-Other: header", None)])
+def test_a_token_is_one_line_of_text(tmp_path: Path, text: str, token: str | None) -> None:
+    path = kubeconfig(tmp_path, "")
+    (tmp_path / "token").write_text(text)
+    known = yaml.safe_load(path.read_text())
+    known["users"][0]["user"] = {"tokenFile": str(tmp_path / "token")}
+    path.write_text(yaml.safe_dump(known))
+    found = load_credentials(path)
+    if token is not None:
+        assert found.token() == token
+    else:
+        with pytest.raises(ClusterError, match="printable ASCII text"):
+            found.token()
 
 
 class Plugin:

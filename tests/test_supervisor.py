@@ -62,9 +62,35 @@ async def _cancelled_from_inside() -> None:
     await other
 
 
+async def _cancels_itself() -> None:
+    running = asyncio.current_task()
+    assert running is not None
+    running.cancel()
+    await asyncio.sleep(0)
+
+
+async def _cancels_itself_and_returns() -> None:
+    running = asyncio.current_task()
+    assert running is not None
+    running.cancel()
+
+
+async def _exits() -> None:
+    raise GeneratorExit
+
+
+NOT_STOPPED = "EndedEarly: it was cancelled, but the supervisor did not stop it"
+
+
 @pytest.mark.parametrize(
     ("task", "words"),
-    [(_return, "EndedEarly: it returned"), (_cancelled_from_inside, "EndedEarly: it was cancelled from inside")],
+    [
+        (_return, "EndedEarly: it returned"),
+        (_cancelled_from_inside, NOT_STOPPED),
+        (_cancels_itself, NOT_STOPPED),
+        (_cancels_itself_and_returns, NOT_STOPPED),
+        (_exits, "GeneratorExit: "),
+    ],
 )
 async def test_a_task_that_ends_without_a_request_to_stop_has_failed(
     task: Callable[[], Awaitable[None]], words: str
@@ -114,22 +140,42 @@ async def test_a_log_that_fails_does_not_end_a_task() -> None:
         structlog.reset_defaults()
 
 
-async def test_a_task_that_ended_for_good_is_named() -> None:
+async def test_a_task_that_was_cancelled_from_outside_starts_again() -> None:
+    runs: list[asyncio.Task[None] | None] = []
+
     async def task() -> None:
-        running = asyncio.current_task()
-        assert running is not None
-        running.cancel()
-        await asyncio.sleep(0)
+        runs.append(asyncio.current_task())
+        await asyncio.Event().wait()
 
     supervisor = Supervisor(QUICK)
     with capture_logs() as lines:
         supervisor.start("it", task)
-        await eventually(lambda: "it" in supervisor.failing)
-    words = "EndedEarly: it ended, and only a new process starts it again"
-    assert supervisor.failing == {"it": words}
-    assert supervisor.failures == {"it": 1}
-    assert [line["problem"] for line in lines] == [words]
+        for number in (1, 2):
+            await eventually(lambda number=number: len(runs) == number)
+            running = runs[-1]
+            assert running is not None
+            running.cancel()
+        await eventually(lambda: len(runs) == 3)
+    assert supervisor.failures == {"it": 2}
+    assert [line["problem"] for line in lines] == [NOT_STOPPED] * 2
     await supervisor.stop()
+
+
+async def test_work_that_was_cancelled_from_outside_has_failed() -> None:
+    supervisor = Supervisor()
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = supervisor.spawn("bind", work(), expected=BerthError)
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(BerthError, match="was cancelled"):
+        await task
+    supervisor.spawn("bind", work()).cancel()  # before it begins
+    await eventually(lambda: supervisor.failures["bind"] == 2)
 
 
 async def test_tasks_that_were_told_to_end_have_not_failed() -> None:
@@ -185,11 +231,12 @@ async def test_work_that_is_cancelled_from_inside_has_failed_whatever_errors_it_
         raise asyncio.CancelledError
 
     with capture_logs() as lines:
-        with pytest.raises(BerthError, match="cancelled from inside"):
+        with pytest.raises(BerthError, match="was cancelled"):
             await supervisor.spawn("bind", work(), expected=BerthError)
         await eventually(lambda: bool(lines))
     assert supervisor.failures == {"bind": 1}
-    assert lines[0]["problem"] == "EndedEarly: it was cancelled from inside"
+    assert lines[0]["problem"] == NOT_STOPPED
+    assert lines[0]["exc_info"].__cause__.__traceback__ is not None
 
 
 async def test_work_that_stop_ends_before_it_begins_is_closed() -> None:
@@ -228,6 +275,43 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
     assert sorted(ended) == ["a", "once", "returns"]
     assert once.cancelled()
     assert not any(supervisor.failures.values())
+
+
+async def test_stop_ends_what_is_spawned_meanwhile() -> None:
+    supervisor, ended = Supervisor(QUICK), []
+
+    async def late() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("late")
+
+    async def task() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            supervisor.spawn("late", late())
+            await asyncio.sleep(0)
+
+    supervisor.start("it", task)
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    assert ended == ["late"]
+    assert not any(supervisor.failures.values())
+
+
+async def test_a_stop_during_the_delay_of_a_restart_is_the_end() -> None:
+    supervisor, runs = Supervisor(Delays(first=0.001, most=0.001)), []
+
+    async def task() -> None:
+        runs.append(None)
+
+    supervisor.start("it", task)
+    await eventually(lambda: supervisor.failures["it"])
+    await supervisor.stop()
+    before = len(runs)
+    await asyncio.sleep(0.01)
+    assert len(runs) == before
 
 
 class Buggy(ApiClient):

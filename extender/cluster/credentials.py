@@ -177,14 +177,16 @@ class _Loader(KubeConfigLoader):
         folder = self._get_base_path(cluster.path)  # type: ignore[no-untyped-call] # as above
         try:
             self._use(ExecProvider(plugin, folder, cluster).run(), folder)  # type: ignore[no-untyped-call] # as above
-        except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # the plugin's output may have any value in any field
             # The message omits the arguments, as in kubectl: /readyz is public, and an argument may be a secret.
-            command, why = plugin.safe_get("command"), str(error).removeprefix("exec: ")
+            command, why = plugin.safe_get("command"), _reason(error).removeprefix("exec: ")
             raise ClusterError(f"credential plugin {command} failed: {why}") from error
         return True
 
     def _use(self, status: dict[str, Any], folder: str) -> None:
         if "token" in status:
+            if not (isinstance(status["token"], str) and _is_token(status["token"])):
+                raise ConfigException("its token is not printable ASCII text")
             self.token = f"Bearer {status['token']}"
         elif "clientCertificateData" in status and "clientKeyData" in status:
             self.cert_file = _file(status, "clientCertificateData", folder)
@@ -213,9 +215,20 @@ def _load_kubeconfigs(paths: list[Path], configuration: Configuration) -> None:
 
 def _token(configuration: Configuration) -> str | None:
     try:
-        return configuration.get_api_key_with_prefix("authorization", "BearerToken")
-    except (ConfigException, OSError) as error:
-        raise ClusterError(f"cannot read the token: {error}") from error
+        found = configuration.get_api_key_with_prefix("authorization", "BearerToken")
+    except ClusterError:
+        raise
+    except Exception as error:
+        raise ClusterError(f"cannot read the token: {_reason(error)}") from error
+    token = found.strip() if found else None  # client-go strips the text of a file, too
+    if token and not _is_token(token):
+        raise ClusterError("cannot read the token: it is not printable ASCII text")
+    return token
+
+
+def _is_token(text: str) -> bool:
+    """Whether it can be sent in a header."""
+    return bool(text) and text.isascii() and text.isprintable()
 
 
 def _tls(configuration: Configuration) -> ssl.SSLContext | None:

@@ -17,7 +17,7 @@ from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient, decode_json
 from extender.cluster.discovery import is_absent
 from extender.cluster.pager import pages
-from extender.model import WireError
+from extender.model import WireError, one_line
 from extender.wire import Json
 
 _PAGE = 200  # objects per list request; client-go's 500 fragments the memory (6 MiB of 140 MiB)
@@ -319,14 +319,19 @@ class Reflector:
 
 
 async def _decode(line: bytes) -> Json:
-    """An event of a watch. Raises Unavailable for a line that is cut or not an event."""
+    """An event of a watch. Raises Unavailable for a line that is cut, and Gone for a complete line that is no event:
+    only a list can show what it was about."""
     try:
         event = await decode_json(line)
     except ValueError as error:
-        raise Unavailable(f"the watch was cut within an event: {error}") from error
-    if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
-        raise Unavailable(f"the watch sent no event: {line[:200].decode('utf-8', 'replace')}")
-    return event
+        event, problem = None, str(error)
+    else:
+        problem = one_line(line[:_SHOWN].decode("utf-8", "replace"))
+    if isinstance(event, dict) and isinstance(event.get("object"), dict):
+        return event
+    if not line.endswith(b"\n"):
+        raise Unavailable(f"the watch was cut within an event: {problem}")
+    raise Gone(f"the watch sent no event: {problem}")
 
 
 def _text(obj: object, field: str) -> str:

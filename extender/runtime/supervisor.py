@@ -20,7 +20,7 @@ _KEEPS_FAILING = 3  # failures in a row from which on `failing` reports a task
 
 
 class EndedEarly(BerthError):
-    """A task returned, or cancelled itself, although the supervisor did not stop it."""
+    """A task returned, or was cancelled, although the supervisor did not stop it."""
 
 
 class Supervisor:
@@ -31,7 +31,6 @@ class Supervisor:
         self._clock = clock
         self._backoffs: dict[str, Backoff] = {}
         self._problems: dict[str, str] = {}
-        self._ended_for_good: set[str] = set()
         self._stopping = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._log = structlog.get_logger("berth.tasks")
@@ -44,40 +43,35 @@ class Supervisor:
 
     @property
     def failing(self) -> dict[str, str]:
-        """The tasks that failed three times in a row or more, or ended for good, each with its last error."""
-        return {
-            name: problem
-            for name, problem in self._problems.items()
-            if name in self._ended_for_good or self._backoffs[name].failures >= _KEEPS_FAILING
-        }
+        """The tasks that failed three times in a row or more, each with its last error."""
+        return {name: text for name, text in self._problems.items() if self._backoffs[name].failures >= _KEEPS_FAILING}
 
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run `run` under this name, and restart it until `stop`. A `run` that returns counts as failed, too."""
         assert name not in self._backoffs, f"a task named {name} runs already"
         self._backoffs[name] = Backoff(self._delays, self._clock)
-        task = self._add(name, self._keep_running(name, run))
-        task.add_done_callback(lambda done: self._keeper_ended(name, done))
+        self._begin(name, run)
 
     def spawn(
         self, name: str, work: Coroutine[Any, Any, T], expected: type[Exception] | tuple[type[Exception], ...] = ()
     ) -> asyncio.Task[T]:
         """Run work that ends by itself. An error that is not `expected` is logged and counted.
 
-        The work is not restarted. Several pieces of work may run under one name. Work that is cancelled from inside
-        has failed, and the task raises EndedEarly.
+        The work is not restarted. Several pieces of work may run under one name. Work that something other than `stop`
+        cancels has failed, and the task raises EndedEarly.
         """
-        task = self._add(name, _to_its_end(work))
+        task = self._add(name, self._to_its_end(work))
         task.add_done_callback(lambda done: self._ended(name, expected, done))
         task.add_done_callback(lambda _: work.close())  # a task that is cancelled before its start never begins it
         return task
 
     async def stop(self) -> None:
-        """Cancel all tasks, and wait until they have ended."""
+        """Cancel all tasks, also those that a task spawns as it ends, and wait until they have ended."""
         self._stopping = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _add(self, name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         self.failures[name] += 0
@@ -86,44 +80,37 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _keep_running(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        problem = await self._run(run)
-        while problem is not None:
-            seconds = self._backoffs[name].next()
-            self._problems[name] = _text(problem)
-            self._count(name, problem, restart_seconds=round(seconds, 3))
-            await asyncio.sleep(seconds)
-            problem = await self._run(run)
+    def _begin(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        async def once() -> None:
+            await self._to_its_end(run())
 
-    async def _run(self, run: Callable[[], Awaitable[None]]) -> BaseException | None:
-        """Run once. Returns why the run ended; None if it returned because the supervisor cancelled it."""
-        try:
-            await run()
-        except asyncio.CancelledError as error:
-            if _is_cancelled():
-                raise
-            return _cancelled_from_inside(error)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - GeneratorExit ends a task as errors do
-            return error
-        return None if _is_cancelled() else EndedEarly("it returned")
+        # Each run is a task of its own: a cancellation that is still to come cannot hit the next run.
+        if not self._stopping:
+            self._add(name, once()).add_done_callback(lambda done: self._begin_later(name, run, done))
 
-    def _keeper_ended(self, name: str, task: asyncio.Task[None]) -> None:
+    def _begin_later(self, name: str, run: Callable[[], Awaitable[None]], task: asyncio.Task[None]) -> None:
         if self._stopping:
             return
-        error = None if task.cancelled() else task.exception()
-        problem = error or EndedEarly("it ended, and only a new process starts it again")
+        problem = _error_of(task) or EndedEarly("it returned")
+        seconds = self._backoffs[name].next()
         self._problems[name] = _text(problem)
-        self._ended_for_good.add(name)
-        self._count(name, problem)
+        self._count(name, problem, restart_seconds=round(seconds, 3))
+        asyncio.get_running_loop().call_later(seconds, self._begin, name, run)
 
     def _ended(
         self, name: str, expected: type[Exception] | tuple[type[Exception], ...], task: asyncio.Task[Any]
     ) -> None:
-        error = None if task.cancelled() else task.exception()
+        error = None if task.cancelled() and self._stopping else _error_of(task)
         if error is not None and (isinstance(error, EndedEarly) or not isinstance(error, expected)):
             self._count(name, error)
+
+    async def _to_its_end(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            if self._stopping:
+                raise
+            raise _cancelled() from error
 
     def _count(self, name: str, problem: BaseException, **more: float) -> None:
         self.failures[name] += 1
@@ -140,22 +127,9 @@ def _text(problem: BaseException) -> str:
         return kind
 
 
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return await work
-    except asyncio.CancelledError as error:
-        if _is_cancelled():
-            raise
-        raise _cancelled_from_inside(error) from error
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    return _cancelled() if task.cancelled() else task.exception()
 
 
-def _cancelled_from_inside(error: asyncio.CancelledError) -> EndedEarly:
-    problem = EndedEarly("it was cancelled from inside")
-    problem.__cause__ = error
-    return problem
-
-
-def _is_cancelled() -> bool:
-    """Whether the running task itself was cancelled, and not only a task that it awaits."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _cancelled() -> EndedEarly:
+    return EndedEarly("it was cancelled, but the supervisor did not stop it")
