@@ -29,7 +29,7 @@ class Cutting:
         self._seconds, self._events = seconds, events
         self.lists, self.watches = list[float](), list[float]()
 
-    async def get(self, path: str, params: Any = None) -> dict:
+    async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
         self.lists.append(asyncio.get_running_loop().time())
         items = [versioned(i) for i in range(len(self.watches))]
         return {"kind": "NodeList", "metadata": {"resourceVersion": str(len(items))}, "items": items}

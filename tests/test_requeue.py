@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice, pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fleet import Fleet
-from extender.cluster import Unavailable, Writer
-from extender.entry.serve_process import application
 from extender.extension.filter_service import FilterService
 from extender.extension.queueing_hints import QueueingHints
-from extender.extension.requeue import Requeuer
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
-from extender.sandbox import Cluster, carried_machines
 from extender.scheduling import CollectedDomain, PodRequirements, requirements_of
-from tests import running_berth
-from tests.eventually import eventually
-from tests.skipping_loop import SkippingLoop
 
 
 def answer(filter_service: FilterService) -> bool:
@@ -296,122 +288,3 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
         pods.remove(uid)
     assert not len(pods)
     assert not pods.keys()
-
-
-class _Writer:
-    """A Writer whose first `failures` touches fail."""
-
-    def __init__(self, failures: int = 0) -> None:
-        self.failures, self.touched = failures, 0
-        self.done = asyncio.Event()
-
-    async def touch_class(self, name: str, annotation: str, value: str) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise Unavailable("not now")
-        self.touched += 1
-        self.done.set()
-
-
-class _Looks:
-    """Searches with these results, None for one that raises; `asked` counts the searches."""
-
-    def __init__(self, *answers: bool | None) -> None:
-        self._answers, self.asked = list(answers), 0
-
-    def __call__(self) -> Iterator[bool]:
-        self.asked += 1
-        answer = self._answers.pop(0) if self._answers else False
-        if answer is None:
-            raise RuntimeError("a fault in a look")
-        yield answer
-
-
-async def _nothing_to_build() -> None:
-    pass
-
-
-async def test_a_touch_that_failed_is_made_up_for() -> None:
-    """The search that found a fit is over, and without another event no further search would start."""
-    writer, looks = _Writer(failures=2), _Looks(True)
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
-    task = asyncio.create_task(requeuer.run(looks, _nothing_to_build))
-    requeuer.supply_changed()
-    await eventually(lambda: writer.touched)
-    task.cancel()
-    assert requeuer.touches == 1
-    assert looks.asked == 1
-
-
-async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> None:
-    writer, looks = _Writer(), _Looks(None, True)
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
-    requeuer.supply_changed()
-    with pytest.raises(RuntimeError):
-        await requeuer.run(looks, _nothing_to_build)
-    task = asyncio.create_task(requeuer.run(looks, _nothing_to_build))
-    await eventually(lambda: writer.touched)
-    task.cancel()
-
-
-@pytest.mark.parametrize("waits", [True, False])
-async def test_pods_that_wait_at_the_start_are_requeued_once(waits: bool) -> None:
-    """The process that rejected them is gone, and kube-scheduler waits for an event that no change causes."""
-    cluster = Cluster()
-    if waits:
-        cluster.apply(running_berth.claim("c"))
-        cluster.apply(running_berth.pod("p", "c"))
-    async with cluster.serving() as api, application(api) as app:
-        await eventually(lambda: not app.service.informers.not_ready)
-        if waits:
-            await eventually(lambda: app.service.requeuer.touches)
-        cluster.add_node("late", carried_machines()["t4-4"])
-        await eventually(lambda: "late" in app.service.cache.store.nodes)
-        assert app.service.requeuer.touches == waits
-
-
-async def test_others_have_their_turn_during_a_long_look() -> None:
-    turns: list[Any] = []
-
-    def look() -> Iterator[bool]:
-        while len(turns) < 3:
-            yield False
-        yield True
-
-    async def other() -> None:
-        while len(turns) < 3:
-            turns.append(1)
-            await asyncio.sleep(0)
-
-    writer = _Writer()
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0, stretch=0)
-    requeuer.supply_changed()
-    tasks = [asyncio.create_task(requeuer.run(look, _nothing_to_build)), asyncio.create_task(other())]
-    await eventually(lambda: writer.touched)
-    for task in tasks:
-        task.cancel()
-
-
-def test_a_long_look_leaves_the_time_to_calls() -> None:
-    """The searches for 100 hostile pods once took all the time that the event loop had left."""
-    worked = 0.0
-
-    def look() -> Iterator[bool]:
-        nonlocal worked
-        for _ in range(1000):
-            worked += 0.0005
-            yield False
-        yield True
-
-    async def search() -> float:
-        writer = _Writer()
-        requeuer = Requeuer(cast("Writer", writer), lambda: "now", clock=lambda: worked)
-        requeuer.supply_changed()
-        task = asyncio.create_task(requeuer.run(look, _nothing_to_build))
-        await writer.done.wait()
-        task.cancel()
-        return asyncio.get_running_loop().time()
-
-    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-        rested = runner.run(search())
-    assert worked < 0.25 * (worked + rested)

@@ -301,7 +301,7 @@ async def test_stop_ends_what_is_spawned_meanwhile() -> None:
 
 
 async def test_a_stop_during_the_delay_of_a_restart_is_the_end() -> None:
-    supervisor, runs = Supervisor(Delays(first=0.001, most=0.001)), []
+    supervisor, runs = Supervisor(Delays(first=0.001, most=0.001)), list[None]()
 
     async def task() -> None:
         runs.append(None)
@@ -347,6 +347,7 @@ async def test_binds_and_rollbacks_are_supervised() -> None:
 ELSEWHERE = {
     "extender/runtime/supervisor.py": "it is the supervisor",
     "extender/entry/listening.py": "serve_all awaits its servers",
+    "extender/web/acceptor.py": "a handshake ends with its connection, and at most 256 last at once",
     "extender/extension/nominator.py": "a task group of the supervised task awaits its writes",
     "extender/agent/slice_publisher.py": "the agent's next round awaits the reading",
     "extender/sandbox/sandbox_cluster.py": "the sandbox's server, awaited at its end",

@@ -66,8 +66,12 @@ class Acceptor:
 
         def end(ended: asyncio.Task[None]) -> None:
             self._unfinished.pop(ended, None)
-            if ended.cancelled() or ended.exception() is not None:
+            if ended.cancelled():
                 accepted.close()
+            elif (fault := ended.exception()) is not None:
+                accepted.close()
+                if not isinstance(fault, OSError):  # a client that fails its handshake, or leaves
+                    structlog.get_logger("berth.web").error("a connection failed", exc_info=fault)
 
         task.add_done_callback(end)
 
