@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import yaml
 from hypothesis import given
@@ -16,7 +17,8 @@ from extender.model import WireError, one_line
 from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime import CandidateFile, PolicyFile
 from extender.wire import Positions, json_value, one_value, parts_of, text_of
-from extender.wire.documents import MOST_DEPTH, values_of
+from extender.wire.documents import values_of
+from extender.wire.json_text import MOST_DEPTH
 from tests.bad_values import FILES, bomb
 
 
@@ -77,6 +79,9 @@ def test_values(text: str, expected: list) -> None:
         (b'{"b": 1e30,\n "a": 18446744073709551616}', "a number is beyond 64 bits (line 2, column 7)"),
         (b'{"a": [-9223372036854775809]}', "a number is beyond 64 bits (line 1, column 8)"),
         (b'{"a": ' + b"9" * 5000 + b"}", "a number is beyond 64 bits (line 1, column 7)"),
+        (b'--- {}\n--- \n{"a": 1e30, "b":\n18446744073709551616}', "document 2: a number is beyond 64 bits (line 4"),
+        (b'{"a": {"x": "}{", "y": [1, {"x": 2}]},\n "a" : 1}', "a key occurs twice (line 2, column 2)"),
+        (b'{"b": "\\"a\\":", "a": 1, "\\u0061": 2}', "a key occurs twice (line 1, column 25)"),
         (b"a: 1e999", "is beyond 64 bits"),
         (b"a: .inf", ".inf is not a finite number"),
         (b"a: !!python/name:os.system x", "has a tag that is not known (line 1, column 4)"),
@@ -131,12 +136,21 @@ def test_places() -> None:
 
 
 def test_json_numbers() -> None:
-    """A longer integer once became a number with other digits."""
+    """A longer integer once became a number with other digits, and one in a string was refused."""
+    assert values('{"a": 1e30, "b": "id 99999999999999999999 x"}') == [{"a": 1e30, "b": "id 99999999999999999999 x"}]
+    assert values('{"a": 1e30, "b": "\\" 99999999999999999999 "}') == [{"a": 1e30, "b": '" 99999999999999999999 '}]
     text = b'{"a": [18446744073709551615, -9223372036854775808, 1e30, -9.3e18], "b": "99999999999999999999"}'
     assert json_value(text, "body") == values(text)[0]
     assert json_value(text, "body")["a"] == [2**64 - 1, -(2**63), 1e30, -9.3e18]
     with pytest.raises(WireError, match=r"body: a number is beyond 64 bits \(line 1, column 8\)"):
         json_value(b"[1e99, -100000000000000000000]", "body")
+
+
+def test_a_json_text_has_each_key_once() -> None:
+    with pytest.raises(WireError, match=r"body: a key occurs twice \(line 1, column 9\)"):
+        json_value(b'{"a": 1,"a": 1}', "body")
+    text = b'{"a": "\\\\", "b": {"a": ":", "": []}, "c": [{"a": {}}, {"a": null}], "\\"": "a"}'
+    assert json_value(text, "body")["b"] == {"a": ":", "": []}
 
 
 def test_json_depth() -> None:
@@ -160,6 +174,7 @@ def leaves() -> st.SearchStrategy:
 def test_written_documents_are_read(value: object) -> None:
     text = yaml.safe_dump(value)
     assert values(text.encode()) == [value]
+    assert json_value(orjson.dumps(value), "f") == value
 
 
 @given(st.text(), st.integers(10, 200))

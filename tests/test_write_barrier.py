@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from extender.cache import ClusterCache
-from extender.extension.binding_cycle import BindError
+from extender.extension.binding_cycle import BindError, newer
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import (
     Allocation,
@@ -343,3 +343,24 @@ def test_a_list_ends_what_is_known_of_an_earlier_allocation_of_the_claim() -> No
     cache.apply_claim(mine.key, mine, listed=True)
     with pytest.raises(BindError, match="was allocated to another claim first"):
         barrier.check(mine)
+
+
+@pytest.mark.parametrize(
+    ("seen", "written", "is_newer"),
+    [
+        ("10", "9", True),
+        ("9", "10", False),
+        ("10", "10", True),
+        ("010", "10", True),
+        ("0", "", False),
+        ("", "5", False),
+        ("\u00b2", "1", False),
+        ("1", "\u00b2", False),
+        ("\u0665", "4", False),
+        ("9" * 5000, "9" * 4999, True),
+        ("8" * 5000, "9" * 5000, False),
+        ("abc", "abc", True),
+    ],
+)
+def test_versions_are_compared_as_numbers_of_any_length(seen: str, written: str, *, is_newer: bool) -> None:
+    assert newer(seen, written) == is_newer

@@ -133,7 +133,8 @@ def same_writer(known: Claim, fresh: Claim, identity: str) -> Claim:
 
 
 def newer(seen: str, written: str) -> bool:
-    """Whether resourceVersion `seen` is `written` or later. With etcd 3, both are integers as text."""
-    if seen.isdigit() and written.isdigit():
-        return int(seen) >= int(written)
+    """Whether resourceVersion `seen` is `written` or later. With etcd 3, both are integers as text, of any length."""
+    if all(version.isascii() and version.isdigit() for version in (seen, written)):
+        seen, written = seen.lstrip("0"), written.lstrip("0")
+        return (len(seen), seen) >= (len(written), written)
     return seen == written

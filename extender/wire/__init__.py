@@ -5,11 +5,8 @@ The package contains field names, shapes and the paths of errors, but no decisio
 
 from extender.wire.core import decode_labels, decode_node, decode_pod, decode_pod_group
 from extender.wire.documents import (
-    MOST_JSON,
-    MOST_YAML,
     DocumentPart,
     Positions,
-    json_value,
     one_value,
     parts_of,
     text_of,
@@ -27,6 +24,7 @@ from extender.wire.extender_v1 import (
     encode_scores,
 )
 from extender.wire.fields import Json, get, many, need, quantities, readable, string_list, strings, wrong
+from extender.wire.json_text import MOST_JSON, MOST_YAML, json_value
 from extender.wire.lenient import lenient_loads
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
 from extender.wire.pod_groups import (

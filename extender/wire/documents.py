@@ -18,10 +18,16 @@ import orjson
 import yaml
 
 from extender.model import WireError, one_line
-
-MOST_YAML = 8 * 1024 * 1024  # characters of YAML text; parsing this much takes some seconds
-MOST_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large cluster
-MOST_DEPTH = 100  # nested objects and lists; a manifest has about 20 levels
+from extender.wire.json_text import (
+    LEAST_INTEGER,
+    MOST_DEPTH,
+    MOST_INTEGER,
+    MOST_YAML,
+    check_json,
+    fault,
+    not_json,
+    position,
+)
 
 Path = tuple[str | int, ...]
 Positions = dict[Path, tuple[int, int]]  # (line, column) of fields and items, counted from 1
@@ -42,11 +48,7 @@ _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*|0)\Z", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
-_LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
-_LONG_INTEGER = re.compile(r"(?<![\w.+\"-])-?[0-9]{19,}(?![\w.\"])", re.ASCII)
-_CHECKED = (dict, list, float)
 _SAFE_DIGITS = 19  # a decimal integer with fewer digits fits into 64 bits
-_MOST_DIGITS = 20  # of a decimal integer of 64 bits, with its sign
 _MOST_TAG_LINES = 16
 _MOST_INTEGER_TEXT = 80  # characters: enough for 64 binary digits with sign and prefix; int() rejects thousands
 
@@ -67,21 +69,10 @@ def text_of(content: bytes, where: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8", "replace")
-        raise _fault(where, f"is not UTF-8: byte 0x{content[error.start]:02x}", *_position(before)) from error
+        raise fault(where, f"is not UTF-8: byte 0x{content[error.start]:02x}", *position(before)) from error
     if not text.strip():
         raise WireError(where, "is empty")
     return text
-
-
-def json_value(content: bytes, where: str) -> Any:
-    """Parse a JSON text. Raises WireError."""
-    try:
-        found = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise _not_json(error, where) from error
-    if _check_json(found, where):
-        _check_integers(content.decode(), where)
-    return found
 
 
 def parts_of(text: str, where: str) -> list[DocumentPart]:
@@ -108,10 +99,9 @@ def values_of(part: DocumentPart) -> list[Any]:
             found = orjson.loads(part.text)
         except orjson.JSONDecodeError as error:
             if len(part.text) > MOST_YAML:
-                raise _not_json(error, part.where) from error
+                raise not_json(error, part.where) from error
         else:
-            if _check_json(found, part.where):
-                _check_integers(part.text, part.where)
+            check_json(found, part.text, part.where)
             return [found]
     _check_size(part.text, part.where)
     return _Composer(part).run()
@@ -133,40 +123,6 @@ def one_value(content: bytes | str, where: str, most: int, positions: Positions 
 def _check_size(text: str, where: str) -> None:
     if len(text) > MOST_YAML:
         raise WireError(where, f"is larger than the {MOST_YAML >> 20} MiB that YAML may have: write it as JSON")
-
-
-def _not_json(error: orjson.JSONDecodeError, where: str) -> WireError:
-    return _fault(where, f"is not JSON: {one_line(error.msg)}", error.lineno, error.colno)
-
-
-def _check_json(value: Any, where: str) -> bool:
-    """Whether it has a number beyond 64 bits, which orjson makes of a longer integer. Raises WireError if too deep."""
-    level = [value] if isinstance(value, _CHECKED) else []
-    is_large = False
-    for _ in range(MOST_DEPTH + 1):
-        numbers = [number for number in level if type(number) is float]
-        is_large = is_large or any(not _LEAST_INTEGER < number < _MOST_INTEGER for number in numbers)
-        if len(numbers) == len(level):
-            return is_large
-        inside = (outer.values() if type(outer) is dict else outer for outer in level if not isinstance(outer, float))
-        level = [inner for values in inside for inner in values if isinstance(inner, _CHECKED)]
-    raise WireError(where, f"is nested deeper than {MOST_DEPTH} levels")
-
-
-def _check_integers(text: str, where: str) -> None:
-    """Raises WireError for an integer beyond 64 bits in a JSON text; 1e30 is no integer."""
-    for match in _LONG_INTEGER.finditer(text):
-        if len(match[0]) > _MOST_DIGITS or not _LEAST_INTEGER <= int(match[0]) <= _MOST_INTEGER:
-            raise _fault(where, "a number is beyond 64 bits", *_position(text[: match.start()]))
-
-
-def _fault(where: str, problem: str, line: int, column: int) -> WireError:
-    return WireError(where, f"{problem} (line {line}, column {column})")
-
-
-def _position(before: str) -> tuple[int, int]:
-    """(line, column), counted from 1, of the character after the text."""
-    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 @dataclass(slots=True)
@@ -202,8 +158,8 @@ class _Composer:
     def run(self) -> list[Any]:
         bad = _UNPRINTABLE.search(self._part.text)
         if bad:
-            line, column = _position(self._part.text[: bad.start()])
-            raise _fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
+            line, column = position(self._part.text[: bad.start()])
+            raise fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
         if self._part.text.count("\n%TAG") > _MOST_TAG_LINES:  # libyaml compares each with all lines before
             raise WireError(self._part.where, f"has more than {_MOST_TAG_LINES} lines %TAG")
         try:
@@ -269,7 +225,7 @@ class _Composer:
                 value = sign * int(bare, base)
             except ValueError:
                 return text  # only underscores follow the prefix
-            if _LEAST_INTEGER <= value <= _MOST_INTEGER:
+            if LEAST_INTEGER <= value <= MOST_INTEGER:
                 return value
         raise self._wrong(event, "a number is beyond 64 bits")
 
@@ -369,7 +325,7 @@ class _Composer:
 
     def _wrong(self, event: Any, problem: str) -> WireError:
         mark = event.start_mark
-        return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
+        return fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
 
     def _not_yaml(self, error: yaml.YAMLError) -> WireError:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -380,7 +336,7 @@ class _Composer:
         lines = self._part.text.splitlines()
         if mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
             problem = "is not YAML or JSON: a tab, but YAML indents with spaces"
-        return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
+        return fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
 
 
 def _copy(value: Any) -> Any:
