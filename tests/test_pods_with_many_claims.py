@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from extender.allocation import CauseRecorder, Features
+from extender.allocation import CauseRecorder, Features, Problem, Search, Solution, choose
 from extender.cel.dra import Masks
-from extender.model import MAX_ALTERNATIVES, MAX_CLAIMS, CallBudget, Code, ObjectKey, Pod, PodClaim, Reason
+from extender.model import (
+    MAX_ALTERNATIVES,
+    MAX_CLAIMS,
+    CallBudget,
+    CallBudgetSpent,
+    Code,
+    ObjectKey,
+    Pod,
+    PodClaim,
+    Reason,
+)
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -199,3 +210,39 @@ def test_the_causes_of_a_failed_search_are_counted_once() -> None:
     found = unschedulable_reason(node_info, problem, recorder, 0)
     assert found == Reason(Code.CONSTRAINT, ("gpu.nvidia.com/uuid",))
     assert causes.reads < 8
+
+
+def problem_with(constraints: int, claims: int) -> Problem:
+    """A problem of equal claims with so many constraints on the product name."""
+    fleet = Fleet(nodes=2)
+    found = [claim(f"c{i}") for i in range(claims)]
+    for one in found:
+        one["metadata"]["uid"] = one["metadata"]["name"]
+        one["spec"]["devices"]["constraints"] = [{"matchAttribute": "gpu.nvidia.com/productName"}] * constraints
+    asked = requirements(fleet, pod_with(fleet, *found))
+    snapshot = fleet.cache.snapshot()
+    return problem_for(snapshot.node_infos["n1"], asked, EvaluationContext(Masks(), Features(), snapshot.baseline))
+
+
+def test_constraints_beyond_the_usual_number_cost_steps() -> None:
+    """A search of 20,000 steps took 2 s with 32 constraints."""
+    usual, many = Search(problem_with(4, 8)), Search(problem_with(32, 8))
+    assert usual.run() is not None
+    assert many.run() is not None
+    assert many.steps == usual.steps + 8 * 28
+
+
+def test_few_preferred_sets_are_tried_if_each_search_must_make_many_constraints() -> None:
+    tried = []
+
+    def none(_: Problem, __: Solution) -> Iterator[int]:
+        for i in range(1_000):
+            tried.append(i)
+            yield 0
+
+    assert choose(problem_with(32, 8), none, most_steps=2_000) is not None
+    assert len(tried) < 10
+    budget = CallBudget(1.0, 400, lambda: 0.0)
+    budget.mark_progress()
+    with pytest.raises(CallBudgetSpent):
+        choose(problem_with(1, 8), none, budget=budget)

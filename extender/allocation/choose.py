@@ -34,16 +34,19 @@ def choose(
     first = search.run()
     if first is None or preference is None:
         return first
+    # Each search makes its constraints again.
+    setup = sum(len(spec.requests) + len(spec.constraints) for spec in problem.specs)
     left = most_steps - search.steps
     for allowed in preference(problem, first):
         if left <= 0:
             break
+        budget.check()
         attempt = search.among(allowed, first.alternatives, min(left, _SET_STEPS))
         try:
             found = attempt.run()
         except (InvalidClaim, OutOfSteps):
             found = None
-        left -= attempt.steps
+        left -= setup + attempt.steps
         if found is not None:
             return found
     return first

@@ -30,6 +30,7 @@ from extender.model import (
 )
 
 MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
+_USUAL_CONSTRAINTS = 4  # of a claim; each further one costs a step per device
 _CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
 MAX_DEPTH = 600  # results and requests of one pod; each takes a frame of Python's stack, which has 1,000
 
@@ -76,6 +77,7 @@ class Search:
         self._selections: dict[tuple[int, str], Selection] = {}  # empty until _validate
         self._mode_all: dict[tuple[int, str], list[int]] = {}
         self._constraints = [self._build_constraints(i) for i in range(len(problem.specs))]
+        self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
 
     def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], most_steps: int) -> Search:
         """A search of the same problem, limited to the devices `allowed` and these alternatives. Call `run` first."""
@@ -149,9 +151,8 @@ class Search:
         ]
         inventory, allocated_state = self._problem.inventory, self._problem.allocated_state
         wanted = union([bits for alternatives in forms for _, _, bits in alternatives])
-        if not self._counter_sums_apply(wanted) or not shortage.is_short(
-            forms, inventory, Counters(inventory, allocated_state)
-        ):
+        counters = Counters(inventory, allocated_state)
+        if not self._counter_sums_apply(wanted) or not shortage.is_short(forms, inventory, counters, self._budget):
             return
         shortage.report(forms, Counters(inventory, allocated_state), self._observer)
         raise ShortOfCounters
@@ -261,7 +262,7 @@ class Search:
         return Outcome.NO
 
     def _try(self, claim: int, position: int, request: DeviceRequest, slot: int, bit: int, *, must: bool) -> Outcome:
-        self._spend()
+        self._spend(self._steps_per_try[claim])
         if not self._take(claim, request, bit, must=must):
             return Outcome.NO
         outcome = self._slot(claim, position, request, slot + 1, bit + 1)
@@ -274,13 +275,14 @@ class Search:
             return self._chosen_by_claim[claim]
         return self._in_use | self._chosen
 
-    def _spend(self) -> None:
-        self.steps += 1
-        if self.steps % _CALL_CHECK_STEPS == 0:
+    def _spend(self, steps: int = 1) -> None:
+        before = self.steps
+        self.steps += steps
+        if self.steps // _CALL_CHECK_STEPS > before // _CALL_CHECK_STEPS:
             self._budget.check(_CALL_CHECK_STEPS)
         if self.steps > self._most_steps:
             raise OutOfSteps
-        if self.steps == self.easy_steps:
+        if before < self.easy_steps <= self.steps:
             self._check_counters()
 
     # -- one device ------------------------------------------------------------------------------------------

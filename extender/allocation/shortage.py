@@ -10,27 +10,40 @@ from collections.abc import Iterable, Sequence
 from extender.allocation.counters import Counters
 from extender.allocation.inventory import Inventory
 from extender.allocation.search_observer import Observer
-from extender.model import Device, members
+from extender.model import UNLIMITED, CallBudget, Device, members
 
+_MOST_FORMS = 64  # alternatives of all requests; real pods have fewer, and each can need a bound of its own
 _WHOLE = 1 << 40  # parts of one counter; the parts of a device are rounded down, so that no bound is too low
 
 Form = tuple[str, int, int]
 """(name of the request, number of devices, mask of the devices that it may have)."""
 
 
-def is_short(requests: Sequence[Sequence[Form]], inventory: Inventory, counters: Counters) -> bool:
+def is_short(
+    requests: Sequence[Sequence[Form]], inventory: Inventory, counters: Counters, budget: CallBudget = UNLIMITED
+) -> bool:
     """Whether the counters cannot serve some request in any of its forms, or all requests together.
 
-    False does not mean that a solution exists.
+    With more than _MOST_FORMS alternatives, only all requests together.
+    False does not mean that a solution exists. Raises CallBudgetSpent.
     """
+    few = sum(map(len, requests)) <= _MOST_FORMS
+    known: dict[int, int] = {}
+
+    def most(bits: int) -> int:
+        if bits not in known:
+            budget.check()
+            known[bits] = most_together(bits, inventory, counters)
+        return known[bits]
+
     everything, needed = 0, 0
     for forms in requests:
-        if all(most_together(bits, inventory, counters) < count for _, count, bits in forms):
+        if few and all(most(bits) < count for _, count, bits in forms):
             return True
         needed += min(count for _, count, _ in forms)
         for _, _, bits in forms:
             everything |= bits
-    return most_together(everything, inventory, counters) < needed
+    return most(everything) < needed
 
 
 def most_together(devices: int, inventory: Inventory, counters: Counters) -> int:
@@ -50,8 +63,11 @@ def most_together(devices: int, inventory: Inventory, counters: Counters) -> int
 
 
 def report(requests: Sequence[Sequence[Form]], counters: Counters, observer: Observer) -> None:
-    """Take the devices in order, and report each device that does not fit with the counter that it lacks."""
-    for forms in requests:
+    """Take the devices in order, and report each device that does not fit with the counter that it lacks.
+
+    Only of the first _MOST_FORMS requests: the reason names one.
+    """
+    for forms in requests[:_MOST_FORMS]:
         name, _, bits = forms[-1]
         for bit in members(bits):
             short = counters.take(bit)
