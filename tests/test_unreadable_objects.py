@@ -303,21 +303,21 @@ def bound_pod(name: str, **spec: Any) -> Json:
 
 async def test_a_pod_that_cannot_be_read_hides_no_bound_member_of_its_namespace() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        for one in (bound_pod("odd", priority="high"), bound_pod("good")):
+        for one in (bound_pod("odd", schedulingGroup="g"), bound_pod("good")):
             b.cluster.store.put("pods", ("default", one["metadata"]["name"]), one)
         with capture_logs() as logs:
             found = await Writer(b.app.service.client).read_bound_members("default")
         assert [dict(members) for members in found.values()] == [{"u-good": "n1"}]
         (warned,) = [entry for entry in logs if entry["event"] == "unreadable pods"]
         assert (warned["namespace"], warned["pods"]) == ("default", 1)
-        assert "spec.priority: must be an integer" in warned["problem"]
+        assert "spec.schedulingGroup: must be an object" in warned["problem"]
 
 
 async def test_a_pod_that_cannot_be_read_may_be_a_bound_member() -> None:
     """Its group's claims are not taken back."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.store.put("pods", ("default", "odd"), bound_pod("odd", priority="high"))
-        with pytest.raises(ClusterError, match="must be an integer"):
+        b.cluster.store.put("pods", ("default", "odd"), bound_pod("odd", schedulingGroup="g"))
+        with pytest.raises(ClusterError, match="must be an object"):
             await Writer(b.app.service.client).read_has_bound_member(ObjectKey("default", "g"))
 
 

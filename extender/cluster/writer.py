@@ -33,6 +33,7 @@ from extender.model import (
 )
 from extender.wire import (
     Json,
+    decode_bound_pod,
     decode_claim,
     decode_pod,
     encode_allocation,
@@ -85,7 +86,7 @@ class Writer:
         path = f"/api/v1/namespaces/{group.namespace}/pods"
         async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _RUNNING})) as found:
             async for page in found:
-                pods, problems = readable(page.get("items") or (), decode_pod)
+                pods, problems = readable(page.get("items") or (), decode_bound_pod)
                 if any(pod.group == group.name for pod in pods):
                     return True
                 if problems:
@@ -102,7 +103,7 @@ class Writer:
         succeeded = dict[GroupKey, dict[str, str]]()
         async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _NOT_FAILED})) as listed:
             async for page in listed:
-                pods, problems = readable(page.get("items") or (), decode_pod)
+                pods, problems = readable(page.get("items") or (), decode_bound_pod)
                 for problem in problems[:1]:
                     self._log.warning("unreadable pods", namespace=namespace, pods=len(problems), problem=problem)
                 for pod in pods:

@@ -19,7 +19,7 @@ from extender.model import GroupKey
 from extender.scheduling import members_with_claims
 
 _MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
-_READS = 8  # namespaces that are read at a time
+_READS = 2  # namespaces that are read at a time
 _SECONDS = 30.0  # until the bound members of a namespace are forgotten
 # Until they may be read again, doubled with each read while those of the last one are known: a large namespace has
 # thousands of pods, and any tenant can want reads all the time.

@@ -3,7 +3,7 @@
 The package contains field names, shapes and the paths of errors, but no decisions.
 """
 
-from extender.wire.core import decode_labels, decode_node, decode_pod, decode_pod_group
+from extender.wire.core import decode_bound_pod, decode_labels, decode_node, decode_pod, decode_pod_group
 from extender.wire.documents import (
     DocumentPart,
     Positions,
@@ -51,6 +51,7 @@ __all__ = [
     "SliceDecoder",
     "decode_args",
     "decode_bind",
+    "decode_bound_pod",
     "decode_claim",
     "decode_claim_spec",
     "decode_class",
