@@ -69,8 +69,8 @@ bench-quality: $(STAMP) ## measure placement quality; TRACES=folder adds the pub
 bench-gang-quality: $(STAMP) ## measure gangs on a mixed trace: pod by pod, and by the gang planner
 	$(BIN)/python -m benchmarks.gang_quality
 
-bench-e2e: $(STAMP) ## measure pods per second against the in-tree plugin (BERTH_KUBE_BIN: its binaries)
-	$(BIN)/python -m benchmarks.end_to_end
+bench-e2e: $(STAMP) ## measure pods/s against the in-tree plugin (BERTH_KUBE_BIN); CANDIDATES='1 8': time by plugin
+	$(BIN)/python -m benchmarks.end_to_end $(if $(CANDIDATES),--candidates $(CANDIDATES))
 
 bench-gangs-e2e: $(STAMP) ## measure the seconds to bind a gang of 64 pods, also in-tree (BERTH_KUBE_BIN)
 	$(BIN)/python -m benchmarks.gang_end_to_end

@@ -3,7 +3,8 @@
 `make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), and both
 systems drain the same pods on the same empty fleet in turn, `--pairs` times; Berth without and with nominated nodes.
 Time, CPU and API requests are those from the first Binding to the last in a watch. Prints medians and keeps them as
-JSON under bench-results/.
+JSON under bench-results/. `--candidates 1 8 32` compares these values of the policy instead, with one table of the
+time of kube-scheduler's plugins.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +28,16 @@ from pathlib import Path
 import yaml
 
 from benchmarks.allocation import mig_slices
-from benchmarks.pod_cost import Usage, lines, median, usage
+from benchmarks.pod_cost import Usage, lines, median, medians, plugins_in, table, usage
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ROOT, TOKEN, ControlPlane, missing, unverified
+from tests.process_worlds import free_port
 
 MACHINE = "hgx-h100-8"
-POLICIES = {"berth": {"candidates": 32}, "berth, nominating": {"nominate": 128}}
+Policies = Mapping[str, dict]  # by the name of the system
+POLICIES: Policies = {"berth": {"candidates": 32}, "berth, nominating": {"nominate": 128}}
 MEMORY = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
 PATIENCE_SECONDS = 240  # for one drain; the slow side may not finish, and its rate counts all the same
 IN_TREE = {
@@ -69,10 +71,12 @@ COUNTERS = Shape(
 
 @dataclass(frozen=True)
 class Drain:
-    """Bindings of one drain in seconds since the scheduler started, and what one pod used."""
+    """Bindings of one drain in seconds since the scheduler started, what one pod used, and the milliseconds of
+    kube-scheduler's plugins for one pod."""
 
     times: list[float]
     used: Usage
+    plugins: Mapping[str, float]
 
     def rate(self) -> float:
         """Pods per second from the first Binding to the last."""
@@ -197,8 +201,10 @@ def clear(plane: ControlPlane) -> None:
 
 
 @contextmanager
-def scheduler(plane: ControlPlane, config: dict, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a kube-scheduler without client-side limits while the block runs."""
+def scheduler(plane: ControlPlane, config: dict, folder: Path) -> Iterator[Callable[[], str]]:
+    """Run a kube-scheduler without client-side limits while the block runs. Yields a function that reads its
+    metrics."""
+    port = free_port()
     path = folder / "bench-scheduler.yaml"
     path.write_text(
         yaml.safe_dump(
@@ -209,9 +215,15 @@ def scheduler(plane: ControlPlane, config: dict, folder: Path) -> Iterator[subpr
             }
         )
     )
-    process = plane.start("kube-scheduler", f"--config={path}", "--secure-port=0", *plane.gates)
+    serving = ("--bind-address=127.0.0.1", f"--secure-port={port}", "--authorization-always-allow-paths=/metrics")
+    process = plane.start("kube-scheduler", f"--config={path}", *serving, *plane.gates)
+
+    def metrics() -> str:
+        with urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", context=unverified()) as response:
+            return response.read().decode()
+
     try:
-        yield process
+        yield metrics
     finally:
         plane.end(process)
 
@@ -225,15 +237,16 @@ def drain(plane: ControlPlane, config: dict, shape: Shape, count: int, folder: P
             time.sleep(0.02)
         return len(watch.bound), usage(plane)
 
-    with scheduler(plane, config, folder):
+    with scheduler(plane, config, folder) as metrics:
         (first, before), (last, after) = until_bound(1), until_bound(count)
+        plugins = plugins_in(metrics(), max(last, 1))
     watch.end(plane)
     times = sorted(at - start for name, at in watch.bound.items() if name.startswith("job-"))
     clear(plane)
-    return Drain(times, after.per_pod(before, max(last - first, 1)))
+    return Drain(times, after.per_pod(before, max(last - first, 1)), plugins)
 
 
-def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int, pairs: int) -> list[dict]:
+def one_fleet(nodes: int, shapes: tuple[Shape, ...], policies: Policies, pods: int, pairs: int) -> list[dict]:
     """All systems on one fleet, shape by shape, in turn."""
     with tempfile.TemporaryDirectory() as text, ControlPlane(Path(text)) as plane:
         mig_class = {
@@ -245,14 +258,14 @@ def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int, pairs: int) -> l
         for obj in (GPU_CLASS, MARKER_CLASS, mig_class):
             plane.create(obj)
         make_fleet(plane, nodes, mig=shapes[0].mig)
-        return [one_shape(plane, nodes, shape, pods, pairs) for shape in shapes]
+        return [one_shape(plane, nodes, shape, policies, pods, pairs) for shape in shapes]
 
 
-def one_shape(plane: ControlPlane, nodes: int, shape: Shape, pods: int, pairs: int) -> dict:
-    drains: dict[str, list[Drain]] = {"in-tree": [], **{name: [] for name in POLICIES}}
+def one_shape(plane: ControlPlane, nodes: int, shape: Shape, policies: Policies, pods: int, pairs: int) -> dict:
+    drains: dict[str, list[Drain]] = {"in-tree": [], **{name: [] for name in policies}}
     for _ in range(pairs):
         drains["in-tree"].append(drain(plane, IN_TREE, shape, pods, plane.folder))
-        for name, policy in POLICIES.items():
+        for name, policy in policies.items():
             with berth_config(plane, policy) as config:
                 drains[name].append(drain(plane, config, shape, pods, plane.folder))
     row = {"nodes": nodes, "shape": shape.name, "pods": pods}
@@ -263,8 +276,9 @@ def one_shape(plane: ControlPlane, nodes: int, shape: Shape, pods: int, pairs: i
             "pods_per_s": [round(one.rate(), 1) for one in found],
             "cpu_ms": used.cpu,
             "requests": used.requests,
+            "plugin_ms": medians([one.plugins for one in found]),
         }
-    show(row)
+    show(row, list(drains))
     return row
 
 
@@ -283,9 +297,9 @@ def berth_config(plane: ControlPlane, policy: dict) -> Iterator[dict]:
         plane.end(plane.processes[-1])
 
 
-def show(row: dict) -> None:
-    rates = {name: statistics.median(row[name]["pods_per_s"]) for name in ("in-tree", *POLICIES)}
-    ratios = [f"{rates[name] / rates['in-tree']:.2f}" if rates["in-tree"] else "none" for name in POLICIES]
+def show(row: dict, systems: list[str]) -> None:
+    rates = {name: statistics.median(row[name]["pods_per_s"]) for name in systems}
+    ratios = [f"{rates[name] / rates['in-tree']:.2f}" if rates["in-tree"] else "none" for name in systems[1:]]
     print(f"{row['nodes']} nodes, {row['shape']}: {' and '.join(ratios)} times the pods per second", flush=True)
     for name, rate in rates.items():
         unfinished = [bound for bound in row[name]["bound"] if bound < row["pods"]]
@@ -293,6 +307,19 @@ def show(row: dict) -> None:
         print(f"  {name:17} {rate:.1f} pods per second of {row[name]['pods_per_s']}{of}")
         for line in lines(Usage(row[name]["cpu_ms"], row[name]["requests"])):
             print(f"           {line}", flush=True)
+
+
+def compared(row: dict, systems: list[str]) -> list[str]:
+    """The table of one shape: pods per second, CPU of the two schedulers, and kube-scheduler's plugins."""
+    columns = {
+        name: {
+            "pods/s": statistics.median(row[name]["pods_per_s"]),
+            **{f"CPU {process}": row[name]["cpu_ms"].get(process, 0.0) for process in ("berth", "kube-scheduler")},
+            **row[name]["plugin_ms"],
+        }
+        for name in systems
+    }
+    return [f"{row['nodes']} nodes, {row['shape']}, ms per pod; only CPU is CPU time", *table(columns)]
 
 
 def main() -> None:
@@ -303,7 +330,11 @@ def main() -> None:
     parser.add_argument(
         "--counter-nodes", type=int, default=400, help="nodes of the fleet with shared counters; 0 leaves it out"
     )
+    parser.add_argument(
+        "--candidates", type=int, nargs="*", default=[], help="compare these values of the policy, plugin by plugin"
+    )
     args = parser.parse_args()
+    policies = {f"candidates {count}": {"candidates": count} for count in args.candidates} or POLICIES
     if missing():
         raise SystemExit(missing())
     print(
@@ -311,9 +342,11 @@ def main() -> None:
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
-    rows = [row for nodes in args.nodes for row in one_fleet(nodes, SHAPES, args.pods, args.pairs)]
+    rows = [row for nodes in args.nodes for row in one_fleet(nodes, SHAPES, policies, args.pods, args.pairs)]
     if args.counter_nodes:
-        rows += one_fleet(args.counter_nodes, (COUNTERS,), args.pods, 1)
+        rows += one_fleet(args.counter_nodes, (COUNTERS,), policies, args.pods, 1)
+    for row in rows if args.candidates else ():
+        print("\n".join(["", *compared(row, ["in-tree", *policies])]), flush=True)
     folder = ROOT / "bench-results"
     folder.mkdir(exist_ok=True)
     (folder / "end-to-end.json").write_text(json.dumps(rows, indent=1))

@@ -79,6 +79,24 @@ def test_the_cost_of_a_pod_is_the_cpu_between_two_readings() -> None:
     ]
 
 
+def test_plugins_have_the_part_of_their_extension_point_that_they_have_in_the_sample() -> None:
+    found = pod_cost.plugins_in(
+        """
+scheduler_scheduling_algorithm_duration_seconds_sum 0.05
+scheduler_framework_extension_point_duration_seconds_sum{extension_point="Filter",profile="p",status="Success"} 0.01
+scheduler_framework_extension_point_duration_seconds_sum{extension_point="Filter",profile="p",status="Error"} 0.03
+scheduler_framework_extension_point_duration_seconds_sum{extension_point="Score",profile="p",status="Success"} 0.004
+scheduler_plugin_execution_duration_seconds_sum{extension_point="Filter",plugin="Fit",status="Success"} 0.003
+scheduler_plugin_execution_duration_seconds_sum{extension_point="Filter",plugin="Name",status="Success"} 0.001
+""",
+        pods=10,
+    )
+    assert found == pytest.approx({"algorithm": 5, "Filter": 4, "Filter Fit": 3, "Filter Name": 1, "Score": 0.4})
+    head, *rows = pod_cost.table({"in-tree": found, "berth": {"Filter": 2.0}}, least=3.5)
+    assert head.split() == ["in-tree", "berth"]
+    assert [row.split() for row in rows] == [["Filter", "4.00", "2.00"], ["algorithm", "5.00", "0.00"]]
+
+
 def test_looks_for_pods_to_wake_are_measured_beside_filters() -> None:
     found = requeue.measure(nodes=4, shapes=6, pods=12, events=1, gap=0.01)
     assert found["few_us"]
