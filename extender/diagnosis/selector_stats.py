@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
-from extender.cel.dra import Selector
-from extender.cel.dra.masks import evaluated
+from extender.cel.dra import Selector, evaluated
 from extender.cel.dra.terms import left_side, observed_value
 from extender.model import Device, Slice, counted, one_line
 from extender.scheduling import EvaluationContext, PodRequirements
