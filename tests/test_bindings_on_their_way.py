@@ -131,10 +131,9 @@ def test_the_special_claim_of_a_bind_with_an_unknown_outcome_stays_until_its_bin
                 await go_on.wait()
 
         async def landed(method: str, path: str) -> None:
-            """The Binding is stored after the collector has read that the pod is not bound."""
-            if method == "GET" and path.endswith("/pods/p") and not go_on.is_set():
-                go_on.set()
-                await eventually(lambda: store["pods", P]["spec"].get("nodeName"))
+            """The Binding is stored some time after the collector has read that the pod is not bound."""
+            if method == "GET" and path.endswith("/pods/p"):
+                asyncio.get_running_loop().call_later(LANDING_SECONDS / 2, go_on.set)
 
         world.cluster.api.intercept = late
         with pytest.raises(BindOutcomeUnknown):

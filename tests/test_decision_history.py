@@ -37,6 +37,19 @@ def test_the_decision_history_is_bounded_by_pods_and_by_bytes() -> None:
     assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
 
 
+def test_the_pods_of_one_namespace_do_not_hide_the_explanations_of_another() -> None:
+    """2,100 attempts of one namespace once dropped all entries of the others."""
+    for history, text in ((DecisionHistory(pods=50), "why"), (DecisionHistory(limit_bytes=100_000), "w" * 20_000)):
+        for number in range(3):
+            history.record_attempt(refused(f"p{number}", f"honest{number}", "no room"))
+        for number in range(100):
+            attempt = Attempt("", 0, 1, ((text, 1),))
+            history.record_attempt(Attempted(ObjectKey("tenant", f"p{number}"), f"u{number}", attempt))
+        kept = [entry.uid for entry in history.recent(99)]
+        assert kept[0] == "u99"
+        assert kept[-3:] == ["honest2", "honest1", "honest0"]
+
+
 def test_a_pod_uid_has_one_name_in_the_decision_history() -> None:
     history = DecisionHistory()
     for number in range(5):

@@ -7,9 +7,10 @@ from contextlib import suppress
 import pytest
 
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
-from extender.model import CallBudgetSpent
+from extender.model import CallBudget, CallBudgetSpent
 from extender.scheduling import PodRequirements, requirements_of
 from tests.budget_worlds import TICK, Clock, Fleet
+from tests.running_berth import berthing, claim, pod
 
 
 def test_a_namespace_has_a_share_of_the_time_and_a_small_burst() -> None:
@@ -258,3 +259,20 @@ def test_a_namespace_without_tokens_gets_no_evaluation(verb: str) -> None:
     assert not fleet.filter_service.rankings.evaluations
     assert fleet.clock.now - began < 100 * 15 * TICK, "a few looks at the clock for each pod"
     assert fleet.filter_service.filter(fleet.pod("honest"), fleet.names).passed
+
+
+@pytest.mark.parametrize(("buckets", "bound"), [(1.5, True), (3.0, False)])
+async def test_a_bind_uses_the_credit_of_its_namespace(buckets: float, bound: bool) -> None:
+    """A debt of half a bucket stops no bind, a debt of two buckets does; the claim is not evaluated before."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        service = b.app.service.filter_service
+        seconds = service.policy.evaluation_seconds
+        owed = buckets * EvaluationLimits().burst * seconds
+        budget = CallBudget(seconds, 0, lambda: b.app.service.clock() - owed)
+        budget.exhausted = True
+        service.throttle.charge("default", budget, seconds)
+        assert not service.has_time("default")
+        assert (await b.bind("p", "n1") == "") is bound

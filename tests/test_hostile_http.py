@@ -150,8 +150,10 @@ async def test_trailers_are_no_headers() -> None:
         )
 
 
-HEAD_LIMIT, IDLE_LIMIT = HttpLimits(head_seconds=SOON), HttpLimits(idle_seconds=SOON)
-BODY_LIMIT = HttpLimits(body_seconds=SOON, head_seconds=SOON)  # the latter closes the connection after the answer
+_NEVER = 10 * HANG_SECONDS
+IDLE_LIMIT, HEAD_LIMIT = HttpLimits(idle_seconds=SOON), HttpLimits(head_seconds=SOON, idle_seconds=_NEVER)
+# head_seconds closes the connection after the answer.
+BODY_LIMIT = HttpLimits(body_seconds=SOON, head_seconds=SOON, idle_seconds=_NEVER)
 SILENT = {
     "nothing": (IDLE_LIMIT, b"", b""),
     "half a head": (HEAD_LIMIT, HEAD, b""),

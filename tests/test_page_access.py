@@ -29,6 +29,14 @@ HOSTS = [
     ("0.0.0.0", (), "berth.berth-system.svc", False),
     ("0.0.0.0", ("Berth.berth-system.svc",), "berth.berth-system.svc:80", True),
     ("desk", (), "desk:8888", True),
+    ("127.0.0.1", (), "[::1]evil", False),
+    ("127.0.0.1", (), "[::1]:8888evil", False),
+    ("127.0.0.1", (), "[localhost]", False),
+    ("127.0.0.1", (), "[127.0.0.1]", False),
+    ("127.0.0.1", (), "localhost:x@evil", False),
+    ("127.0.0.1", (), "localhost:", True),
+    ("::", (), "fd00::7", False),
+    ("0.0.0.0", (), "[10.1.2.3", False),
 ]
 
 

@@ -9,7 +9,7 @@ from extender.diagnosis.selector_stats import selector_stats
 from extender.model import CallBudget, CallBudgetSpent
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
-from tests.budget_worlds import Fleet
+from tests.budget_worlds import GPU, Fleet
 
 
 def world(*selectors: str) -> tuple[PodRequirements, Snapshot]:
@@ -38,6 +38,24 @@ def test_a_spent_budget_ends_the_statistics_before_the_next_compilation() -> Non
     with pytest.raises(CallBudgetSpent):
         selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, budget))
     assert 0 < evaluator.remembered()["selectors"] <= 3
+
+
+def test_a_spent_budget_ends_the_statistics_also_where_all_selectors_are_compiled() -> None:
+    requirements, snapshot = world(f'{GPU}.uuid != ""')
+    evaluator = Evaluator(Features())
+    selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot))
+    with pytest.raises(CallBudgetSpent):
+        selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, CallBudget(1, 3, float)))
+
+
+def test_an_evaluation_takes_no_more_than_the_rest_of_the_question() -> None:
+    numbers = f"[{','.join('1' * 230)}]"
+    requirements, snapshot = world(f"{numbers}.all(a, {numbers}.all(b, a <= b))")
+    evaluator, budget = Evaluator(Features()), CallBudget(0.01, 1000, float)
+    selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot))
+    budget.mark_progress()
+    with pytest.raises(CallBudgetSpent):
+        selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, budget))
 
 
 def test_the_compile_error_of_a_selector_is_its_problem() -> None:

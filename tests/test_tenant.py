@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from extender.cluster import Writer
+from extender.extension.live_reads import deallocate_unused
 from extender.sandbox.apiserver.status_errors import ApiError
+from extender.wire import decode_claim
 from tests.dra_worlds import extended, place
 from tests.eventually import eventually
 from tests.replicas import replicas
@@ -27,6 +30,18 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
         await eventually(lambda: b.app.service.orphans.skipped == 1)
         assert len(b.held()) == 1
         assert b.app.service.orphans.unsuitable == 0
+
+
+async def test_an_allocation_reserved_for_an_object_of_an_unknown_kind_stays() -> None:
+    """Berth cannot know whether such an object uses the devices."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        allocated(b, "c", "gpu-0")
+        consumer = {"resource": "jobs", "apiGroup": "batch", "name": "j", "uid": "j"}
+        patch(b, "c", {"status": {"reservedFor": [consumer]}}, "status")
+        before = stored(b, "c")
+        assert not await deallocate_unused(Writer(b.app.service.client), decode_claim(before))
+        assert stored(b, "c") == before
 
 
 @pytest.mark.parametrize("case", ["of Berth", "of another allocator", "the pod is bound by now"])

@@ -80,6 +80,23 @@ async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
         assert b.app.service.orphans.removed == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "owner"), [("p1-extended-resources-abcde", "p2"), ("loot", "p1"), ("p2-extended-resources-abcde", "p1")]
+)
+async def test_a_claim_of_another_name_or_owner_is_no_leftover(name: str, owner: str) -> None:
+    """The status reserves it for p1 alone, and p1 does not name it."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for one in (extended("p1"), pod("p2"), claim(name)):
+            b.cluster.apply(one)
+        allocated(b, name, "gpu-0", "p1")
+        patch(b, name, {"metadata": forged(owner, uid_of(b, owner))})
+        before = stored(b, name)
+        await b.settled()
+        assert await place(b, "p1") == ""
+        assert stored(b, name) == before
+        assert b.app.service.orphans.removed == 0
+
+
 async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("p1"))

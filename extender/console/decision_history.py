@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
@@ -39,30 +39,26 @@ class PodHistory:
         """Whether no node passed the last filter request, and the pod is not bound."""
         return bool(self.attempts) and not self.attempts[-1].fitting and self.decision is None
 
-    def add_attempt(self, attempt: Attempt) -> int:
-        """Add an attempt. Returns by how many bytes the entry grew."""
+    def add_attempt(self, attempt: Attempt) -> None:
+        """Add an attempt."""
         gone = _attempt_bytes(self.attempts[0]) if len(self.attempts) == _ATTEMPTS else 0
         self.attempts.append(attempt)
         self.first_at = self.first_at or attempt.at
         is_incomplete = any(text.startswith(_INCOMPLETE) for text, _ in attempt.reasons)
         self.complete_at = "" if is_incomplete else self.complete_at or attempt.at
-        return self._grow(_attempt_bytes(attempt) - gone)
+        self.size += _attempt_bytes(attempt) - gone
 
-    def set_decision(self, decision: Decision) -> int:
-        """Set the decision of a bound pod. Returns by how many bytes the entry grew."""
+    def set_decision(self, decision: Decision) -> None:
+        """Set the decision of a bound pod."""
         gone = _decision_bytes(self.decision) if self.decision is not None else 0
         self.decision = decision
-        return self._grow(_decision_bytes(decision) - gone)
+        self.size += _decision_bytes(decision) - gone
 
-    def set_sets(self, sets: ComparedSets) -> int:
-        """Set the comparison with first fit. Returns by how many bytes the entry grew."""
+    def set_sets(self, sets: ComparedSets) -> None:
+        """Set the comparison with first fit."""
         gone = _sets_bytes(self.sets) if self.sets is not None else 0
         self.sets = sets
-        return self._grow(_sets_bytes(sets) - gone)
-
-    def _grow(self, added: int) -> int:
-        self.size += added
-        return added
+        self.size += _sets_bytes(sets) - gone
 
     def change(self) -> str:
         """The difference between the reasons of the last attempt and of the attempt before; '' if there is none.
@@ -79,8 +75,19 @@ class PodHistory:
         return "; ".join((*gone, *new, *moved))
 
 
+@dataclass(slots=True)
+class _Share:
+    """The entries of one namespace by UID, the least recently changed first, and their estimated bytes."""
+
+    entries: dict[str, PodHistory] = field(default_factory=dict)
+    size: int = 0
+
+
 class DecisionHistory:
-    """Entries by pod UID, at most `pods` and about `limit_bytes`; the least recently changed entry is dropped first.
+    """Entries by pod UID, at most `pods` and about `limit_bytes`.
+
+    Beyond a limit, the namespace with the most entries or bytes loses the least recently changed one of its own: the
+    pods of one namespace hide no explanation of another.
 
     `since` is the start of the history, as RFC 3339.
     """
@@ -90,8 +97,9 @@ class DecisionHistory:
         self._pods = pods
         self._limit_bytes = limit_bytes
         self._bytes = 0
-        # Not an LRUCache: entries grow, and `recent` needs their order.
-        self._entries: OrderedDict[str, PodHistory] = OrderedDict()
+        # Not a FairCache: entries grow, and `recent` needs their order.
+        self._entries: dict[str, PodHistory] = {}  # the least recently changed first
+        self._namespaces: dict[str, _Share] = {}
         self._newest: dict[ObjectKey, str] = {}  # the UID of the newest pod of each name
         self.version = 0  # grows with every record
         self.joined = 0  # pods bound with two GPUs or more
@@ -99,7 +107,9 @@ class DecisionHistory:
 
     def record_attempt(self, record: Attempted) -> None:
         """Add the answer to a filter request."""
-        self._grow(self._entry(record.pod, record.uid).add_attempt(record.attempt))
+        entry = self._take(record.pod, record.uid)
+        entry.add_attempt(record.attempt)
+        self._put(entry)
 
     def record_decision(self, record: Bound) -> None:
         """Add the decision of a bind."""
@@ -107,13 +117,17 @@ class DecisionHistory:
         if chosen.best_gbps:
             self.joined += 1
             self.joined_share += chosen.ring_gbps / chosen.best_gbps
-        self._grow(self._entry(record.pod, record.uid).set_decision(record.decision))
+        entry = self._take(record.pod, record.uid)
+        entry.set_decision(record.decision)
+        self._put(entry)
 
     def record_sets(self, uid: str, sets: ComparedSets) -> None:
         """Add the comparison with first fit to a decision, unless the entry is dropped already."""
         entry = self._entries.get(uid)
         if entry is not None:
-            self._grow(self._entry(entry.pod, uid).set_sets(sets))
+            self._drop(entry)
+            entry.set_sets(sets)
+            self._put(entry)
 
     def newest(self, pod: ObjectKey) -> PodHistory | None:
         """The entry of the newest pod of this name."""
@@ -136,32 +150,43 @@ class DecisionHistory:
         """The entries of `waiting` UIDs whose last filter request no node passed, the least recently changed first."""
         return [entry for uid, entry in self._entries.items() if entry.is_unschedulable and uid in waiting]
 
-    def _entry(self, pod: ObjectKey, uid: str) -> PodHistory:
+    def _take(self, pod: ObjectKey, uid: str) -> PodHistory:
+        """Remove the entry of a pod, to change it; a new one if there is none."""
         entry = self._entries.get(uid)
         if entry is None:
-            entry = self._entries[uid] = PodHistory(pod, uid)
-            self._bytes += entry.size
-        else:
-            self._entries.move_to_end(uid)
-            if entry.pod != pod:
-                self._forget_name(entry)
-                entry.pod = pod
-        self._newest[pod] = uid
-        self.version += 1
-        entry.version = self.version
+            return PodHistory(pod, uid)
+        self._drop(entry)
+        entry.pod = pod
         return entry
 
-    def _grow(self, added: int) -> None:
-        """Count the bytes that the newest entry grew by, and drop the oldest entries beyond the limits."""
-        self._bytes += added
-        while len(self._entries) > self._pods or (self._bytes > self._limit_bytes and len(self._entries) > 1):
-            _, gone = self._entries.popitem(last=False)
-            self._bytes -= gone.size
-            self._forget_name(gone)
+    def _put(self, entry: PodHistory) -> None:
+        """Add an entry as the newest one, and drop others beyond the limits."""
+        self.version += 1
+        entry.version = self.version
+        self._entries[entry.uid] = entry
+        self._newest[entry.pod] = entry.uid
+        share = self._namespaces.setdefault(entry.pod.namespace, _Share())
+        share.entries[entry.uid] = entry
+        share.size += entry.size
+        self._bytes += entry.size
+        while len(self._entries) > self._pods:
+            self._drop_of(max(self._namespaces.values(), key=lambda share: len(share.entries)))
+        while self._bytes > self._limit_bytes and len(self._entries) > 1:
+            self._drop_of(max(self._namespaces.values(), key=lambda share: share.size))
 
-    def _forget_name(self, entry: PodHistory) -> None:
+    def _drop_of(self, share: _Share) -> None:
+        self._drop(next(iter(share.entries.values())))
+
+    def _drop(self, entry: PodHistory) -> None:
+        del self._entries[entry.uid]
         if self._newest.get(entry.pod) == entry.uid:
             del self._newest[entry.pod]
+        share = self._namespaces[entry.pod.namespace]
+        del share.entries[entry.uid]
+        share.size -= entry.size
+        if not share.entries:
+            del self._namespaces[entry.pod.namespace]
+        self._bytes -= entry.size
 
 
 def _text_bytes(text: str) -> int:

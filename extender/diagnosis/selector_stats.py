@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
-from extender.cel.dra import Selector
+from extender.cel.dra import Selector, evaluated
 from extender.cel.dra.terms import left_side, observed_value
 from extender.model import Device, Slice, counted, one_line
 from extender.scheduling import EvaluationContext, PodRequirements
@@ -158,9 +158,9 @@ class _Term:
         self.finding.asked += weight * len(devices)
         passed: list[Device] = []
         for group in _equivalent(self.reads, driver, devices):
-            self.context.budget.check()
             if self._passes(key, group):
                 passed += group
+            self.context.budget.mark_progress()
         return passed
 
     def _passes(self, key: tuple[str, int], group: list[Device]) -> bool:
@@ -171,7 +171,7 @@ class _Term:
             has = read(device, driver) is not None
             finding.published[name] = finding.published.get(name, 0) + (count if has else 0)
         try:
-            if self.selector.match(device, driver):
+            if evaluated(self.selector.match, device, driver, self.context.budget):
                 finding.passed += count
                 return True
         except CelError:
@@ -184,7 +184,7 @@ class _Term:
 
     def _observed(self, device: Device, driver: str) -> str:
         left = self.context.masks.compiled(left_side, self.finding.term, self.context.budget)
-        return "" if isinstance(left, CompileError) else observed_value(left, device, driver)
+        return "" if isinstance(left, CompileError) else observed_value(left, device, driver, self.context.budget)
 
 
 def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:

@@ -7,6 +7,7 @@ The Host header exposes a page of another site whose name resolves to this addre
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from extender.model import WireError
 from extender.web.asgi import TEXT, Answer, Scope, problem
 
 MOST_TOKEN = 4096  # bytes of the token file
+_HOST = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([^][:@/\s]+))(?::[0-9]{0,5})?")  # [IPv6], or a name or IPv4; port
 
 
 def header(scope: Scope, wanted: bytes) -> bytes:
@@ -83,7 +85,10 @@ class Access:
         A server on all interfaces accepts every IP address, since it does not know those of Services and port
         forwards. This is safe: DNS rebinding needs a name in the Host header.
         """
-        name = (host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]).strip("[]").lower()
+        parts = _HOST.fullmatch(host.lower())
+        if parts is None:
+            return False
+        name = parts[1] or parts[2]
         if name in self._names:
             return True
         found = _address(name)

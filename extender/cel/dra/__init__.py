@@ -5,7 +5,7 @@ Explanations import `extender.cel.dra.terms`, which `berth serve` does not load.
 """
 
 from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect
-from extender.cel.dra.masks import Mask, Masks
+from extender.cel.dra.masks import Mask, Masks, evaluated
 from extender.cel.dra.selector import Selector, check_cost, check_selector, compile_selector, compile_value
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "check_selector",
     "compile_selector",
     "compile_value",
+    "evaluated",
 ]

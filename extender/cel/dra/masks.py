@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cachetools import LRUCache
 
@@ -19,6 +19,8 @@ from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
 from extender.cel.work import COMPILE_LIMIT, Work
 from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Device, Slice
+
+Result = TypeVar("Result")
 
 # Estimated bytes, measured with tracemalloc.
 _ERROR_BYTES = 1024  # of a compile error beside its texts
@@ -176,7 +178,7 @@ class Masks:
         if isinstance(selector, CompileError):
             return f"CEL compile error: {selector}"
         try:
-            selector.match(device, driver)
+            evaluated(selector.match, device, driver, budget)
         except CelError as error:
             return f"CEL runtime error: {error}"
         return ""
@@ -191,14 +193,9 @@ class Masks:
         driver = slice_.pool.driver
         for position, device in enumerate(islice(slice_.devices, first, None), first):
             try:
-                seconds = budget.check()
-                units = COST_LIMIT if seconds >= _LONGEST_MATCH else min(COST_LIMIT, _units(seconds))
-                if selector.match(device, driver, units):
+                if evaluated(selector.match, device, driver, budget):
                     match |= 1 << position
             except BudgetExceeded:
-                if units < COST_LIMIT:
-                    self._bytes += known.begin(_PartialMask(slice_, position, match, error))
-                    budget.exhaust()
                 # The expression is too costly on one device: on forty thousand it would stop the scheduler.
                 known.exhausted = True
                 return Mask(0, all_devices)
@@ -209,6 +206,21 @@ class Masks:
                 raise
             budget.mark_progress()
         return Mask(match, error)
+
+
+def evaluated(
+    evaluate: Callable[[Device, str, int], Result], device: Device, driver: str, budget: CallBudget
+) -> Result:
+    """The result of `match` or `value` of a selector on a device, with no more units than the call has left. Raises
+    EvalError, BudgetExceeded, and CallBudgetSpent if the call does not suffice."""
+    seconds = budget.check()
+    units = COST_LIMIT if seconds >= _LONGEST_MATCH else min(COST_LIMIT, _units(seconds))
+    try:
+        return evaluate(device, driver, units)
+    except BudgetExceeded:
+        if units < COST_LIMIT:
+            budget.exhaust()
+        raise
 
 
 def _units(seconds: float) -> int:

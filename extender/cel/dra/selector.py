@@ -55,10 +55,10 @@ class Selector:
             return value
         raise EvalError(f"CEL result of type {type_name(value)} could not be converted to bool")
 
-    def value(self, device: Device, driver: str) -> object:
-        """The value of the expression, of any type. Raises EvalError or BudgetExceeded."""
+    def value(self, device: Device, driver: str, units: int = COST_LIMIT) -> object:
+        """The value of the expression, of any type. Raises EvalError, or BudgetExceeded above `units`."""
         try:
-            return self._run([COST_LIMIT, device, driver, *self._locals])
+            return self._run([units, device, driver, *self._locals])
         except CelError:
             raise
         except Exception as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from extender.cel import ast
 from extender.cel.dra.dialect import Dialect
+from extender.cel.dra.masks import evaluated
 from extender.cel.dra.selector import Selector, compile_selector, compile_value, terms_of
 from extender.cel.errors import CelError, CompileError
 from extender.cel.parser import parse
 from extender.cel.work import Work
-from extender.model import Device, Quantity, Semver, readable
+from extender.model import UNLIMITED, CallBudget, Device, Quantity, Semver, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
 _TESTS = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches"})
@@ -44,10 +45,11 @@ def _observed(term: str, dialect: Dialect, device: Device, driver: str) -> str:
     return f" (saw {value})" if value else ""
 
 
-def observed_value(left: Selector, device: Device, driver: str) -> str:
-    """The value of the left side of a term on a device, as a user writes it; '' if it has none."""
+def observed_value(left: Selector, device: Device, driver: str, budget: CallBudget = UNLIMITED) -> str:
+    """The value of the left side of a term on a device, as a user writes it; '' if it has none. Raises
+    CallBudgetSpent."""
     try:
-        return _shown(left.value(device, driver))
+        return _shown(evaluated(left.value, device, driver, budget))
     except CelError:
         return ""
 
