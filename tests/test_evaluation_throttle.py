@@ -251,14 +251,14 @@ def test_a_namespace_without_tokens_gets_no_evaluation(verb: str) -> None:
     long.in_vain = True
     throttle.charge("hostile", long, most)
     pods, began = [fleet.hostile() for _ in range(100)], fleet.clock.now
-    for pod in pods:
+    for one in pods:
         if verb == "filter":
-            assert fleet.error(pod)
+            assert fleet.error(one)
         else:
-            assert set(fleet.filter_service.prioritize(pod, fleet.names)) == {(name, 0) for name in fleet.names}
+            assert set(fleet.filter_service.prioritize(one, fleet.names)) == {(name, 0) for name in fleet.names}
     assert not fleet.filter_service.rankings.evaluations
-    assert fleet.clock.now - began < 100 * 15 * TICK, "a few looks at the clock for each pod"
-    assert fleet.filter_service.filter(fleet.pod("honest"), fleet.names).passed
+    assert fleet.clock.now - began < 100 * 15 * TICK, "a few looks at the clock for each one"
+    assert fleet.filter_service.filter(fleet.one("honest"), fleet.names).passed
 
 
 @pytest.mark.parametrize(("buckets", "bound"), [(1.5, True), (3.0, False)])
