@@ -257,8 +257,8 @@ def test_a_namespace_without_tokens_gets_no_evaluation(verb: str) -> None:
         else:
             assert set(fleet.filter_service.prioritize(one, fleet.names)) == {(name, 0) for name in fleet.names}
     assert not fleet.filter_service.rankings.evaluations
-    assert fleet.clock.now - began < 100 * 15 * TICK, "a few looks at the clock for each one"
-    assert fleet.filter_service.filter(fleet.one("honest"), fleet.names).passed
+    assert fleet.clock.now - began < 100 * 15 * TICK, "a few looks at the clock for each pod"
+    assert fleet.filter_service.filter(fleet.pod("honest"), fleet.names).passed
 
 
 @pytest.mark.parametrize(("buckets", "bound"), [(1.5, True), (3.0, False)])
