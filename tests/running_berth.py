@@ -179,14 +179,14 @@ def binder_of(
     return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)
 
 
-async def bug_after(step: str, b: Serving, pod: str, node: str) -> None:
-    """Bind the pod with a binder that raises KeyError after this step."""
+async def bug_after(step: str, b: Serving, pod: str, node: str, fault: BaseException | None = None) -> None:
+    """Bind the pod with a binder that raises the fault, or a KeyError, after this step."""
 
     @contextmanager
     def buggy(_: str, name: str) -> Iterator[None]:
         yield
         if name == step:
-            raise KeyError("a bug")
+            raise fault or KeyError("a bug")
 
     await binder_of(b, span=buggy).bind(ObjectKey("default", pod), b.pod(pod)["metadata"]["uid"], node)
 

@@ -9,11 +9,13 @@ import pytest
 
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.model import FINALIZER, ObjectKey
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod
 
+CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4"}
 
 
@@ -330,3 +332,26 @@ async def test_two_binds_of_one_pod_never_run_at_once() -> None:
         assert most == 1
         assert b.node_of("p") == "n2"
         assert len(b.held()) == 1
+
+
+async def test_a_claim_that_becomes_unreadable_keeps_its_finalizers() -> None:
+    """The finalizers are too long for Berth, so a write of the whole list would erase them."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        long = [f"example.org/{i:060}" for i in range(100)]
+
+        async def edit(method: str, path: str) -> ApiError | None:
+            if method == "PATCH" and path.endswith("/resourceclaims/c"):
+                b.cluster.api.intercept = None
+                body = {"metadata": {"finalizers": long}}
+                b.cluster.api.registry.patch(
+                    RESOURCES["resource.k8s.io", "resourceclaims"], ("default", "c"), body, "", strategic=False
+                )
+            return None
+
+        b.cluster.api.intercept = edit
+        assert "metadata.finalizers: has more than 4096 characters" in await b.bind("p", "n1")
+        assert b.cluster.store["resourceclaims", ("default", "c")]["metadata"]["finalizers"] == long
+        assert not b.held()

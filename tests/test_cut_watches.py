@@ -10,7 +10,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from extender.cluster import ApiClient, Credentials, Reflector, WatchedResource
+from extender.cluster import ApiClient, Credentials, Reflector, Unavailable, WatchedResource
 from extender.cluster.reflector import Timing
 from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
@@ -75,6 +75,26 @@ def test_a_proxy_that_holds_back_every_event_hides_no_change_for_long(seconds: f
     most = Timing().blind_seconds + max(seconds, Timing().delays.most)
     assert max(later - sooner for sooner, later in pairwise(server.lists)) <= most
     assert len(server.lists) <= server.watches[-1] / Timing().blind_seconds + 1
+
+
+def test_a_list_that_fails_does_not_keep_a_watch_from_being_opened() -> None:
+    """After a time without events the kind is listed again. The server rejects that list, and its watches work."""
+
+    class Listless(Cutting):
+        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
+            if self.lists:
+                self.lists.append(asyncio.get_running_loop().time())
+                raise Unavailable("503")
+            return await super().get(path, params)
+
+        async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
+            self._events = len(self.lists) > 3
+            async for line in super().lines(path, params, silence_seconds):
+                yield line
+
+    server = Listless(200.0, events=False)
+    assert len(server.reflect()) > 30, "each later watch shows a node"
+    assert len(server.lists) > 3
 
 
 async def test_a_list_applies_no_version_again() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extender.model import BerthError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
@@ -116,7 +117,10 @@ async def test_a_member_that_leaves_the_group_ends_the_plan(notes: dict[str, str
         assert not b.app.service.cache.reservations.holds
 
 
-async def test_a_bug_in_the_bind_of_a_member_ends_the_plan_at_once() -> None:
+@pytest.mark.parametrize(
+    ("fault", "seen"), [(KeyError("a bug"), KeyError), (asyncio.CancelledError(), BerthError)], ids=["bug", "cancelled"]
+)
+async def test_a_bug_in_the_bind_of_a_member_ends_the_plan_at_once(fault: BaseException, seen: type[Exception]) -> None:
     """Not only at the deadline: here the clock of the plans stands still."""
     async with berthing(NODES, clock=lambda: 1000.0) as b:
         for i in range(3):
@@ -125,10 +129,10 @@ async def test_a_bug_in_the_bind_of_a_member_ends_the_plan_at_once() -> None:
         nodes = await planned(b, "p0", "p1", "p2")
         others = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
         await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
-        with pytest.raises(KeyError, match="a bug"):
-            await bug_after("write barrier", b, "p2", nodes["p2"])
-        why = "the bind of pod default/p2 failed: KeyError: 'a bug'"
+        with pytest.raises(seen):
+            await bug_after("write barrier", b, "p2", nodes["p2"], fault)
+        why = f"the bind of pod default/p2 failed: {type(fault).__name__}: {fault}".removesuffix(": ")
         assert all(why in answer for answer in await asyncio.gather(*others))
         assert await reasons(b, "p0") == {f"group job is planned again after a pause: {why}"}
-        assert not b.held()
-        assert not b.app.service.cache.reservations.by_claim
+        await eventually(lambda: not b.held(), "a cancelled bind leaves its claim to the orphan collector")
+        await eventually(lambda: not b.app.service.cache.reservations.by_claim, "nothing is reserved")

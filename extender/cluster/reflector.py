@@ -128,8 +128,10 @@ class Reflector:
         self.version = ""
         while True:
             try:
-                if not self.version or self._clock() - self._shown > self._blind_seconds:
+                if not self.version:
                     await self._list()
+                elif self._clock() - self._shown > self._blind_seconds:
+                    await self._list_again()
                 await self._watch()
             except Gone as error:
                 self.version = ""
@@ -206,6 +208,15 @@ class Reflector:
         self._succeeded()
         self.lists += 1
         self._on_progress()
+
+    async def _list_again(self) -> None:
+        """List a kind of which nothing was heard for long. If the list fails, the watch goes on without it."""
+        try:
+            await self._list()
+        except (Gone, NotFound, NotServed):
+            raise
+        except ClusterError as error:
+            self._log.warning("list failed", error=str(error))
 
     async def _watch(self) -> None:
         # No event can end the entry of an object without a name.

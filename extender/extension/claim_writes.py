@@ -98,6 +98,8 @@ class ClaimWrites:
                 raise BindError(f"claim {claim.key} was allocated elsewhere in the meantime")
             if claim.deleting:
                 raise BindError(f"claim {claim.key} got deleted in the meantime")
+            if claim.problem:  # its finalizers may be unknown, and the write would replace them
+                raise BindError(f"claim {claim.key}: {claim.problem}")
             stored = await self._writer.allocate(await self._writer.add_finalizer(claim, group), allocation, consumer)
             cycle.undo.push(stored.uid, partial(self._compensations.of_allocation, cycle, stored))
             check_stored(allocation, stored)

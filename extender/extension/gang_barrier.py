@@ -6,6 +6,7 @@ minimum have arrived, and until all of these have written their claims and passe
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -77,13 +78,13 @@ class GangBarrier:
 
     @contextmanager
     def member(self, forming: FormingGang | None, pod: Pod) -> Iterator[None]:
-        """The bind of one member: before the gang is committed, its failure ends the plan for all members. A bug is a
-        failure, too."""
+        """The bind of one member: before the gang is committed, its failure ends the plan for all members. A bug or a
+        cancellation is a failure, too."""
         try:
             yield
         except (BindOutcomeUnknown, BindPending):
             raise
-        except Exception as error:
+        except (Exception, CancelledError) as error:
             if forming is not None and forming.committed:
                 self._gangs.plans.retry(forming, pod.uid)
             elif forming is not None:
@@ -108,5 +109,9 @@ class GangBarrier:
             self._gangs.plans.fail(forming, "Berth shuts down")
 
 
-def _as_bind_error(error: Exception) -> BerthError:
-    return error if isinstance(error, BerthError) else BindError(one_line(f"{type(error).__name__}: {error}"))
+def _as_bind_error(error: BaseException) -> BerthError:
+    return (
+        error
+        if isinstance(error, BerthError)
+        else BindError(one_line(f"{type(error).__name__}: {error}".removesuffix(": ")))
+    )

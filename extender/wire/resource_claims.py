@@ -72,7 +72,13 @@ def decode_claim(obj: Json) -> Claim:
         version = get(metadata, "resourceVersion", str, "metadata", "")
         allocation, reserved_for = _held_devices(_inner(obj, "status"))
         return Claim(
-            key, uid, version, allocation=allocation, reserved_for=reserved_for, problem=cut(str(error), REASON_BYTES)
+            key,
+            uid,
+            version,
+            allocation=allocation,
+            reserved_for=reserved_for,
+            deleting=metadata.get("deletionTimestamp") is not None,
+            problem=cut(str(error), REASON_BYTES),
         )
 
 
