@@ -73,6 +73,19 @@ async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> N
     task.cancel()
 
 
+async def test_a_bug_after_a_fit_is_raised_after_the_touch() -> None:
+    def look() -> Iterator[bool]:
+        yield True
+        raise RuntimeError("a bug with another pod")
+
+    writer = _Writer()
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
+    requeuer.supply_changed()
+    with pytest.raises(RuntimeError, match="another pod"):
+        await asyncio.wait_for(requeuer.run(look, _nothing_to_build), 10)
+    assert writer.touched == 1
+
+
 @pytest.mark.parametrize("waits", [True, False])
 async def test_pods_that_wait_at_the_start_are_requeued_once(waits: bool) -> None:
     """The process that rejected them is gone, and kube-scheduler waits for an event that no change causes."""
