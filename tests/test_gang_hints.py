@@ -211,7 +211,11 @@ def test_a_bug_with_one_gang_hides_no_room_of_others() -> None:
     with pytest.raises(KeyError, match="a bug"):
         fleet.finds()
     fleet.take("other", LARGE, ())
-    assert fleet.finds()
+    fleet.clock.now += 100.0
+    found = list[bool]()
+    with pytest.raises(KeyError, match="a bug"):
+        found.extend(fleet.hints.find_schedulable())
+    assert found[-1], "the bug is raised after the fit"
 
 
 # -- what else makes room ------------------------------------------------------------------------------------------

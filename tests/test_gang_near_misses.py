@@ -7,7 +7,7 @@ import random
 import pytest
 
 from extender.diagnosis.gang_question import where
-from extender.model import CallBudget, GroupPolicy
+from extender.model import GroupPolicy
 from extender.wire import decode_pod
 from tests.explained_gangs import apply, explained, free, hold, members, occupy, racks, sentences
 from tests.gang_worlds import CLIQUE, GPU, RACK, GangWorld, key
@@ -276,23 +276,6 @@ def test_groups_in_the_way_are_named_as_users_know_them() -> None:
     others = "default/vllm-1 (8 devices on a1, group vllm-1) and default/vllm-2 (8 devices on a2, held, group vllm-2)"
     assert sentences(found) == (f"fits in {CLIQUE}=clique-a without {others}",)
     assert {one.group for one in found.holders} == {"vllm-1", "vllm-2"}
-
-
-@pytest.mark.parametrize("steps", range(0, 400, 7))
-def test_a_budget_that_ends_leaves_the_near_misses_found_before(steps: int) -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "b1", "b2")
-    occupy(world, "middle", "a2", 1, 4)
-    occupy(world, "large", "b2", 0, 8)
-    members(world, 2, topology="required")
-    budget = CallBudget(1.0, steps, lambda: 0.0)
-    budget.mark_progress()
-    found, whole = explained(world, budget), explained(world)
-    assert found.outcome in ("unfinished", "refused")
-    assert set(found.misses) <= set(whole.misses)
-    if found.outcome == "refused" and found.misses != whole.misses:
-        assert found.cut_short
-    assert len(found.members) == 2
 
 
 class RandomWorld:

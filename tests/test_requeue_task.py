@@ -10,11 +10,13 @@ import pytest
 
 from extender.cluster import Unavailable, Writer
 from extender.entry.serve_process import application
+from extender.extension.queueing_hints import QueueingHints
 from extender.extension.requeue import Requeuer
 from extender.sandbox import Cluster, carried_machines
 from tests import running_berth
 from tests.eventually import eventually
 from tests.skipping_loop import SkippingLoop
+from tests.supervised_worlds import Breakable, composed
 
 
 class _Writer:
@@ -71,6 +73,36 @@ async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> N
     task = asyncio.create_task(requeuer.run(looks, _nothing_to_build))
     await eventually(lambda: writer.touched)
     task.cancel()
+
+
+async def test_a_bug_after_a_fit_is_raised_after_the_touch() -> None:
+    def look() -> Iterator[bool]:
+        yield True
+        raise RuntimeError("a bug with another pod")
+
+    writer = _Writer()
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
+    requeuer.supply_changed()
+    with pytest.raises(RuntimeError, match="another pod"):
+        await asyncio.wait_for(requeuer.run(look, _nothing_to_build), 10)
+    assert writer.touched == 1
+
+
+async def test_a_bug_after_a_fit_is_counted() -> None:
+    class Buggy(QueueingHints):
+        def __init__(self) -> None:
+            pass
+
+        def find_schedulable(self) -> Iterator[bool]:
+            yield True
+            raise KeyError("a bug")
+
+    async with composed(Breakable()) as (_, app, _):
+        service = app.service
+        service.filter_service.queueing_hints = Buggy()
+        service.requeuer.supply_changed()
+        await eventually(lambda: service.supervisor.failures["requeue"])
+        assert service.requeuer.touches
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -44,6 +44,7 @@ class GangQuestion:
     memory: GangMemory
     usable: frozenset[str] | None = None
     constraints: UsableNodes = field(default_factory=lambda: UsableNodes(MOST_TOGETHER))
+    usable_by_size: dict[int, dict[str, frozenset[str]]] = field(default_factory=dict)  # the results of usable_nodes
 
     def problem(self, size: int) -> GangProblem:
         """The problem of the first `size` members."""
@@ -54,9 +55,12 @@ class GangQuestion:
 
         Raises CallBudgetSpent, but not for members of a size that was asked for before.
         """
-        nodes = {name: info.node for name, info in self.snapshot.node_infos.items()}
-        members = self.members.first(size)
-        return self.constraints.of(members.pods, nodes, self.snapshot.version, self.context.budget)
+        found = self.usable_by_size.get(size)
+        if found is None:
+            nodes = {name: info.node for name, info in self.snapshot.node_infos.items()}
+            pods, version = self.members.first(size).pods, self.snapshot.version
+            found = self.usable_by_size[size] = self.constraints.of(pods, nodes, version, self.context.budget)
+        return found
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
         """Plan on the snapshot. Raises CallBudgetSpent."""

@@ -30,7 +30,10 @@ class GangRefusal:
 
 
 def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
-    """Why the gang has no plan. `shortage` is the result of a plan for its minimum. Never raises CallBudgetSpent."""
+    """Why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
+
+    Never raises CallBudgetSpent: that plan asked for the usable nodes, which the question remembers.
+    """
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
     fleet, on_empty = _on_empty_fleet(question)

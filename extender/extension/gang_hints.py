@@ -38,9 +38,9 @@ class GangHints:
         """Search in steps of at most one evaluation or one plan, the namespaces in turn, the longest waiting first.
 
         Yields True, as the last value, if a gang fits now. If the evaluation time of a namespace does not suffice to
-        know that, kube-scheduler asks about its gang again later. Raises the first bug after all gangs.
+        know that, kube-scheduler asks about its gang again later. Raises the first bug after the last value.
         """
-        bug: Exception | None = None
+        found, bug = False, None
         for key in self._waiting.without_room(self._cache.snapshot().version):
             member = next(iter(self._cache.store.members.get(key, {}).values()), None)
             waiting = self._waiting.get(key)
@@ -48,16 +48,18 @@ class GangHints:
                 self._waiting.gone(key)
             elif waiting is not None:
                 try:
-                    for fits in self._search(key, member, waiting):
-                        yield fits
-                        if fits:
-                            return
+                    for found in self._search(key, member, waiting):
+                        if found:
+                            break
+                        yield False
                 except Exception as error:  # noqa: BLE001 - raised below
                     bug, waiting.version = bug or error, self._cache.snapshot().version
+            if found:
+                break
             yield False
+        yield found
         if bug is not None:
             raise bug
-        yield False
 
     def _search(self, key: GroupKey, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
         """Whether the gang of this member is known to fit now, after each step."""

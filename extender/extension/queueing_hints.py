@@ -46,9 +46,9 @@ class QueueingHints:
         """Search in steps of at most one evaluation. The last value is True if a pod fits on a changed node.
 
         The cache may change between two steps; the next search covers such changes. The search after an unfinished
-        one starts from the same version again. Raises the first bug after all classes: one must not hide the others.
+        one starts from the same version again. Raises the first bug after the last value: one must not hide the others.
         """
-        bug: Exception | None = None
+        found, bug = False, None
         if not len(self._unschedulable):
             yield False
             return
@@ -71,19 +71,20 @@ class QueueingHints:
                 for fits in self._search(requirements, states if by_state else names, kept):
                     yield False
                     if fits and self._has_waiting_pod(key):
-                        self._version = snapshot.version
-                        yield True
-                        return
+                        found = True
+                        break
             except CallBudgetSpent:
                 self._postpone(requirements, self._unschedulable.pods(key))
                 yield False
             except Exception as error:  # noqa: BLE001 - raised below
                 bug = bug or error
+            if found:
+                break
             yield False
         self._version = snapshot.version
+        yield found
         if bug is not None:
             raise bug
-        yield False
 
     def _search(
         self, requirements: PodRequirements, places: Iterable[NodeState | str], kept: frozenset[str]

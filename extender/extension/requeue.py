@@ -62,8 +62,9 @@ class Requeuer:
         """Run until cancelled.
 
         `search` begins a search over the nodes that changed since the last one. It yields after each step; the last
-        value is True if a rejected pod fits. A search or an update that failed is repeated after the pause, or when
-        the supervisor starts this task again. See Rebuilds.done for `rebuilt`.
+        value is True if a rejected pod fits, after which the search may still raise a bug with another pod. A search or
+        an update that failed is repeated after the pause, or when the supervisor starts this task again. See
+        Rebuilds.done for `rebuilt`.
         """
         while True:
             await self._changed.wait()
@@ -75,26 +76,27 @@ class Requeuer:
         done = False
         try:
             self._touch_pending, self._requested = self._touch_pending or self._requested, False
-            self._touch_pending = self._touch_pending or await self._finds_pod(search, rebuilt)
-            self._touch_pending = self._touch_pending and not await self._touch()
+            try:
+                if not self._touch_pending:
+                    await self._search(search, rebuilt)
+            finally:  # also if the search raised a bug after the fit
+                self._touch_pending = self._touch_pending and not await self._touch()
             done = not self._touch_pending
         finally:
             if not done:
                 self._changed.set()
 
-    async def _finds_pod(self, search: Callable[[], Iterator[bool]], rebuilt: Callable[[], Awaitable[None]]) -> bool:
-        """Whether a rejected pod fits on a changed node. Pauses after every stretch."""
+    async def _search(self, search: Callable[[], Iterator[bool]], rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """Find out whether a rejected pod fits on a changed node. Pauses after every stretch."""
         await rebuilt()
         began = self._clock()
         for fits in search():
-            if fits:
-                return True
+            self._touch_pending = fits
             took = self._clock() - began
-            if took > self._stretch:
+            if not fits and took > self._stretch:
                 await asyncio.sleep(self._rest * took)
                 await rebuilt()
                 began = self._clock()
-        return False
 
     async def _touch(self) -> bool:
         try:

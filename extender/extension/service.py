@@ -179,17 +179,17 @@ class Service:
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.
 
-        Raises the first bug after both searches.
+        Raises the first bug after the last value.
         """
-        bug: Exception | None = None
+        found, bug = False, None
         for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
             try:
-                for fits in search():
-                    yield fits
-                    if fits:
-                        return
+                for found in search():
+                    yield found
             except Exception as error:  # noqa: BLE001 - raised below
                 bug = bug or error
+            if found:
+                break
         if bug is not None:
             raise bug
 
