@@ -190,6 +190,24 @@ async def test_conflict_is_read_again() -> None:
         assert touched == 1
 
 
+async def test_a_claim_that_was_recreated_does_not_get_the_devices_of_the_old_one() -> None:
+    """The new one asks for more devices than the bind chose for the old one."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        node = await scheduled(b, "p", "c")
+
+        async def recreate(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/resourceclaims/c"):
+                b.cluster.api.intercept = None
+                b.cluster.store.remove("resourceclaims", ("default", "c"))
+                b.cluster.apply(claim("c", 2))
+
+        b.cluster.api.intercept = recreate
+        assert "claim default/c was recreated" in await b.bind("p", node)
+        assert not b.held()
+        assert not b.node_of("p")
+
+
 async def test_a_burst_never_shares_a_device() -> None:
     """Twenty pods for twelve GPUs, all bound at once: twelve binds succeed, and no device is allocated twice."""
     async with berthing(NODES) as b:

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fleet import Fleet
+from benchmarks.fleet import MACHINES, Fleet
 from extender.extension.filter_service import FilterService
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
+from extender.sandbox.machines import node_object
 from extender.scheduling import CollectedDomain, PodRequirements, requirements_of
+from tests.dra_worlds import extended
 
 
 def answer(filter_service: FilterService) -> bool:
@@ -217,6 +219,34 @@ def test_a_pod_pinned_to_nodes_is_helped_by_those_alone() -> None:
     fleet.apply("resourceclaims", "held/h0", None)
     assert not answer(fleet.filter_service)
     fleet.apply("resourceclaims", "held/h1", None)
+    assert answer(fleet.filter_service)
+
+
+@pytest.mark.parametrize("node", ["node-000001", "node-000006"])  # in a search by state, one stands for both
+def test_of_equal_nodes_that_become_free_the_pinned_one_helps(node: str) -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(6, 1.0)
+    assert fleet.filter(pinned(fleet, "p", node)).passed == []
+    for number in (0, 5):
+        fleet.apply("resourceclaims", f"held/h{number}", None)
+    nodes = fleet.cache.snapshot().node_infos
+    assert nodes["node-000001"].state is nodes["node-000006"].state
+    assert answer(fleet.filter_service)
+
+
+@pytest.mark.parametrize("node", ["node-000001", "node-000006"])
+def test_of_nodes_with_equal_devices_the_one_with_a_device_plugin_helps(node: str) -> None:
+    """The pod asks for an extended resource, of which a device plugin now reports some."""
+    fleet = Fleet("mixed")
+    fleet.fill(6, 1.0)
+    pod = extended("p")
+    pod["metadata"] |= {"uid": "p", "resourceVersion": "1"}
+    fleet.apply("pods", "default/p", pod)
+    assert fleet.filter(fleet.cache.store.pods["p"]).passed == []
+    reporting = node_object(node, MACHINES[0], {})
+    fleet.apply("nodes", node, {**reporting, "status": {"allocatable": {"nvidia.com/gpu": "8"}}})
+    nodes = fleet.cache.snapshot().node_infos
+    assert nodes["node-000001"].state is nodes["node-000006"].state
     assert answer(fleet.filter_service)
 
 

@@ -235,7 +235,7 @@ def use(device: str, mem: int = 0) -> Result:
     return Result("r", DeviceId(*POOL, device), share_id=f"share-{mem}" if mem else "", consumed=consumed)
 
 
-def allocated_claim(name: str, version: int, *results: Result) -> Claim:
+def allocated_claim(name: str, version: int | str, *results: Result) -> Claim:
     return Claim(ObjectKey("ns", name), name, str(version), allocation=Allocation(results))
 
 
@@ -327,6 +327,14 @@ def test_a_listed_version_does_not_tell_when_the_claim_was_allocated() -> None:
     first = allocated_claim("first", 30, use("plain"))
     assert checked([a_slice("a", PLAIN)], first, mine, listed=True) == LOST.format("plain")
     assert checked([a_slice("a", PLAIN)], mine, first, listed=True) == LOST.format("plain"), "and mine is not earlier"
+
+
+@pytest.mark.parametrize("version", [10, "x", "\u00b2"], ids=["equal", "no number", "no ASCII digit"])
+def test_where_versions_do_not_tell_which_write_was_first_both_lose(version: int | str) -> None:
+    """etcd gives no two objects one version, and versions are numbers. Else both pods would get the device."""
+    first, mine = (allocated_claim(name, version, use("plain")) for name in ("first", "mine"))
+    assert checked([a_slice("a", PLAIN)], first, mine) == LOST.format("plain")
+    assert checked([a_slice("a", PLAIN)], mine, first) == LOST.format("plain")
 
 
 def test_a_list_ends_what_is_known_of_an_earlier_allocation_of_the_claim() -> None:

@@ -247,8 +247,9 @@ class ObjectIndex:
             if new.allocation is None or (listed and (old is None or old.resource_version != new.resource_version)):
                 self.allocated_at.pop(new.uid, None)
             elif not listed and (old is None or old.uid != new.uid or old.allocation is None):
-                version = int(new.resource_version) if new.resource_version.isdigit() else 0
-                self.allocated_at.setdefault(new.uid, version)
+                version = new.resource_version
+                if version.isascii() and version.isdigit():
+                    self.allocated_at.setdefault(new.uid, int(version))
             self.touch_pools(self._allocated_devices.put((CLAIM, new.uid), results))
         return old
 

@@ -33,7 +33,8 @@ _CONNECTIONS = 64  # concurrent requests; the API server's default limit for mut
 class ApiClient:
     """A client with one connection pool, as an async context manager. All requests raise ClusterError.
 
-    A response has at most `most_bytes`, and comes within `request_seconds`; a watch has no such limits.
+    A response has at most `most_bytes`, and comes within `request_seconds`; a watch has no such limits, but starts
+    within `open_seconds`.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class ApiClient:
         user_agent: str = "berth",
         request_seconds: float = _REQUEST_SECONDS,
         most_bytes: int = _MOST_BYTES,
+        open_seconds: float = _OPEN_SECONDS,
     ) -> None:
         self._request_seconds = request_seconds
+        self._open_seconds = open_seconds
         self._most_bytes = most_bytes
         self._credentials = credentials
         self._token = TokenCache(credentials.token)
@@ -113,7 +116,7 @@ class ApiClient:
                 return await _object(content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self.answers[method, ""] += 1
-            raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
+            raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
 
     async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncGenerator[bytes, None]:
         """The lines of a watch. The first line is empty: the server accepted the watch.
@@ -125,7 +128,7 @@ class ApiClient:
         headers = await self._headers(_JSON)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_seconds, sock_read=silence_seconds)
         try:
-            async with asyncio.timeout(_OPEN_SECONDS):
+            async with asyncio.timeout(self._open_seconds):
                 opened = await self._open().get(
                     self._credentials.url + path, params=params, headers=headers, timeout=timeout, allow_redirects=False
                 )
@@ -139,7 +142,7 @@ class ApiClient:
         except LineTooLong as error:
             raise Gone(f"watch {path}: an event is longer than {2 * _READ_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise Unavailable(f"watch {path}: {error or type(error).__name__}") from error
+            raise Unavailable(f"watch {path}: {str(error) or type(error).__name__}") from error
 
     async def _refusal(self, path: str, response: aiohttp.ClientResponse) -> str:
         """The message with which the server refuses a watch. A body that does not end changes nothing: no total

@@ -68,7 +68,7 @@ class OrphanCollector:
         waiting = {}
         for key in self._cache.store.without_consumer:
             claim = self._cache.store.claims[key]
-            if not claim.ours or claim.uid in self._cache.reservations.in_flight:
+            if not claim.ours:
                 continue
             waiting[claim.uid] = since = self._since.get(claim.uid, now)
             if now - since >= self._grace:
@@ -80,8 +80,7 @@ class OrphanCollector:
 
     def deallocate_unsuitable(self, claim: Claim) -> None:
         """Deallocate a claim whose pod cannot run on the nodes of the allocation, unless a bound pod uses the claim."""
-        if claim.uid not in self._cache.reservations.in_flight:
-            self._start(claim.key, self._deallocate(claim))
+        self._start(claim.key, self._deallocate(claim))
 
     def remove_stale_special(self, key: ObjectKey) -> None:
         """Delete a special claim of a bind that did not complete.

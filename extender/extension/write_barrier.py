@@ -171,7 +171,8 @@ def _earlier_in_pool(cache: ClusterCache, uid: str, id_: DeviceId) -> list[Resul
 def _is_earlier(cache: ClusterCache, other: str, uid: str) -> bool:
     """Whether the claim `other` was allocated before the claim `uid`.
 
-    The time of a write that only a list showed is unknown. Such a claim loses against any other, and any against it.
+    The time of a write that only a list showed is unknown. Such a claim loses against any other, and any against it,
+    as do two claims with equal times.
     """
     written = cache.store.allocated_at
-    return other != uid and written.get(other, 0) < written.get(uid, math.inf)
+    return other != uid and written.get(other, 0) <= written.get(uid, math.inf)

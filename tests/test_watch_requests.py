@@ -1,0 +1,42 @@
+"""The request of a watch goes to the API server alone, and it ends if the API server does not accept the watch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from extender.cluster import ApiClient, ClusterError, Credentials, Unavailable
+from extender.sandbox import listening
+from extender.web.asgi import Answer
+from tests.eventually import HANG_SECONDS
+
+
+def credentials(url: str) -> Credentials:
+    return Credentials(url, None, lambda: None)
+
+
+async def test_a_watch_follows_no_redirect() -> None:
+    """Else another address could show its objects as those of the cluster."""
+    asked: list[str] = []
+
+    async def redirecting(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        if scope["type"] == "http":
+            asked.append(scope["path"])
+            where = ((b"location", b"/elsewhere"),) if scope["path"] == "/watched" else ()
+            await Answer(302 if where else 200, b"{}", more=where).to(send)
+
+    async with listening(redirecting, "127.0.0.1", 0) as url, ApiClient(credentials(url)) as client:
+        with pytest.raises(ClusterError, match="302"):
+            _ = [line async for line in client.lines("/watched", {}, HANG_SECONDS)]
+    assert asked == ["/watched"]
+
+
+async def test_a_watch_that_the_server_does_not_open_ends() -> None:
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)  # it sends nothing
+    port = server.sockets[0].getsockname()[1]
+    async with server, ApiClient(credentials(f"http://127.0.0.1:{port}"), open_seconds=0.05) as client:
+        with pytest.raises(Unavailable, match="watch /watched: TimeoutError"):
+            _ = [line async for line in client.lines("/watched", {}, silence_seconds=20.0)]
