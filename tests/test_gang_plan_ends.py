@@ -13,7 +13,7 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, bug_after, claim, pod
 from tests.test_explain_group import explained
-from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
+from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons, two_binds_of_three
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 GROUPS = {
@@ -63,12 +63,7 @@ async def test_a_late_bind_after_the_pod_group_was_deleted(version: str) -> None
 
 async def test_a_late_bind_after_another_minimum_ended_the_plan() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        nodes = await planned(b, "p0", "p1", "p2")
-        first = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
-        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        nodes, first = await two_binds_of_three(b)
         for name in nodes:
             annotate(b, name, {"berth.dev/group-min": "4"})
         for bind in first:
@@ -123,12 +118,7 @@ async def test_a_member_that_leaves_the_group_ends_the_plan(notes: dict[str, str
 async def test_a_bug_in_the_bind_of_a_member_ends_the_plan_at_once(fault: BaseException, seen: type[Exception]) -> None:
     """Not only at the deadline: here the clock of the plans stands still."""
     async with berthing(NODES, clock=lambda: 1000.0) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        nodes = await planned(b, "p0", "p1", "p2")
-        others = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
-        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        nodes, others = await two_binds_of_three(b)
         with pytest.raises(seen):
             await bug_after("write barrier", b, "p2", nodes["p2"], fault)
         why = f"the bind of pod default/p2 failed: {type(fault).__name__}: {fault}".removesuffix(": ")

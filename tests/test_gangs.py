@@ -91,14 +91,20 @@ async def test_no_member_is_placed_before_all_exist_and_then_all_are() -> None:
         assert not b.app.service.gangs.forming
 
 
+async def two_binds_of_three(b: Berthing) -> tuple[dict[str, str], list[asyncio.Task[str]]]:
+    """A planned gang of three: the nodes by pod, and the binds of p0 and p1, which wait for the bind of p2."""
+    for i in range(3):
+        member(b, f"p{i}")
+    await b.settled()
+    nodes = await planned(b, "p0", "p1", "p2")
+    binds = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
+    await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+    return nodes, binds
+
+
 async def test_bind_waits_for_the_minimum() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        nodes = await planned(b, "p0", "p1", "p2")
-        first = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
-        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        nodes, first = await two_binds_of_three(b)
         assert not b.held(), "no claim is written before the last bind arrived"
         assert await b.bind("p2", nodes["p2"]) == ""
         assert [await task for task in first] == ["", ""]

@@ -89,7 +89,7 @@ def decode_pod(obj: Json) -> Pod:
 
 
 def decode_bound_pod(obj: Json) -> Pod:
-    """Decode only the group, node, phase and metadata of a Pod, in about 10 µs whatever else it has.
+    """Decode only the group, node, phase and metadata of a Pod.
 
     Raises WireError if one of these fields has the wrong type.
     """
