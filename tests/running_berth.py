@@ -16,10 +16,10 @@ from extender.entry.desk import both
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
+from extender.extension.outbox import PutRecord
 from extender.extension.tracing import SpanFactory, no_span
 from extender.model import ObjectKey
 from extender.policy import Policy
-from extender.records import Record
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import ServeApp
@@ -169,7 +169,7 @@ def binder_of(
     b: Serving,
     times: BindTimes | None = None,
     span: SpanFactory = no_span,
-    put: Callable[[Record], None] = lambda _: None,
+    put: PutRecord = lambda _: None,
 ) -> Binder:
     """A second binder on the cache of a service, with other times, spans or records."""
     s = b.app.service

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from extender.extension.binding_cycle import BindOutcomeUnknown
 from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.outbox import MakeRecord
 from extender.model import ObjectKey
-from extender.records import Record
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
 from tests.dra_worlds import CLAIMS, extended
@@ -106,7 +106,7 @@ async def test_a_bug_after_the_binding_takes_nothing_from_a_bound_pod() -> None:
 
 
 async def test_a_bug_in_the_record_of_a_binding_is_no_error_for_kube_scheduler() -> None:
-    def fail(_: Record) -> None:
+    def fail(_: MakeRecord) -> None:
         raise KeyError("a bug")
 
     async with berthing({"n1": "t4-4"}) as b:

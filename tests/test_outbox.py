@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from extender.cluster import ApiClient, Credentials, Delays
+from extender.cluster import ApiClient, Credentials, Delays, Writer
 from extender.console.ingest import Ingest, StaleEpoch
 from extender.extension import Service
 from extender.extension.outbox import EpochEnded, NotDelivered, Outbox, Rejected
-from extender.model import DEFAULT_MIX, DeviceId, ObjectKey, ReservationState, Result
+from extender.extension.requeue import Requeuer
+from extender.extension.sinks import ReservationSink
+from extender.model import DEFAULT_MIX, DeviceId, ObjectKey, Reservation, ReservationState, Result
 from extender.policy import Policy
 from extender.records import MAX_BODY, Attempted, Batch, PolicyState, Record, Released, Reserved, decode
-from extender.runtime import Supervisor
+from extender.runtime import HoldExpirer, Supervisor
 from extender.sandbox import Cluster
 from extender.scheduling import Attempt
 from tests.eventually import HANG_SECONDS, eventually
@@ -60,9 +63,9 @@ async def _refusing(batch: Batch) -> None:
     raise Rejected("the console answers 400")
 
 
-def outbox(console: Console, clock: Callable[[], float] = lambda: 0.0, **options: Any) -> Outbox:
+def outbox(console: Console, **options: Any) -> Outbox:
     given: dict[str, Any] = {"period": 0.0, "heartbeat": 0.01, "delays": NOW, **options}
-    return Outbox(console, "berth-0", lambda: (POLICY, DEFAULT_MIX), clock, **given)
+    return Outbox(console, "berth-0", lambda: (POLICY, DEFAULT_MIX), **given)
 
 
 @asynccontextmanager
@@ -80,7 +83,7 @@ async def test_records_arrive_in_order_with_their_numbers() -> None:
     box = outbox(console)
     async with running(box):
         for n in range(1, 1001):
-            box.put(Released(str(n)))
+            box.put(partial(Released, str(n)))
             if n % 100 == 0:
                 await asyncio.sleep(0)
         await eventually(lambda: box.sent == 1000)
@@ -111,25 +114,24 @@ async def test_a_record_does_not_wait_for_the_heartbeat() -> None:
     box = outbox(console, heartbeat=1000.0)
     async with running(box):
         await eventually(lambda: console.batches)
-        box.put(Released("c"))
+        box.put(lambda: Released("c"))
         await eventually(lambda: console.uids == ["c"])
 
 
 async def test_an_hour_without_a_console_takes_no_memory_and_ends_with_a_gap() -> None:
-    console, now = Console(), 0.0
+    console = Console()
     console.answer = _down
-    box = outbox(console, lambda: now, limit=100)
+    box = outbox(console, limit=100)
     with capture_logs() as logs:
         async with running(box):
             for n in range(1, 36_001):  # ten records a second
-                now = n / 10
-                box.put(Released(str(n)))
+                box.put(partial(Released, str(n)))
                 if n % 50 == 0:
                     await asyncio.sleep(0)
                     assert len(box) <= 100
             await eventually(lambda: box.failures > 3)
             console.answer = None
-            box.put(Released("last"))
+            box.put(lambda: Released("last"))
             await eventually(lambda: "last" in console.uids)
     kept = console.numbers
     assert kept == list(range(kept[0], 36_002))
@@ -156,7 +158,7 @@ async def test_nothing_is_lost_or_repeated_while_the_console_hesitates() -> None
     box = outbox(console, limit=40)
     async with running(box):
         for n in range(1, 3001):
-            box.put(Released(str(n)))
+            box.put(partial(Released, str(n)))
             if n % 7 == 0:
                 await asyncio.sleep(0)
         await eventually(lambda: len(box) == 0 and box.sent + box.lost == 3000)
@@ -170,10 +172,10 @@ async def test_a_refused_batch_is_dropped_and_counted() -> None:
     console.answer = _refusing
     box = outbox(console)
     async with running(box):
-        box.put(Released("bad"))
+        box.put(lambda: Released("bad"))
         await eventually(lambda: box.lost == 1)
         console.answer = None
-        box.put(Released("good"))
+        box.put(lambda: Released("good"))
         await eventually(lambda: console.uids == ["good"])
     assert console.numbers == [2]
     assert box.failures >= 1
@@ -194,7 +196,7 @@ async def test_a_lost_reply_gives_a_duplicate_that_ingest_skips() -> None:
     box = outbox(console, heartbeat=1000.0)
     async with running(box):
         await eventually(lambda: console.posts == 1)
-        box.put(Released("c"))
+        box.put(lambda: Released("c"))
         await eventually(lambda: box.sent == 1)
     assert applied == [Released("c")]
     assert not dropped
@@ -211,7 +213,7 @@ async def test_a_batch_that_is_sent_again_has_a_new_number() -> None:
 
     console.answer = rejecting_twice
     box = outbox(console, heartbeat=1000.0)
-    box.put(Released("c"))
+    box.put(lambda: Released("c"))
     async with running(box):
         await eventually(lambda: box.sent == 1)
     assert numbers == [1, 2, 3]
@@ -220,9 +222,10 @@ async def test_a_batch_that_is_sent_again_has_a_new_number() -> None:
 
 async def test_a_hold_that_waited_ends_sooner() -> None:
     console, now = Console(), 100.0
-    box = outbox(console, lambda: now)
-    for seconds in (15.0, 2.0, float("inf")):
-        box.put(Reserved("c", "p", "n", (), ReservationState.HELD, seconds))
+    box = outbox(console)
+    sink = ReservationSink(box.put, lambda: now, Requeuer(cast("Writer", None), str), HoldExpirer(lambda: now))
+    for deadline in (115.0, 102.0, float("inf")):
+        sink.reservation_changed("c", Reservation("p", "n", (), ReservationState.HELD, deadline))
     now = 105.0
     async with running(box):
         await eventually(lambda: box.sent == 3)
@@ -236,7 +239,7 @@ async def test_large_records_go_in_several_batches() -> None:
     result = Result("r" * 60, DeviceId("d" * 60, "p" * 250, "x" * 60))
     box = outbox(console)
     for n in range(40):
-        box.put(Reserved(str(n), "p", "n", (result,) * 200, ReservationState.BINDING, 1.0))
+        box.put(partial(Reserved, str(n), "p", "n", (result,) * 200, ReservationState.BINDING, 1.0))
     async with running(box):
         await eventually(lambda: box.sent == 40)
     assert console.largest <= MAX_BODY
@@ -247,9 +250,8 @@ async def test_large_records_go_in_several_batches() -> None:
 async def test_a_record_that_has_no_json_costs_only_itself() -> None:
     console = Console()
     box = outbox(console)
-    records: list[Record] = [Released("1"), Released("\ud800"), Released("3")]
-    for record in records:
-        box.put(record)
+    for uid in ("1", "\ud800", "3"):
+        box.put(partial(Released, uid))
     async with running(box) as supervisor:
         await eventually(lambda: box.sent == 2)
         assert supervisor.failures["outbox"] == 0
@@ -267,7 +269,7 @@ async def test_a_bug_in_the_poster_loses_no_record() -> None:
 
     console.answer = broken
     box = outbox(console)
-    box.put(Released("c"))
+    box.put(lambda: Released("c"))
     async with running(box) as supervisor:
         await eventually(lambda: box.sent == 1)
         assert supervisor.failures["outbox"] == 1
@@ -280,7 +282,7 @@ async def test_the_last_records_are_sent_when_the_process_ends() -> None:
         async with Service(client, Policy(), post=console) as service:
             assert service.outbox is not None
             for n in range(600):
-                service.outbox.put(Released(str(n)))
+                service.outbox.put(partial(Released, str(n)))
         assert console.uids == [str(n) for n in range(600)]
         assert len(service.outbox) == 0
 
@@ -288,7 +290,7 @@ async def test_the_last_records_are_sent_when_the_process_ends() -> None:
 async def test_the_end_does_not_wait_for_a_console_that_does_not_answer() -> None:
     console = Console()
     box = outbox(console)
-    box.put(Released("c"))
+    box.put(lambda: Released("c"))
 
     async def hangs(batch: Batch) -> None:
         await asyncio.Event().wait()
@@ -306,9 +308,9 @@ async def test_a_desk_drops_a_batch_that_its_console_rejects_and_takes_the_next(
         outbox, key = b.app.service.outbox, ObjectKey("default", "p")
         assert outbox is not None
         bad, good = (Attempted(key, "u", Attempt(at, 0, 1, (("text", nodes),))) for at, nodes in (("1", -1), ("2", 1)))
-        outbox.put(bad)
+        outbox.put(lambda: bad)
         await eventually(lambda: outbox.lost == 1, "the batch is dropped")
-        outbox.put(good)
+        outbox.put(lambda: good)
         await eventually(lambda: b.console.history.newest(key), "the next batch arrives")
         history = b.console.history.newest(key)
         assert history is not None
@@ -331,7 +333,7 @@ async def test_a_replay_of_an_earlier_process_does_not_silence_this_one() -> Non
     async with running(box):
         await eventually(lambda: len(ingest.streams()), "the outbox announces its process")
         ingest.take(Batch("berth-0", "earlier", 7, 1, 0, POLICY, DEFAULT_MIX, (Released("old"),)))
-        box.put(Released("new"))
+        box.put(lambda: Released("new"))
         await eventually(lambda: applied[1:] == [Released("new")], "the record is applied once")
     assert ingest.counts["stale"] >= 1
     assert [stream.epoch for stream in ingest.streams()] == [box.epoch]

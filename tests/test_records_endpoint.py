@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,11 @@ async def test_the_outbox_reaches_the_console(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("expired\n")
     async with console() as w, Poster(w.url, token) as post:
-        box = Outbox(post, "berth-0", lambda: (PolicyState(1, "d"), DEFAULT_MIX), lambda: 0.0, period=0.0)
+        box = Outbox(post, "berth-0", lambda: (PolicyState(1, "d"), DEFAULT_MIX), period=0.0)
         supervisor = Supervisor()
         supervisor.start("outbox", box.run)
         for n in range(600):
-            box.put(Released(str(n)))
+            box.put(partial(Released, str(n)))
         await eventually(lambda: w.records.counts["401"])
         token.write_text("good\n")  # as the kubelet renews it
         await eventually(lambda: box.sent == 600)

@@ -37,12 +37,13 @@ from extender.extension.filter_service import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
 from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.outbox import PutRecord
 from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason
-from extender.records import Bound, Record
+from extender.records import Bound
 from extender.runtime import Supervisor, WatchProgress
 from extender.scheduling import (
     Decision,
@@ -70,7 +71,7 @@ class BinderDependencies:
     now_rfc3339: Callable[[], str]
     age_seconds: Callable[[Claim], float]  # since the allocation of the claim
     new_share: Callable[[], str]
-    put: Callable[[Record], None]  # sends a record to the console
+    put: PutRecord
     supervisor: Supervisor
     span: SpanFactory = no_span
 
@@ -270,7 +271,7 @@ class Binder:
         pod = cycle.pod
         try:
             decision = Decision(self._dependencies.now_rfc3339(), chosen, *second)
-            self._dependencies.put(Bound(pod.key, pod.uid, decision))
+            self._dependencies.put(lambda: Bound(pod.key, pod.uid, decision))
             names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
             what = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
             when = {"generation": self._cache.version, "seconds": round(seconds, 4)}

@@ -7,13 +7,12 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple
 
 import structlog
 
 from extender.cluster import Backoff, Delays
 from extender.model import BerthError, RequestMix
-from extender.records import MAX_BODY, MAX_FRAME, Batch, PolicyState, Record, Reserved, encode_parts, encode_record
+from extender.records import MAX_BODY, MAX_FRAME, Batch, PolicyState, Record, encode_parts, encode_record
 
 _BATCH = 256  # records of one batch
 _STRETCH = 16  # records that are encoded before the outbox yields to the event loop, about 0.3 ms
@@ -21,6 +20,9 @@ _DELAYS = Delays(first=0.5, most=10.0)
 
 Post = Callable[[bytes], Awaitable[None]]
 """Sends a batch. Raises NotDelivered, EpochEnded or Rejected."""
+MakeRecord = Callable[[], Record]
+PutRecord = Callable[[MakeRecord], None]
+"""Queues a record for the console. It is made for each batch that has it, so that no filter request waits for it."""
 
 
 class NotDelivered(BerthError):
@@ -35,17 +37,12 @@ class Rejected(BerthError):
     """The console will never accept this batch."""
 
 
-class _Waiting(NamedTuple):
-    record: Record
-    since: float  # in seconds of the outbox's clock
-
-
 class Outbox:
     """A queue of records for the console: at most `limit`, and the batch that the poster sends now.
 
     `post` sends a batch and raises NotDelivered, EpochEnded or Rejected. `state` returns the policy and the request
-    mix in force. `clock`, `period` (between two batches) and `heartbeat` are in seconds. Records have numbers from 1,
-    in the order of `put`. A dropped record leaves a gap in the numbers, which the console detects.
+    mix in force. `period` (between two batches) and `heartbeat` are in seconds. Records have numbers from 1, in the
+    order of `put`. A dropped record leaves a gap in the numbers, which the console detects.
     """
 
     def __init__(
@@ -53,7 +50,6 @@ class Outbox:
         post: Post,
         replica: str,
         state: Callable[[], tuple[PolicyState, RequestMix]],
-        clock: Callable[[], float],
         *,
         limit: int = 2048,
         period: float = 0.1,
@@ -63,12 +59,11 @@ class Outbox:
         self._post = post
         self._replica = replica
         self._state = state
-        self._clock = clock
         self._limit = limit
         self._period = period
         self._heartbeat = heartbeat
         self._backoff = Backoff(delays)
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[MakeRecord] = deque()
         self._put = 0  # the number of the newest record
         self._batches = 0  # the number of the newest batch
         self._arrived = asyncio.Event()
@@ -83,16 +78,17 @@ class Outbox:
         """How many records wait."""
         return len(self._waiting)
 
-    def put(self, record: Record) -> None:
-        """Queue a record. At the limit, the oldest waiting record is dropped."""
+    def put(self, make: MakeRecord) -> None:
+        """See PutRecord. At the limit, the oldest waiting record is dropped."""
         # A repeated filter request of a pod puts Released and Reserved of each claim. Released stays although Reserved
         # alone would do: the console may have it already, if the answer to its batch was lost. Without it the next
-        # record would get its number, and would count as a duplicate. It costs 70 bytes and 1 us.
+        # record would get its number, and would count as a duplicate. It costs 70 bytes.
         self._put += 1
-        self._waiting.append(_Waiting(record, self._clock()))
+        if not self._waiting:
+            self._arrived.set()
+        self._waiting.append(make)
         if len(self._waiting) > self._limit:
             self._trim()
-        self._arrived.set()
 
     async def run(self) -> None:
         """Send batches until cancelled. The first batch, which may be empty, announces this process to the console."""
@@ -128,7 +124,7 @@ class Outbox:
             parts = await self._encoded(taken)
             if taken and not parts:
                 done = 1
-                self._drop_unsendable(taken[0].record)
+                self._drop_unsendable(taken[0]())
                 return 0.0
             self._batches += 1
             batch = Batch(self._replica, self.epoch, first, self._batches, self.lost, *self._state())
@@ -157,13 +153,13 @@ class Outbox:
             self._log.info("the console accepts records again", lost=self.lost, failures=self.failures)
         return records
 
-    async def _encoded(self, taken: list[_Waiting]) -> list[bytes]:
+    async def _encoded(self, taken: list[MakeRecord]) -> list[bytes]:
         """Encode as many records as fit in a batch, up to the first that cannot be encoded."""
         parts: list[bytes] = []
         left = MAX_BODY - MAX_FRAME
-        for waiting in taken:
+        for make in taken:
             try:
-                part = encode_record(self._with_time_left(waiting))
+                part = encode_record(make())
             except TypeError:
                 break
             left -= len(part) + 1
@@ -173,13 +169,6 @@ class Outbox:
             if len(parts) % _STRETCH == 0:
                 await asyncio.sleep(0)
         return parts
-
-    def _with_time_left(self, waiting: _Waiting) -> Record:
-        """The record with its time left: the seconds of a hold pass while its record waits."""
-        record = waiting.record
-        if not isinstance(record, Reserved):
-            return record
-        return record._replace(seconds=max(0.0, record.seconds - (self._clock() - waiting.since)))
 
     def _trim(self) -> None:
         while len(self._waiting) > self._limit:

@@ -26,7 +26,7 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.nominator import Nominator
 from extender.extension.orphans import OrphanCollector
-from extender.extension.outbox import Outbox, Post
+from extender.extension.outbox import Outbox, Post, PutRecord
 from extender.extension.requeue import Requeuer
 from extender.extension.sinks import ReservationSink, ServeSink
 from extender.extension.tracing import SpanFactory, no_span
@@ -70,8 +70,8 @@ class Service:
         self.clock = clock
         now = partial(now_rfc3339, wall_clock)
         self.calls = CallDurations()
-        self.outbox = Outbox(post, replica or _replica(), self._state, clock) if post is not None else None
-        put = self.outbox.put if self.outbox is not None else lambda _: None
+        self.outbox = Outbox(post, replica or _replica(), self._state) if post is not None else None
+        put: PutRecord = self.outbox.put if self.outbox is not None else lambda _: None
         writer, features, limits = Writer(client, f"berth-{uuid.uuid4()}"), Features(), EvaluationLimits()
         self.requeuer = Requeuer(writer, now)
         self.expirer = HoldExpirer(clock)
@@ -80,7 +80,7 @@ class Service:
         self.orphans = OrphanCollector(self.cache, writer, clock, self.supervisor)
         self.background_evaluator = BackgroundEvaluator(clock, limits.rest)
         self.evaluator = Evaluator(features)
-        sink = ServeSink(put, now, self.requeuer, self.background_evaluator, self.orphans)
+        sink = ServeSink(put, wall_clock, self.requeuer, self.background_evaluator, self.orphans)
         self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
         self.nominator = Nominator(self.cache, self.filter_service, writer, clock)
