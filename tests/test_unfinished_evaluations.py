@@ -8,7 +8,6 @@ from extender.allocation import Features
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterService
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
-from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
@@ -139,8 +138,7 @@ def test_an_equal_pod_of_another_namespace_is_not_held_back() -> None:
     fleet = Fleet(nodes=1)
     requirements = requirements_of(fleet.hostile(), fleet.cache.snapshot(), Policy())
     assert isinstance(requirements, PodRequirements)
-    claims = tuple(replace(one, key=ObjectKey("another", one.key.name)) for one in requirements.pending_claims)
-    elsewhere = replace(requirements, pending_claims=claims)
+    elsewhere = replace(requirements, namespace="another")
     unfinished = UnfinishedEvaluations(8)
     unfinished.add(requirements, "uid-1")
     assert elsewhere.key == requirements.key

@@ -11,7 +11,7 @@ TRANSITIONS is the state machine of one reservation:
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from enum import Enum
+from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -21,7 +21,7 @@ from extender.model import PoolKey, Reservation, ReservationState, Result
 _OUTDATED_DEADLINES = 64  # outdated entries that the heap of deadlines may always have
 
 
-class ReservationEvent(Enum):
+class ReservationEvent(StrEnum):
     """The events of a reservation."""
 
     HOLD = "filter chose devices"

@@ -115,8 +115,7 @@ class ClaimSpec:
     content: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """One entry of status.allocation.devices.results of a claim."""
 
     request: str

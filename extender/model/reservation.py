@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
+from typing import NamedTuple
 
 from extender.model.claim import Result
 
 
-class ReservationState(Enum):
+class ReservationState(StrEnum):
     """The state of a claim's reservation."""
 
     NONE = "none"
@@ -16,8 +16,7 @@ class ReservationState(Enum):
     BINDING = "binding"
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """The devices that a filter call holds for a claim, or that a bind writes into the claim."""
 
     pod_uid: str  # UID of the pod of the filter call or bind

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain, islice
@@ -195,7 +195,7 @@ class NodeRanking:
         )
 
     def best(
-        self, names: AbstractSet[str] | None, count: int, without: Container[str] = ()
+        self, names: AbstractSet[str] | None, count: int, without: Collection[str] = ()
     ) -> list[tuple[str, Placement]]:
         """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name.
 
@@ -214,7 +214,9 @@ class NodeRanking:
                 if len(found) >= count:
                     return found
                 equal, score = [], placement.score
-            named = (n for n in nodes.names if (names is None or n in names) and n not in without)
+            named: Iterable[str] = nodes.names
+            if names is not None or without:
+                named = (n for n in named if (names is None or n in names) and n not in without)
             equal += [(name, placement) for name in islice(named, count - len(found))]
         return found + sorted(equal, key=_NAME)[: count - len(found)]
 
@@ -238,11 +240,9 @@ class NodeRanking:
         return self._request is not None and placement.solution.picks[0][0].request is not self._request
 
     def _for_own_request(self, placement: Placement) -> Placement:
-        return (
-            placement.for_request(self._request)
-            if self._request is not None and self._is_foreign(placement)
-            else placement
-        )
+        if self._request is None or not self._is_foreign(placement):
+            return placement
+        return placement.for_request(self._request)
 
     def _status_of(self, number: int) -> FilterStatus | None:
         placement = self._placements.get(number)

@@ -104,6 +104,7 @@ class PodRequirements:
     node; there the last pending claim can be the special claim.
     """
 
+    namespace: str  # of the pod
     pending_claims: tuple[Claim, ...]
     allocated_claims: tuple[Claim, ...]
     promised_claims: tuple[Claim, ...]  # each with its expected allocation
@@ -147,13 +148,6 @@ class PodRequirements:
             mappings=mappings,
             key=key,
         )
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the pod."""
-        if self.extended is not None:
-            return self.extended.pod.key.namespace
-        return next((claim.key.namespace for claim in (*self.pending_claims, *self.allocated_claims)), "")
 
     @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:
@@ -310,14 +304,17 @@ def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
 def _requirements(
     pod: Pod, claims: dict[str, Claim], extended: dict[str, str], snapshot: Snapshot, policy: Policy
 ) -> PodRequirements | UnschedulableAndUnresolvable:
-    found = (_promised(claim, pod, snapshot.reservations) for claim in claims.values())
-    promised = {claim.key: claim for claim in found if claim is not None}
-    names = tuple(name for name, claim in claims.items() if claim.allocation is None and claim.key not in promised)
-    pending = tuple(claims[name] for name in names)
-    allocated = tuple(claim for claim in claims.values() if claim.allocation is not None)
-    specs = tuple(claim.spec for claim in pending)
+    pending, allocated, promised = dict[str, Claim](), list[Claim](), list[Claim]()
+    for name, claim in claims.items():
+        if claim.allocation is not None:
+            allocated.append(claim)
+        elif (reserved := _promised(claim, pod, snapshot.reservations)) is not None:
+            promised.append(reserved)
+        else:
+            pending[name] = claim
+    names, specs = tuple(pending), tuple(claim.spec for claim in pending.values())
     classes = {name: snapshot.classes[name] for name in extended.values()}
-    for claim in pending:
+    for claim in pending.values():
         for request in claim.spec.requests:
             for alternative in request.alternatives:
                 class_ = snapshot.classes.get(alternative.class_name)
@@ -340,9 +337,10 @@ def _requirements(
     resources = ExtendedResources(pod, extended) if extended else None
     domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
     return PodRequirements(
-        pending_claims=pending,
-        allocated_claims=allocated,
-        promised_claims=tuple(promised.values()),
+        namespace=pod.key.namespace,
+        pending_claims=tuple(pending.values()),
+        allocated_claims=tuple(allocated),
+        promised_claims=tuple(promised),
         claim_names=names,
         specs=specs,
         classes=tuple(classes.values()),
@@ -364,9 +362,9 @@ def _group(pod: Pod, compute_domain: str) -> GroupKey | None:
 
 
 def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:
-    """The claim with its expected allocation: reserved for another pod, or by a bind of this pod. Else None."""
+    """A pending claim with its expected allocation: reserved for another pod, or by a bind of this pod. Else None."""
     found = reservations.get(claim.uid)
-    if found is None or claim.allocation is not None:
+    if found is None:
         return None
     if found.state is ReservationState.HELD and found.pod_uid == pod.uid:
         return None
