@@ -26,11 +26,9 @@ from extender.cluster import (
 )
 from extender.cluster.api_errors import Forbidden, Gone, Invalid, Unexpected, error_for
 from extender.cluster.credentials import TokenCache
-from extender.cluster.pager import pages
-from extender.sandbox import Cluster, listening
+from extender.sandbox import listening
 from extender.web.asgi import Receive, Scope, Send
 from tests.eventually import HANG_SECONDS, eventually
-from tests.running_berth import claim
 
 
 def kubeconfig(folder: Path, script: str, *args: str) -> Path:
@@ -341,29 +339,6 @@ async def test_a_response_has_a_limited_length() -> None:
     ):
         with pytest.raises(Unavailable, match="the response has more than 19 bytes"):
             await client.get("/api/v1/nodes")
-
-
-async def test_a_list_of_large_objects_comes_in_smaller_pages() -> None:
-    """Claims of 1.4 MB, 200 in a page, once kept Berth from starting."""
-    cluster = Cluster()
-    for number in range(30):
-        large = claim(f"c{number}")
-        large["metadata"]["annotations"] = {"large": "x" * 100_000}
-        cluster.apply(large)
-    path = "/apis/resource.k8s.io/v1/resourceclaims"
-    async with listening(cluster.api, "127.0.0.1", 0) as url:
-        async with ApiClient(Credentials(url, None, lambda: None), most_bytes=350_000) as client:
-            found = [len(page["items"]) async for page in pages(client, path, "ResourceClaimList", 200)]
-        assert found == [3] * 10
-        for number in range(100):
-            cluster.apply(claim(f"small{number}"))
-        async with ApiClient(Credentials(url, None, lambda: None), most_bytes=350_000) as client:
-            found = [len(page["items"]) async for page in pages(client, path, "ResourceClaimList", 200)]
-        assert sum(found) == 130
-        assert max(found) > 40, "twelve large claims once left three objects to each later page: too many pages"
-        async with ApiClient(Credentials(url, None, lambda: None), most_bytes=50_000) as client:
-            with pytest.raises(Unavailable, match="more than 50000 bytes"):
-                _ = [page async for page in pages(client, path, "ResourceClaimList", 200)]
 
 
 async def test_a_redirected_write_is_no_success() -> None:

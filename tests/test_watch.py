@@ -20,9 +20,7 @@ from extender.cluster import (
     Delays,
     Reflector,
     TooMany,
-    Unavailable,
     WatchedResource,
-    pages,
 )
 from extender.cluster.reflector import Timing
 from extender.runtime import Supervisor
@@ -94,21 +92,6 @@ async def test_a_list_that_does_not_end_is_a_failure(tokens: tuple[str, ...]) ->
         await eventually(lambda: "the list does not end" in found.problem)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_a_list_with_ever_new_continue_tokens_ends_with_an_error() -> None:
-    class Client:
-        tokens = itertools.count(1)
-
-        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
-            version = {"resourceVersion": "1"}
-            return {"kind": "NodeList", "items": [], "metadata": {**version, "continue": str(next(self.tokens))}}
-
-    client = Client()
-    endless = pages(cast("ApiClient", client), "/api/v1/nodes", "NodeList", 10, most_pages=7)
-    with pytest.raises(Unavailable, match="the list does not end; it has more than 7 pages"):
-        _ = [page async for page in endless]
-    assert next(client.tokens) == 8
 
 
 async def test_many_objects_at_once_let_others_in() -> None:

@@ -1,0 +1,84 @@
+"""The pages of a list: as many objects as a page may have, fewer if they are large, and an end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from extender.cluster import ApiClient, Unavailable, pages
+from extender.cluster.api_errors import TooLong
+from extender.wire import Json
+
+KIB, MIB, MOST = 1 << 10, 1 << 20, 10 << 20
+
+
+class Server:
+    """Has objects of these sizes in bytes. `asked` has the limit of each request, and whether it had an answer."""
+
+    def __init__(self, kind: str, sizes: Sequence[int]) -> None:
+        self.kind, self.sizes = kind, sizes
+        self.asked: list[tuple[int, bool]] = []
+        self.sent: list[Json] = []
+
+    async def get(self, path: str, params: Mapping[str, str], most_bytes: int = MOST) -> Json:
+        assert not any(self.sent), "only one page is kept"
+        limit, start = int(params["limit"]), int(params.get("continue", "0"))
+        found = self.sizes[start : start + limit]
+        self.asked.append((limit, sum(found) <= most_bytes))
+        if sum(found) > most_bytes:
+            raise TooLong(f"the response has more than {most_bytes} bytes")
+        left = start + limit < len(self.sizes)
+        metadata = {"resourceVersion": "1", "continue": str(start + limit) if left else ""}
+        self.sent.append({"kind": self.kind, "items": found, "metadata": metadata})
+        return self.sent[-1]
+
+    async def list(self, **options: int) -> list[int]:
+        """The sizes of the objects of all pages, with at most 8 objects each."""
+        client = cast("ApiClient", self)
+        return [size async for page in pages(client, "/path", self.kind, 8, **options) for size in page["items"]]
+
+
+CASES: dict[str, tuple[str, list[int], list[tuple[int, bool]]]] = {
+    "small ones": ("PodList", [KIB] * 20, [(8, True)] * 3),
+    "none": ("PodList", [], [(8, True)]),
+    "2 MiB a page": ("ResourceClaimList", [MIB] * 4, [(8, False), (4, False), (2, True), (4, True)]),
+    "large ones, then small ones": (
+        "ResourceClaimList",
+        [MIB] * 2 + [KIB] * 20,
+        [(8, False), (4, False), (2, True), (4, True), (8, True), (8, True)],
+    ),
+    "one of more than 2 MiB": ("ResourceClaimList", [3 * MIB], [(8, False), (4, False), (2, False), (1, True)]),
+    "8 MiB a page of slices": ("ResourceSliceList", [MIB] * 8, [(8, True)]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_pages_of_large_objects_have_fewer(case: str) -> None:
+    """Claims of 1.4 MB, 200 in a page, once kept Berth from starting; and a few large ones once left small pages to
+    all that followed."""
+    kind, sizes, asked = CASES[case]
+    server = Server(kind, sizes)
+    assert await server.list() == sizes
+    assert server.asked == asked
+
+
+async def test_an_object_that_is_too_long_ends_the_list() -> None:
+    with pytest.raises(TooLong):
+        await Server("ResourceClaimList", [MOST + 1]).list()
+
+
+async def test_a_list_with_ever_new_continue_tokens_ends_with_an_error() -> None:
+    class Endless(Server):
+        tokens = 0
+
+        async def get(self, path: str, params: Mapping[str, str], most_bytes: int = MOST) -> Any:
+            self.tokens += 1
+            version = {"resourceVersion": "1", "continue": str(self.tokens)}
+            return {"kind": self.kind, "items": [], "metadata": version}
+
+    server = Endless("NodeList", [])
+    with pytest.raises(Unavailable, match="the list does not end; it has more than 7 pages"):
+        await server.list(most_pages=7)
+    assert server.tokens == 7
