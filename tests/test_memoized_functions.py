@@ -54,6 +54,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_type_of": lambda i: (f"list[V{i}]",),
     "_types": lambda i: (type(f"V{i}", (), {"attribute_map": {}, "openapi_types": {}}),),
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
+    "format_nanos": lambda i: (i, "DecimalSI"),
     "flat_graph": lambda i: (f"product {i}", 2),
     "mesh_problem": lambda i: (((i,),),),
     "natural": lambda i: (f"n{i}",),

@@ -45,7 +45,7 @@ from extender.allocation.problem import (
 )
 from extender.allocation.result import allocations
 from extender.allocation.search import EVERYTHING, Search
-from extender.allocation.search_observer import CAUSES, NULL_OBSERVER, CauseRecorder
+from extender.allocation.search_observer import CAUSES, CauseRecorder
 from extender.allocation.selection import find_class, select
 from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.taints import tolerates
@@ -54,7 +54,6 @@ from extender.allocation.unsupported_devices import field_of
 __all__ = [
     "CAUSES",
     "EVERYTHING",
-    "NULL_OBSERVER",
     "NUMBERS",
     "UNUSED",
     "AllocatedState",

@@ -35,6 +35,12 @@ def consumption(
     return taken
 
 
+def undefined(device: Device, wanted: Mapping[str, Quantity] | None) -> str:
+    """A requested capacity that the device lacks; if it has all, the first one: its policy forbids some amount."""
+    asked = wanted or {}
+    return next((name for name in asked if name not in device.capacity), min(asked, default=""))
+
+
 def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Amounts) -> bool:
     """Whether the device has the amounts `taken` besides `used` (allocated) and `using` (consumed by this search)."""
     return all(

@@ -8,8 +8,9 @@ request (docs/decisions/0010).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
-from extender.model import LIST_TYPES, Constraint, Device, InvalidClaim, Semver
+from extender.model import LIST_TYPES, ClaimSpec, Constraint, Device, InvalidClaim, Semver
 
 TypedSet = tuple[str, frozenset[object]]
 _SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
@@ -86,8 +87,17 @@ class DistinctAttribute(_AttributeConstraint):
         return None if overlaps else values
 
 
-def build(claim: str, position: int, constraint: Constraint, *, lists: bool) -> MatchAttribute | DistinctAttribute:
-    """The object for a constraint. Raises InvalidClaim for a kind that this version does not support."""
+def build(
+    names: Iterable[str], specs: Iterable[ClaimSpec], *, lists: bool
+) -> list[list[MatchAttribute | DistinctAttribute]]:
+    """The objects for the constraints of each claim. Raises InvalidClaim for a kind that is not supported."""
+    return [
+        [_build(name, position, constraint, lists=lists) for position, constraint in enumerate(spec.constraints)]
+        for name, spec in zip(names, specs, strict=True)
+    ]
+
+
+def _build(claim: str, position: int, constraint: Constraint, *, lists: bool) -> MatchAttribute | DistinctAttribute:
     if constraint.kind == "match":
         return MatchAttribute(constraint, lists=lists)
     if constraint.kind == "distinct":

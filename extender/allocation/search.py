@@ -15,6 +15,7 @@ from extender.allocation import capacity, constraints, shortage, unsupported_dev
 from extender.allocation.counters import Counters, ShortOfCounters
 from extender.allocation.problem import Pick, Problem, Selection, Solution
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
+from extender.allocation.step_prices import more_steps
 from extender.allocation.taints import blocking_taint
 from extender.model import (
     MAX_RESULTS,
@@ -76,7 +77,7 @@ class Search:
         self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
         self._selections: dict[tuple[int, str], Selection] = {}  # empty until _validate
         self._mode_all: dict[tuple[int, str], list[int]] = {}
-        self._constraints = [self._build_constraints(i) for i in range(len(problem.specs))]
+        self._constraints = constraints.build(problem.names, problem.specs, lists=problem.features.list_attributes)
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
 
     def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], most_steps: int) -> Search:
@@ -98,14 +99,6 @@ class Search:
         return Solution(tuple(map(tuple, self._picks)), tuple(map(tuple, self._alternatives)))
 
     # -- validation and fast rejection -----------------------------------------------------------------------
-
-    def _build_constraints(self, claim: int) -> list[constraints.MatchAttribute | constraints.DistinctAttribute]:
-        problem = self._problem
-        lists = problem.features.list_attributes
-        return [
-            constraints.build(problem.names[claim], i, constraint, lists=lists)
-            for i, constraint in enumerate(problem.specs[claim].constraints)
-        ]
 
     def _validate(self) -> None:
         depth = 0
@@ -202,11 +195,12 @@ class Search:
         ]
 
     def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
+        device = self._problem.inventory.devices[bit].device
+        self._spend(1 + device.capacity.steps)
         if not self._problem.features.consumable_capacity:
             return True
-        pool_device = self._problem.inventory.devices[bit]
-        taken = capacity.consumption(pool_device.device, request.capacity, self._problem.features)
-        return taken is not None and capacity.fits(pool_device.device, taken, self._used(bit), capacity.NOTHING)
+        taken = capacity.consumption(device, request.capacity, self._problem.features)
+        return taken is not None and capacity.fits(device, taken, self._used(bit), capacity.NOTHING)
 
     # -- the search ------------------------------------------------------------------------------------------
 
@@ -240,7 +234,7 @@ class Search:
 
     def _slot(self, claim: int, position: int, request: DeviceRequest, slot: int, start: int) -> Outcome:
         """Choose device number `slot` of a request: the first from bit `start` on that leads to a solution."""
-        self._spend()
+        self._step()
         wanted = self._mode_all.get((claim, request.name))
         total = request.count if wanted is None else len(wanted)
         if wanted is not None and not wanted:
@@ -262,7 +256,8 @@ class Search:
         return Outcome.NO
 
     def _try(self, claim: int, position: int, request: DeviceRequest, slot: int, bit: int, *, must: bool) -> Outcome:
-        self._spend(self._steps_per_try[claim])
+        device = self._problem.inventory.devices[bit].device
+        self._step(self._steps_per_try[claim] + more_steps(device, request))
         if not self._take(claim, request, bit, must=must):
             return Outcome.NO
         outcome = self._slot(claim, position, request, slot + 1, bit + 1)
@@ -275,15 +270,19 @@ class Search:
             return self._chosen_by_claim[claim]
         return self._in_use | self._chosen
 
-    def _spend(self, steps: int = 1) -> None:
+    def _step(self, steps: int = 1) -> None:
+        before = self.steps
+        self._spend(steps)
+        if before < self.easy_steps <= self.steps:
+            self._check_counters()
+
+    def _spend(self, steps: int) -> None:
         before = self.steps
         self.steps += steps
         if self.steps // _CALL_CHECK_STEPS > before // _CALL_CHECK_STEPS:
-            self._budget.check(_CALL_CHECK_STEPS)
+            self._budget.check(max(steps, _CALL_CHECK_STEPS))
         if self.steps > self._most_steps:
             raise OutOfSteps
-        if before < self.easy_steps <= self.steps:
-            self._check_counters()
 
     # -- one device ------------------------------------------------------------------------------------------
 
@@ -326,13 +325,13 @@ class Search:
         if not self._problem.features.consumable_capacity:
             return {}
         device = self._problem.inventory.devices[bit].device
+        used, using = self._used(bit), self._consumed_here.get(bit, capacity.NOTHING)
         taken = capacity.consumption(device, request.capacity, self._problem.features)
         if taken is None:
-            self._reject(request, bit, "undefined-capacity", ", ".join(sorted(request.capacity or {})))
+            self._reject(request, bit, "undefined-capacity", capacity.undefined(device, request.capacity))
             return None
-        if not capacity.fits(device, taken, self._used(bit), self._consumed_here.get(bit, capacity.NOTHING)):
-            short = capacity.short_of(device, taken, self._used(bit), self._consumed_here.get(bit, {}))
-            self._reject(request, bit, "capacity", short)
+        if not capacity.fits(device, taken, used, using):
+            self._reject(request, bit, "capacity", capacity.short_of(device, taken, used, using))
             return None
         return taken
 

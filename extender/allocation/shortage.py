@@ -6,13 +6,16 @@ It compares sums of counters. Without it, the search would try all combinations 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from extender.allocation.counters import Counters
 from extender.allocation.inventory import Inventory
 from extender.allocation.search_observer import Observer
-from extender.model import UNLIMITED, CallBudget, Device, members
+from extender.model import UNLIMITED, CallBudget, members
 
 _MOST_FORMS = 64  # alternatives of all requests; real pods have fewer, and each can need a bound of its own
+_MOST_REPORTED = 1000  # devices of requests; the reason names one request
 _WHOLE = 1 << 40  # parts of one counter; the parts of a device are rounded down, so that no bound is too low
 
 Form = tuple[str, int, int]
@@ -29,11 +32,12 @@ def is_short(
     """
     few = sum(map(len, requests)) <= _MOST_FORMS
     known: dict[int, int] = {}
+    needs: dict[int, _Need | None] = {}
 
     def most(bits: int) -> int:
         if bits not in known:
             budget.check()
-            known[bits] = most_together(bits, inventory, counters)
+            known[bits] = most_together(bits, inventory, counters, needs)
         return known[bits]
 
     everything, needed = 0, 0
@@ -46,43 +50,59 @@ def is_short(
     return most(everything) < needed
 
 
-def most_together(devices: int, inventory: Inventory, counters: Counters) -> int:
-    """An upper bound of the number of these devices that can be allocated together."""
+def most_together(
+    devices: int, inventory: Inventory, counters: Counters, needs: dict[int, _Need | None] | None = None
+) -> int:
+    """An upper bound of the number of these devices that can be allocated together.
+
+    `needs` keeps what is known of each device, by its position.
+    """
+    needs = {} if needs is None else needs
     found = 0
     sets: dict[tuple[int, str], list[dict[str, int]]] = {}
     for bit in members(devices):
-        pool_device = inventory.devices[bit]
-        if not pool_device.device.consumes:
+        if not inventory.devices[bit].device.consumes:
             found += 1
-        elif counters.fits(bit):
-            first = pool_device.device.consumes[0].counter_set
-            sets.setdefault((pool_device.pool, first), []).append(
-                _parts(pool_device.device, pool_device.pool, counters)
-            )
+            continue
+        if bit not in needs:
+            needs[bit] = _need(bit, inventory, counters)
+        need = needs[bit]
+        if need is not None:
+            sets.setdefault(need.counter_set, []).append(need.parts)
     return found + sum(_most(devices) for devices in sets.values())
 
 
 def report(requests: Sequence[Sequence[Form]], counters: Counters, observer: Observer) -> None:
     """Take the devices in order, and report each device that does not fit with the counter that it lacks.
 
-    Only of the first _MOST_FORMS requests: the reason names one.
+    Only the first _MOST_REPORTED devices of the requests: the reason names one request.
     """
-    for forms in requests[:_MOST_FORMS]:
-        name, _, bits = forms[-1]
-        for bit in members(bits):
-            short = counters.take(bit)
-            if short:
-                observer.rejected(name, bit, "counters", short)
+    wanted = ((forms[-1][0], bit) for forms in requests for bit in members(forms[-1][2]))
+    for name, bit in islice(wanted, _MOST_REPORTED):
+        short = counters.take(bit)
+        if short:
+            observer.rejected(name, bit, "counters", short)
 
 
-def _parts(device: Device, pool: int, counters: Counters) -> dict[str, int]:
-    """The amount that a device consumes of each counter of its first set: counter to parts of _WHOLE."""
-    use = device.consumes[0]
-    return {
-        name: amount * _WHOLE // counters.left(pool, (use.counter_set, name))
+class _Need(NamedTuple):
+    """The pool and the first counter set of a device, and the parts of _WHOLE that it consumes of each counter."""
+
+    counter_set: tuple[int, str]
+    parts: dict[str, int]
+
+
+def _need(bit: int, inventory: Inventory, counters: Counters) -> _Need | None:
+    """None if the device does not fit."""
+    if not counters.fits(bit):
+        return None
+    pool_device = inventory.devices[bit]
+    use = pool_device.device.consumes[0]
+    parts = {
+        name: amount * _WHOLE // counters.left(pool_device.pool, (use.counter_set, name))
         for name, amount in use.counters
         if amount > 0
     }
+    return _Need((pool_device.pool, use.counter_set), parts)
 
 
 def _most(devices: list[dict[str, int]]) -> int:

@@ -158,6 +158,7 @@ def _form_of(suffix: str) -> str:
     return DECIMAL_SI
 
 
+@lru_cache(1024)
 def format_nanos(nanos: int, form: str) -> str:
     """The canonical text: an integer with the largest suffix that keeps the value exact."""
     sign, nanos = ("-", -nanos) if nanos < 0 else ("", nanos)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from extender.allocation import (
-    NULL_OBSERVER,
     CauseRecorder,
     FastPath,
     Features,
@@ -18,7 +17,6 @@ from extender.allocation import (
     Interned,
     NodeInfo,
     Problem,
-    Search,
     Selection,
     Solution,
     choose,
@@ -186,18 +184,16 @@ def _by_search(
     recorder: CauseRecorder | None,
 ) -> FilterStatus:
     context.budget.check()
+    recorder = recorder or CauseRecorder()
     solution = choose(
         problem,
         ByTopology(node_info, requirements.policy),
         most_steps=requirements.policy.search_steps,
-        observer=recorder if recorder is not None else NULL_OBSERVER,
+        observer=recorder,
         budget=context.budget,
     )
     if solution is not None:
         return _scored(DeviceChoice(node_info, problem, solution), requirements, context)
-    if recorder is None:  # The reason needs causes. Most searches succeed, so only a failed one records them.
-        recorder = CauseRecorder()
-        Search(problem, most_steps=requirements.policy.search_steps, observer=recorder, budget=context.budget).run()
     expected = requirements.expected_bytes
     return Unschedulable(unschedulable_reason(node_info, problem, recorder, expected, context.budget))
 

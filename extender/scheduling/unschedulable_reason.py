@@ -94,9 +94,10 @@ def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Re
     """The reason if a requested capacity exceeds the total of every matching device, so waiting does not help."""
     if not request.capacity:
         return None
-    devices = [node_info.inventory.devices[bit].device for bit in members(matching)]
+    # Devices of one model share their capacities.
+    found = {node_info.inventory.devices[bit].device.capacity for bit in members(matching)}
     for name, asked in sorted(request.capacity.items()):
-        most = max((d.capacity[name].value.nanos for d in devices if name in d.capacity), default=0)
+        most = max((have[name].value.nanos for have in found if name in have), default=0)
         if 0 < most < asked.nanos:
             return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
     return None
