@@ -178,14 +178,16 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: NodeInfos
     requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise CallBudgetSpent
-    allowed = _allowed(requirements, snapshot) if requirements.node_selectors else None
+    limits = bool(requirements.node_selectors)
+    excluded = requirements.mismatches(one.node for one in node_infos.values()) if limits else {}
+    allowed = set(node_infos).difference(*excluded.values()) if limits else None
     statuses = {
         node: evaluate(node_info, requirements.for_node(node_info.node), context)
         for node, node_info in own.items()
         if allowed is None or node in allowed
     }
     unschedulable, nodes = UnschedulableNodes(), 0
-    for group in _status_groups(requirements, ranking, snapshot, allowed, statuses):
+    for group in _status_groups(ranking, excluded, allowed, statuses):
         nodes += group.nodes
         if isinstance(group.status, Unschedulable):
             first = group.first[0]
@@ -232,21 +234,16 @@ def _best(
 
 
 def _status_groups(
-    requirements: PodRequirements,
     ranking: NodeRanking,
-    snapshot: Snapshot,
+    excluded: Mapping[Code, list[str]],
     allowed: set[str] | None,
     own: Mapping[str, FilterStatus],
 ) -> Iterator[StatusGroup]:
     """All nodes by status. Nodes outside `allowed` are grouped by what excludes them."""
     yield from (StatusGroup(status, 1, [name]) for name, status in own.items())
-    excluded: dict[Code, list[str]] = {}
-    for name in snapshot.node_infos.keys() - allowed if allowed is not None else ():
-        code = requirements.mismatch(snapshot.node_infos[name].node)
-        if code is not None:
-            excluded.setdefault(code, []).append(name)
     for code, names in excluded.items():
-        yield StatusGroup(Unschedulable(Reason(code)), len(names), nsmallest(_EXAMPLES, names))
+        if names:
+            yield StatusGroup(Unschedulable(Reason(code)), len(names), nsmallest(_EXAMPLES, names))
     yield from ranking.status_groups(allowed, own)
 
 
@@ -263,11 +260,6 @@ def _why(name: str, groups: tuple[NodeGroup, ...], misses: tuple[str, ...]) -> s
     most, nodes = groups[0], sum(group.nodes for group in groups)
     nearest = f"; {misses[0]}" if misses else ""
     return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
-
-
-def _allowed(requirements: PodRequirements, snapshot: Snapshot) -> set[str]:
-    """The nodes that all allocated and promised claims, and the ComputeDomain, allow."""
-    return {name for name, found in snapshot.node_infos.items() if requirements.mismatch(found.node) is None}
 
 
 def _groups(

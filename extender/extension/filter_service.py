@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
@@ -20,7 +21,7 @@ from extender.extension.shortlists import Shortlists
 from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import UNLIMITED, CallBudget, Code, Pod, Reason
+from extender.model import UNLIMITED, CallBudget, Code, NodeSelector, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -41,7 +42,7 @@ from extender.scheduling import (
     scores,
     shortlist,
 )
-from extender.wire import estimated_len
+from extender.wire import estimated_len, has_all
 
 _REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the unfinished evaluations
 
@@ -253,14 +254,13 @@ class FilterService:
         """
         if not requirements.allocated_claims or (len(names) == 1 and len(snapshot.node_infos) > 1):
             return
-        node_infos = [node_info for name in names if (node_info := snapshot.node_infos.get(name)) is not None]
+        allows_one = cache(partial(_allows_one, snapshot, names))  # claims with devices of one pool have equal pins
         for claim in requirements.allocated_claims:
-            pin = claim.allocation.node_selector if claim.allocation is not None else None
-            elsewhere = pin is not None and not any(pin.matches(v.node.name, v.node.labels) for v in node_infos)
             others = [consumer for consumer in claim.reserved_for if consumer.uid != pod.uid]
             # The orphan collector reads whether a member of the PodGroup is bound.
             of_group = all((consumer.resource, consumer.name) == ("podgroups", pod.group) for consumer in others)
-            if (elsewhere and of_group) or (claim.ours and not others):
+            pin = claim.allocation.node_selector if claim.allocation is not None else None
+            if (claim.ours and not others) or (of_group and pin is not None and not allows_one(pin)):
                 self._sink.unsuitable(claim)
 
     def _hold(
@@ -383,6 +383,13 @@ class FilterService:
     def evaluation_context(self, snapshot: Snapshot, budget: CallBudget = UNLIMITED) -> EvaluationContext:
         """The context for evaluations on a snapshot. `budget` limits their work."""
         return self._evaluator.evaluation_context(snapshot, budget)
+
+
+def _allows_one(snapshot: Snapshot, names: Sequence[str], pin: NodeSelector) -> bool:
+    """Whether the node selector of an allocation matches one of the named nodes."""
+    named = names if pin.node is None else [pin.node] if has_all(names, [pin.node]) else []
+    found = (node_info.node for name in named if (node_info := snapshot.node_infos.get(name)) is not None)
+    return any(pin.matches(node.name, node.labels) for node in found)
 
 
 def _unfinished(ranking: NodeRanking, snapshot: Snapshot) -> Reason:

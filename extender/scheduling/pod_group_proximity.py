@@ -7,6 +7,7 @@ adds it to the few placements of one answer.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot
@@ -26,12 +27,11 @@ class PodGroupProximity:
     levels: tuple[tuple[str, str], ...]
     count: int  # number of levels in the policy
 
-    def near_nodes(self, snapshot: Snapshot) -> set[str]:
-        """The names of all nodes that are near the group at any level."""
-        found = set(self.nodes)
+    def near_nodes(self, snapshot: Snapshot) -> Iterator[frozenset[str]]:
+        """The names of the nodes that are near the group, by level; the nearest nodes are in several levels."""
+        yield self.nodes
         for label, value in self.levels:
-            found |= snapshot.nodes_by_label(label).get(value, frozenset())
-        return found
+            yield snapshot.nodes_by_label(label).get(value, frozenset())
 
     def part(self, node_info: NodeInfo) -> ScorePart:
         """The score part of a node, 0..1: 1 on the same node, less for each farther level, 0 where no level matches."""

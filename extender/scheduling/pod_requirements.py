@@ -156,11 +156,23 @@ class PodRequirements:
 
     def mismatch(self, node: Node) -> Code | None:
         """Why the node does not match `node_selectors`; None if it does."""
-        if not all(selector.matches(node.name, node.labels) for selector in self._claim_selectors()):
-            return Code.ELSEWHERE
-        if not all(selector.matches(node.name, node.labels) for selector in self._domain_selectors()):
-            return Code.COMPUTE_DOMAIN
-        return None
+        return next((code for code, names in self.mismatches([node]).items() if names), None)
+
+    def mismatches(self, nodes: Iterable[Node]) -> dict[Code, list[str]]:
+        """The names of the nodes that do not match `node_selectors`, by the reason.
+
+        No budget covers this. Most selectors name one node, so the others are not compared with them.
+        """
+        claims, domain = dict.fromkeys(self._claim_selectors()), self._domain_selectors()
+        pins = {pin for selector in claims if (pin := selector.node) is not None}
+        only = next(iter(pins)) if len(pins) == 1 else None
+        elsewhere, of_other_domain = list[str](), list[str]()
+        for node in nodes:
+            if (pins and node.name != only) or not _match(claims, node):
+                elsewhere.append(node.name)
+            elif not _match(domain, node):
+                of_other_domain.append(node.name)
+        return {Code.ELSEWHERE: elsewhere, Code.COMPUTE_DOMAIN: of_other_domain}
 
     def _claim_selectors(self) -> tuple[NodeSelector, ...]:
         found = (allocation.node_selector for allocation in self._allocations())
@@ -179,6 +191,10 @@ class PodRequirements:
         """The allocations of the allocated and promised claims."""
         shared = (*self.allocated_claims, *self.promised_claims)
         return [claim.allocation for claim in shared if claim.allocation is not None]
+
+
+def _match(selectors: Iterable[NodeSelector], node: Node) -> bool:
+    return all(selector.matches(node.name, node.labels) for selector in selectors)
 
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from extender.allocation import NodeInfo, Snapshot, allocations
@@ -46,25 +47,32 @@ def shortlist(
         if best and has_all(names, [name for name, _ in best]):
             return Shortlist(tuple(best))
         if not best:
-            return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, collected))
-    wanted = (
-        {n for n in names if _is_allowed(requirements, snapshot.node_infos.get(n))}
-        if requirements.node_selectors
-        else set(names)
-    ) - kept
-    most = requirements.policy.candidates
-    best = ranking.best(wanted, most) if len(wanted) > most else _best_of_few(ranking, snapshot, wanted)
+            return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, {}, collected))
+    excluded = _excluded(requirements, snapshot, names)
+    wanted = set(names).difference(kept, *excluded.values())
+    best = _best_of(wanted, ranking, requirements, snapshot)
     if best:
         return Shortlist(
             tuple(
                 best if proximity is None else _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
             )
         )
-    return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, collected))
+    return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, excluded, collected))
 
 
-def _best_of_few(ranking: NodeRanking, snapshot: Snapshot, wanted: set[str]) -> list[tuple[str, Placement]]:
-    """As ranking.best(wanted, len(wanted)), without a walk over all nodes."""
+def _excluded(requirements: PodRequirements, snapshot: Snapshot, names: Iterable[str]) -> dict[Code, list[str]]:
+    if not requirements.node_selectors:
+        return {}
+    node_infos = snapshot.node_infos
+    return requirements.mismatches(found.node for name in names if (found := node_infos.get(name)) is not None)
+
+
+def _best_of(
+    wanted: AbstractSet[str], ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot
+) -> list[tuple[str, Placement]]:
+    """The best nodes among `wanted`, at most `candidates` of the policy."""
+    if len(wanted) > requirements.policy.candidates:
+        return ranking.best(wanted, requirements.policy.candidates)
     node_infos = [info for name in wanted if (info := snapshot.node_infos.get(name)) is not None]
     found = ((info.node.name, ranking.status(info)) for info in node_infos)
     return sorted(
@@ -81,12 +89,10 @@ def _by_proximity(
     best: list[tuple[str, Placement]],
     wanted: set[str],
 ) -> list[tuple[str, Placement]]:
-    """The best nodes and the nodes near the pod group, ordered by the score with proximity."""
+    """The best nodes and the best of each level near the pod group, ordered by the score with proximity."""
     placements = dict(best)
-    for name in proximity.near_nodes(snapshot) & wanted:
-        status = ranking.status(snapshot.node_infos[name])
-        if isinstance(status, Placement):
-            placements[name] = status
+    for near in proximity.near_nodes(snapshot):
+        placements.update(_best_of(near & wanted, ranking, requirements, snapshot))
     found = [
         (name, proximity.with_proximity(placement, snapshot.node_infos[name], requirements))
         for name, placement in placements.items()
@@ -99,6 +105,7 @@ def _reasons(
     requirements: PodRequirements,
     snapshot: Snapshot,
     names: Sequence[str],
+    excluded: Mapping[Code, list[str]],
     collected: CollectedDomain | None,
 ) -> dict[str, str]:
     known, unknown = ranking.reasons(), str(Reason(Code.NODE_UNKNOWN))
@@ -106,16 +113,9 @@ def _reasons(
         kept = collected.kept_from(requirements) & snapshot.node_infos.keys()
         known = dict.fromkeys(kept, str(collected.reason)) | known
     found = {name: known.get(name, unknown) for name in names}
-    for name in names if requirements.node_selectors else ():
-        node_info = snapshot.node_infos.get(name)
-        code = requirements.mismatch(node_info.node) if node_info is not None else None
-        if code is not None:
-            found[name] = str(Reason(code))
+    for code, nodes in excluded.items():
+        found.update(dict.fromkeys(nodes, str(Reason(code))))
     return found
-
-
-def _is_allowed(requirements: PodRequirements, node_info: NodeInfo | None) -> bool:
-    return node_info is not None and requirements.mismatch(node_info.node) is None
 
 
 def scores(placements: Mapping[str, float], names: Sequence[str]) -> list[tuple[str, int]]:

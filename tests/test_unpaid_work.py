@@ -1,0 +1,99 @@
+"""The work of a filter request that no budget covers, counted in calls of Python functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from extender.model import Node, ObjectKey, Pod, PodClaim
+from extender.wire import decode_claim, decode_pod
+from tests.budget_worlds import Fleet
+from tests.gang_worlds import SPINE
+from tests.running_berth import claim
+from tests.running_berth import pod as pod_object
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many calls of Python functions the work makes, resumed generators included."""
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def allocated(name: str, node: str, group: str = "", users: int = 1) -> dict[str, Any]:
+    """A claim with a device of this node, and so many running pods that use it."""
+    found = claim(name)
+    notes = {"berth.dev/group": group} if group else {}
+    found["metadata"] |= {"uid": f"uid-{name}", "annotations": notes}
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": f"other-{name}"}
+    found["status"] = {
+        "allocation": {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}},
+        "reservedFor": [{"resource": "pods", "name": "runs", "uid": "runs"}] * users,
+    }
+    return found
+
+
+def apply(fleet: Fleet, *claims: dict[str, Any]) -> list[ObjectKey]:
+    decoded = [decode_claim(one) for one in claims]
+    for one in decoded:
+        fleet.cache.apply_claim(one.key, one)
+    return [one.key for one in decoded]
+
+
+def pod_elsewhere(nodes: int, claims: int, pins: int, users: int) -> tuple[Fleet, Pod, list[str]]:
+    """A pod whose claims have devices on the first `pins` nodes. `names` are the other nodes."""
+    fleet = Fleet(nodes=nodes)
+    keys = apply(fleet, *(allocated(f"c{i}", f"n{i % pins}", users=users) for i in range(claims)))
+    pod = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(f"g-{key.name}", key.name) for key in keys))
+    fleet.cache.apply_pod(pod.uid, pod)
+    return fleet, pod, fleet.names[pins:]
+
+
+def member(nodes: int) -> tuple[Fleet, Pod, list[str]]:
+    """A pod whose group has a running member; all nodes are near it."""
+    fleet = Fleet(nodes=nodes, kinds=1)
+    for name in fleet.names:
+        fleet.cache.apply_node(name, Node(name, {SPINE: "s"}))
+    apply(fleet, allocated("runs", "n1", "g"), claim("c"))
+    waits = pod_object("p", "c", annotations={"berth.dev/group": "g"})
+    waits["metadata"]["uid"] = "uid-p"
+    pod = decode_pod(waits)
+    fleet.cache.apply_pod(pod.uid, pod)
+    return fleet, pod, fleet.names
+
+
+def calls_for_each_node(world: Callable[[int], tuple[Fleet, Pod, list[str]]]) -> float:
+    """By how many calls a filter request grows with each node, when all evaluations are known."""
+    found = []
+    for nodes in (100, 300):
+        fleet, pod, names = world(nodes)
+        assert not fleet.filter_service.filter(pod, names).error
+        found.append(calls_of(partial(fleet.filter_service.filter, pod, names)))
+    return (found[1] - found[0]) / 200
+
+
+@pytest.mark.parametrize("users", [0, 1])
+@pytest.mark.parametrize("pins", [1, 2])
+@pytest.mark.parametrize("claims", [1, 64])
+def test_nodes_are_not_compared_with_the_selectors_of_allocated_claims(claims: int, pins: int, users: int) -> None:
+    """With 5,000 nodes a pod of one such claim took 49 ms of each filter request, and one of 64 took 570 ms."""
+    assert calls_for_each_node(partial(pod_elsewhere, claims=claims, pins=min(pins, claims), users=users)) <= 3
+
+
+def test_a_member_is_not_scored_on_each_node_near_its_group() -> None:
+    """With 5,000 nodes of one spine each member took 47 ms of a filter request."""
+    assert calls_for_each_node(member) <= 1
