@@ -173,7 +173,7 @@ def binder_of(
 ) -> Binder:
     """A second binder on the cache of a service, with other times, spans or records."""
     s = b.app.service
-    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", put, s.supervisor, span)
+    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", put, s.supervisor, lambda: "", span)
     writer, progress = Writer(s.client, "test"), s.informers.progress
     gangs = GangBarrier(s.gangs, progress, s.clock)
     return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)

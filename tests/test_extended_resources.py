@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from extender.model import Container
+import pytest
+
+from extender.entry.serve_process import application
+from extender.model import BerthError, Container, ObjectKey
+from extender.sandbox import Cluster, carried_machines
 from extender.scheduling.extended_resources import special_claim
 from tests.dra_worlds import extended
-from tests.running_berth import berthing, claim, pod
+from tests.eventually import eventually
+from tests.running_berth import berthing, claim, patient, pod
 
 
 async def test_device_plugin_manifest_gets_a_claim() -> None:
@@ -63,6 +69,31 @@ async def test_failed_bind_removes_the_special_claim() -> None:
         await b.settled()
         assert (await b.filter("old"))["NodeNames"] == ["n1"]
         assert await b.bind("old", "n1") == ""
+
+
+async def test_a_process_that_has_just_started_binds_no_pod_before_it_knows_the_classes() -> None:
+    """The process before it answered the filter request. Without the classes the pod seems to need no devices."""
+    cluster, listing = Cluster(), asyncio.Event()
+    cluster.add_node("n1", carried_machines()["t4-4"])
+
+    async def hold_back(method: str, path: str) -> None:
+        if method == "GET" and path.endswith("/deviceclasses"):
+            await listing.wait()
+
+    cluster.api.intercept = hold_back
+    uids = {one["metadata"]["name"]: one["metadata"]["uid"] for one in map(cluster.apply, (extended("p"), pod("q")))}
+    async with cluster.serving() as api, application(api, patient()) as app:
+        missing = "berth is not ready, not listed yet: deviceclasses"
+        await eventually(lambda: app.service.informers.not_ready_text == missing)
+        with pytest.raises(BerthError, match=missing):
+            await app.service.bind(ObjectKey("default", "p"), uids["p"], "n1")
+        await app.service.bind(ObjectKey("default", "q"), uids["q"], "n1")  # it needs no devices
+        listing.set()
+        await eventually(lambda: not app.service.informers.not_ready)
+        await app.service.bind(ObjectKey("default", "p"), uids["p"], "n1")
+        (made,) = cluster.store.all("resourceclaims")
+        assert made["status"]["allocation"]
+        assert all(one["spec"]["nodeName"] == "n1" for one in cluster.store.all("pods"))
 
 
 async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None:

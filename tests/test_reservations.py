@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from benchmarks.fleet import Fleet
-from extender.cache import CacheListener
+from extender.cache import CacheListener, ClusterCache
+from extender.model import Allocation, Claim, DeviceId, ObjectKey, Result
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -102,6 +105,24 @@ class Freed(CacheListener):
 
     def freed(self) -> None:
         self.times += 1
+
+
+@pytest.mark.parametrize(
+    ("reserved", "allocated", "frees"),
+    [("c", "gpu-0", 0), ("c", "gpu-1", 1), ("extended/p", "gpu-0", 1)],
+    ids=["the devices of the bind", "those of another process", "a share of the pod's special claim"],
+)
+def test_the_end_of_a_bind_wakes_if_the_claim_lacks_its_devices(reserved: str, allocated: str, frees: int) -> None:
+    """A special claim gets its own UID when the bind creates it, so until the bind ends its share counts twice."""
+    listener, device = Freed(), DeviceId("gpu.nvidia.com", "n1", "gpu-0")
+    cache = ClusterCache(listener=listener)
+    cache.assume(reserved, "p", "n1", (Result("gpu", device),))
+    allocation = Allocation((Result("gpu", device._replace(device=allocated)),))
+    key = ObjectKey("default", "c")
+    cache.apply_claim(key, Claim(key, "c", "5", allocation=allocation))
+    cache.confirm(reserved)
+    assert not cache.reservations.by_claim
+    assert listener.times == frees
 
 
 def test_waking_does_not_feed_itself() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from extender.model import FINALIZER
 from extender.sandbox import Cluster, carried_machines
 from extender.sandbox.apiserver.patch import strategic
 from extender.sandbox.apiserver.registry import RESOURCES
@@ -132,7 +133,9 @@ def test_reservation_is_removed_by_uid(cluster: Cluster) -> None:
     assert [r["uid"] for r in found["status"]["reservedFor"]] == ["u2"]
 
 
-def test_template_becomes_a_claim_and_goes_with_the_pod() -> None:
+@pytest.mark.parametrize("deleted", [False, True])
+def test_template_becomes_a_claim_and_goes_with_the_pod(deleted: bool) -> None:
+    """Also if a user has deleted the claim: it stays until its finalizer goes."""
     cluster = Cluster()
     cluster.apply(
         {
@@ -147,6 +150,10 @@ def test_template_becomes_a_claim_and_goes_with_the_pod() -> None:
     found = cluster.store["resourceclaims", ("default", name)]
     assert name.startswith("p-gpu-")
     assert found["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    change = {"metadata": {"finalizers": [FINALIZER]}}
+    cluster.api.registry.patch(CLAIMS, ("default", name), change, "", strategic=False)
+    if deleted:
+        cluster.api.registry.delete(CLAIMS, ("default", name))
     cluster.api.registry.delete(PODS, ("default", "p"))
     assert cluster.store.get("resourceclaims", ("default", name)) is None
 

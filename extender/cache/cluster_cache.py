@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Mapping
 from math import inf
 
 from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
-from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.failed_nodes import FailedNodes
 from extender.cache.fleet_baseline_counter import FleetBaselineCounter
 from extender.cache.link_changes import TOO_OFTEN
@@ -31,7 +31,6 @@ from extender.model import (
     PoolKey,
     RequestMix,
     Reservation,
-    ReservationState,
     Result,
     Slice,
     TaintRule,
@@ -221,9 +220,11 @@ class ClusterCache:
         self._snapshot = None
 
     def confirm(self, claim_uid: str) -> None:
-        """The watch showed the claim allocated, by a bind of this process or of another one. Its reservation ends."""
-        touch = self._freed if self.reservations.state(claim_uid) is ReservationState.HELD else self._touch
-        touch(self.reservations.confirm(claim_uid))
+        """The watch showed the claim allocated. Its reservation ends, and frees the devices that the claim lacks."""
+        reservation = self.reservations.by_claim.get(claim_uid)
+        kept = {result.device for result in self.allocated_devices.results((CLAIM, claim_uid))}
+        frees = reservation is not None and any(result.device not in kept for result in reservation.results)
+        (self._freed if frees else self._touch)(self.reservations.confirm(claim_uid))
         self._snapshot = None
 
     def forget(self, claim_uid: str) -> None:

@@ -66,13 +66,14 @@ _IN_FLIGHT_SECONDS = 20.0  # how long a bind waits for the bind of another pod t
 
 @dataclass(frozen=True, slots=True)
 class BinderDependencies:
-    """Functions that the binder gets from the service: time, identifiers, records, tasks, spans."""
+    """Functions that the binder gets from the service: time, identifiers, records, tasks, readiness."""
 
     now_rfc3339: Callable[[], str]
     age_seconds: Callable[[Claim], float]  # since the allocation of the claim
     new_share: Callable[[], str]
     put: PutRecord
     supervisor: Supervisor
+    not_ready: Callable[[], str]  # why the cache cannot tell yet what a pod needs; '' if it can
     span: SpanFactory = no_span
 
 
@@ -128,8 +129,7 @@ class Binder:
         self._draining = True
         self._gangs.stop()
         self._progress.notify()
-        tasks = [task for _, task in self._running.values()]
-        if tasks:
+        if tasks := [task for _, task in self._running.values()]:
             await asyncio.wait(tasks, timeout=seconds)
 
     @property
@@ -167,6 +167,8 @@ class Binder:
                 return
             if pod.node_name:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+            if pod.concerns_berth and (not_ready := self._dependencies.not_ready()):
+                raise BindError(not_ready)
             forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
         with self._gangs.member(forming, pod):
             await self._bind_member(pod, node, started, forming)
@@ -219,7 +221,6 @@ class Binder:
         return requirements
 
     def _is_not_in_flight(self, claim_uid: str) -> bool:
-        """Whether no bind writes the claim."""
         return claim_uid not in self._cache.reservations.in_flight
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:

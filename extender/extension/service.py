@@ -100,7 +100,13 @@ class Service:
             WriteBarrier(self.cache, progress, lambda: claims.version),
             GangBarrier(self.gangs, progress, clock),
             BinderDependencies(
-                now, partial(_age_seconds, wall_clock), lambda: str(uuid.uuid4()), put, self.supervisor, span
+                now,
+                partial(_age_seconds, wall_clock),
+                lambda: str(uuid.uuid4()),
+                put,
+                self.supervisor,
+                lambda: self.informers.not_ready_text,
+                span,
             ),
         )
 
@@ -149,7 +155,7 @@ class Service:
         return self.filter_service.prioritize(pod, names)
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
-        """See Binder.bind."""
+        """See Binder.bind. A pod that needs no devices is bound even while Berth is not ready."""
         await self.rebuilds.done()
         await self.binder.bind(key, uid, node)
 

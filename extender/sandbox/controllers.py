@@ -109,8 +109,10 @@ class ClaimController:
 
     def _collect(self, claim: Json) -> None:
         key = (claim["metadata"]["namespace"], claim["metadata"]["name"])
-        if self._registry.store.get("resourceclaims", key) is not None:
+        store = self._registry.store
+        if store.get("resourceclaims", key) is not None:
             self._shrink(claim, [])
+        if store.get("resourceclaims", key) is not None:  # a claim that is deleted already goes with its finalizer
             self._registry.delete(_CLAIMS, key)
 
 
