@@ -77,7 +77,7 @@ class Protocol(HttpToolsProtocol):
         super().__init__(**uvicorns)
         self._listener = listener
         self._unparsed = 0  # bytes outside of bodies since the last complete head or message
-        self._chunks = self._body_bytes = 0  # of the current request
+        self._chunks = self._body_bytes = self._length = 0  # of the current request; its Content-Length, or 0
         self._in_head = self._head_is_timed = False
         self._is_over = False  # True: later data is ignored
         self._writing: asyncio.TimerHandle | None = None
@@ -98,16 +98,18 @@ class Protocol(HttpToolsProtocol):
         self._cancel_writing()
 
     def data_received(self, data: bytes) -> None:
-        most = self._listener.limits.head_bytes
-        for start in range(0, len(data), most):  # in pieces: the parser calls a Python function for each header
-            self._feed(data[start : start + most])
+        start = 0
+        while start < len(data):  # in pieces: the parser calls a Python function for each header
+            end = start + max(self._listener.limits.head_bytes, self._length - self._body_bytes)
+            self._feed(data[start:end])
+            start = end
         if self.cycle is not None and not self.cycle.more_body:
             self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
 
     def _feed(self, data: bytes) -> None:
         """Parse data in place of uvicorn's data_received, which has no limits and logs each bad request.
 
-        The data has at most as many bytes as a head.
+        The data has at most as many bytes as a head, or as the rest of a body.
         """
         if self._is_over:
             return
@@ -133,7 +135,7 @@ class Protocol(HttpToolsProtocol):
         if self._listener.rates is not None and not self._listener.rates.take(self._peer):
             raise _TooManyRequests
         self._in_head = True
-        self._chunks = self._body_bytes = 0
+        self._chunks = self._body_bytes = self._length = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -142,6 +144,7 @@ class Protocol(HttpToolsProtocol):
             raise _HeadTooLarge
         self._in_head = self._head_is_timed = False
         self._unparsed = 0
+        self._length = int(dict(self.headers).get(b"content-length", b"0"))
         self._listener.waiting.pop(self, None)
         self._unset_keepalive_if_required()
         super().on_headers_complete()
