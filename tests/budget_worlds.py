@@ -13,7 +13,7 @@ from extender.model import Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import Evaluator
+from extender.scheduling import Evaluator, RankingCache
 from extender.wire import Json, SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
@@ -55,6 +55,7 @@ class Fleet:
     kinds: int = 3
     sink: FilterSink = field(default_factory=FilterSink)
     remembered_pods: int = 4096
+    rankings: RankingCache | None = None
     made: int = 0
 
     def __post_init__(self) -> None:
@@ -70,6 +71,7 @@ class Fleet:
             self.clock,
             self.sink,
             self.remembered_pods,
+            self.rankings,
             limits=self.limits,
         )
 

@@ -34,10 +34,10 @@ class Server:
         self.sent.append({"kind": self.kind, "items": found, "metadata": metadata})
         return self.sent[-1]
 
-    async def list(self, **options: int) -> list[int]:
+    async def list(self, most_pages: int = 1000) -> list[int]:
         """The sizes of the objects of all pages, with at most 8 objects each."""
-        client = cast("ApiClient", self)
-        return [size async for page in pages(client, "/path", self.kind, 8, **options) for size in page["items"]]
+        found = pages(cast("ApiClient", self), "/path", self.kind, 8, most_pages=most_pages)
+        return [size async for page in found for size in page["items"]]
 
 
 CASES: dict[str, tuple[str, list[int], list[tuple[int, bool]]]] = {

@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -107,6 +108,18 @@ def test_a_reader_that_does_not_read_blocks_nothing_and_is_told_how_many_lines_a
         ("after all", lines - len(whole)),
         ("the next", None),
     ]
+
+
+def test_a_terminal_that_ctrl_s_stopped_loses_lines() -> None:
+    screen, terminal = os.openpty()
+    with os.fdopen(screen, "rb"), os.fdopen(terminal, "w") as file, log_to(file):
+        termios.tcflow(terminal, termios.TCOOFF)
+        for _ in range(1000):
+            structlog.get_logger("berth.web").error("failed")
+        termios.tcflow(terminal, termios.TCOON)
+        structlog.get_logger("berth.web").error("after all")
+        shown = _read(screen)
+    assert json.loads(shown) == json.loads(shown) | {"event": "after all", "lost_lines": 1000}
 
 
 def _read(descriptor: int) -> bytes:

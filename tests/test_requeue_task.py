@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from extender.cluster import Unavailable, Writer
+from extender.cluster import Delays, Unavailable, Writer
 from extender.entry.serve_process import application
+from extender.extension.gang_hints import GangHints
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.requeue import Requeuer
 from extender.sandbox import Cluster, carried_machines
@@ -75,34 +76,44 @@ async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> N
     task.cancel()
 
 
-async def test_a_bug_after_a_fit_is_raised_after_the_touch() -> None:
-    def look() -> Iterator[bool]:
-        yield True
-        raise RuntimeError("a bug with another pod")
+class Buggy(QueueingHints):
+    """Finds what it is told to, and raises with another pod, in every search."""
 
-    writer = _Writer()
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
-    requeuer.supply_changed()
-    with pytest.raises(RuntimeError, match="another pod"):
-        await asyncio.wait_for(requeuer.run(look, _nothing_to_build), 10)
-    assert writer.touched == 1
+    def __init__(self, *, fits: bool) -> None:
+        self._fits = fits
+
+    def find_schedulable(self) -> Iterator[bool]:
+        yield self._fits
+        raise KeyError("a bug")
+
+
+class Fitting(GangHints):
+    """A gang fits."""
+
+    def __init__(self) -> None:
+        pass
+
+    def find_schedulable(self) -> Iterator[bool]:
+        yield True
 
 
 async def test_a_bug_after_a_fit_is_counted() -> None:
-    class Buggy(QueueingHints):
-        def __init__(self) -> None:
-            pass
-
-        def find_schedulable(self) -> Iterator[bool]:
-            yield True
-            raise KeyError("a bug")
-
     async with composed(Breakable()) as (_, app, _):
         service = app.service
-        service.filter_service.queueing_hints = Buggy()
+        service.filter_service.queueing_hints = Buggy(fits=True)
         service.requeuer.supply_changed()
-        await eventually(lambda: service.supervisor.failures["requeue"])
-        assert service.requeuer.touches
+        await eventually(lambda: service.supervisor.failures["requeue"] and service.requeuer.touches)
+
+
+async def test_a_pod_whose_search_always_raises_a_bug_delays_no_wake_of_others() -> None:
+    """The bug ended the task, which starts again after 30 s at most; here it would be hours. The search is repeated,
+    because the bug may have ended it early."""
+    async with composed(Breakable(Delays(first=10_000.0, most=10_000.0))) as (_, app, _):
+        service = app.service
+        service.filter_service.queueing_hints, service.gang_hints = Buggy(fits=False), Fitting()
+        service.requeuer.supply_changed()
+        await eventually(lambda: service.requeuer.touches >= 2)
+        assert service.supervisor.failures["requeue"] >= 2
 
 
 @pytest.mark.parametrize("waits", [True, False])

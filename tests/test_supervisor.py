@@ -140,6 +140,23 @@ async def test_a_log_that_fails_does_not_end_a_task() -> None:
         structlog.reset_defaults()
 
 
+async def test_a_bug_that_a_task_reports_counts_and_does_not_end_it() -> None:
+    supervisor, runs = Supervisor(QUICK), list[None]()
+
+    async def task() -> None:
+        runs.append(None)
+        for _ in range(3):
+            supervisor.report("it", KeyError("a bug"))
+        await asyncio.Event().wait()
+
+    with capture_logs() as lines:
+        supervisor.start("it", task)
+        await eventually(lambda: "it" in supervisor.failing)
+        await supervisor.stop()
+    assert (len(runs), supervisor.failures) == (1, {"it": 3})
+    assert [line["problem"] for line in lines] == ["KeyError: 'a bug'"] * 3
+
+
 async def test_a_task_that_was_cancelled_from_outside_starts_again() -> None:
     runs: list[asyncio.Task[None] | None] = []
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
+import pytest
+
 from extender.allocation import Features
+from extender.cluster import Delays
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterService
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
-from extender.scheduling import Evaluator, PodRequirements, requirements_of
+from extender.scheduling import Evaluator, NodeRanking, PodRequirements, RankingCache, requirements_of
 from extender.wire import SliceDecoder
 from tests.budget_worlds import MACHINES, TICK, Fleet, RecordingSink
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
+from tests.supervised_worlds import Breakable, composed
 
 
 def test_requirements_that_spent_its_budget_is_answered_from_memory_until_it_may_be_tried_again() -> None:
@@ -49,6 +54,54 @@ def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
         fleet.clock.now += 0.1
     assert fleet.filter_service.filter(asked, fleet.names).passed
     assert not fleet.filter_service.unfinished_evaluations
+
+
+async def test_a_bug_with_one_pod_does_not_end_the_work_for_others() -> None:
+    """It ended the task, which starts again after 30 s at most; here it would be hours."""
+
+    class Buggy(FilterService):
+        slices = 0
+
+        def __init__(self) -> None:
+            pass
+
+        def continue_evaluation(self) -> bool:
+            self.slices += 1
+            raise KeyError("a bug")
+
+    async with composed(Breakable(Delays(first=10_000.0, most=10_000.0))) as (_, app, _):
+        service = app.service
+        buggy = service.filter_service = Buggy()
+        service.background_evaluator.wake()
+        await eventually(lambda: buggy.slices > 2)
+        assert service.supervisor.failures["background-evaluation"] > 1
+
+
+def test_a_pod_whose_evaluation_raises_a_bug_has_no_further_turn_until_it_is_filtered_again() -> None:
+    broken = set[Hashable]()
+
+    class Buggy(RankingCache):
+        def get_or_create(self, requirements: PodRequirements) -> NodeRanking:
+            if requirements.key in broken:
+                raise KeyError("a bug")
+            return super().get_or_create(requirements)
+
+    fleet = Fleet(nodes=60, rankings=Buggy())
+    asked, other = fleet.hostile(), fleet.hostile()
+    assert fleet.error(asked)
+    assert fleet.error(other)
+    requirements = requirements_of(asked, fleet.cache.snapshot(), fleet.policy)
+    assert isinstance(requirements, PodRequirements)
+    broken.add(requirements.key)
+    fleet.clock.now += 60
+    with pytest.raises(KeyError, match="a bug"):
+        fleet.filter_service.continue_evaluation()
+    while fleet.filter_service.continue_evaluation():
+        fleet.clock.now += 1
+    assert fleet.filter_service.filter(other, fleet.names).passed
+    broken.clear()
+    assert fleet.error(asked)
+    assert fleet.filter_service.unfinished_evaluations == 1
 
 
 def test_work_ends_with_the_last_pod_that_asked_for_it() -> None:

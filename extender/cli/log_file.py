@@ -14,7 +14,10 @@ _PIPE_BYTES = 1024 * 1024
 
 
 class LossyFile:
-    """A file for `structlog.WriteLogger`. A pipe or a socket gets only what it takes at once; a disk takes all."""
+    """A file for `structlog.WriteLogger`. A pipe or a socket gets only what it takes at once; a disk takes all.
+
+    A terminal that Ctrl-S stopped takes nothing. One that hangs may block: it can be ready for less than a line.
+    """
 
     def __init__(self, file: IO[str], pipe_bytes: int = _PIPE_BYTES) -> None:
         self._file = file

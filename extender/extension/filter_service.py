@@ -214,7 +214,10 @@ class FilterService:
         self._sink.unfinished()
 
     def continue_evaluation(self) -> bool:
-        """Do one slice of the work that earlier calls left unfinished. True if work is left."""
+        """Do one slice of the work that earlier calls left unfinished. True if work is left.
+
+        Raises a bug with one evaluation after it is dropped: the next filter request for one of its pods begins again.
+        """
         one = self._unfinished.next(lambda one: not one.gave_up or self.has_time(one.namespace))
         if one is None:
             return bool(self._unfinished)
@@ -222,7 +225,11 @@ class FilterService:
         for uid in [uid for uid in one.pods if uid not in self._cache.store.pods]:
             self._unfinished.forget_pod(uid)
         if one.pods:
-            self._continue(one)
+            try:
+                self._continue(one)
+            except Exception:
+                self._unfinished.done(one.requirements)
+                raise
         return bool(self._unfinished)
 
     def _continue(self, one: UnfinishedEvaluation) -> None:

@@ -62,9 +62,8 @@ class Requeuer:
         """Run until cancelled.
 
         `search` begins a search over the nodes that changed since the last one. It yields after each step; the last
-        value is True if a rejected pod fits, after which the search may still raise a bug with another pod. A search or
-        an update that failed is repeated after the pause, or when the supervisor starts this task again. See
-        Rebuilds.done for `rebuilt`.
+        value is True if a rejected pod fits. A search or an update that failed is repeated after the pause, or when the
+        supervisor starts this task again. See Rebuilds.done for `rebuilt`.
         """
         while True:
             await self._changed.wait()
@@ -76,11 +75,9 @@ class Requeuer:
         done = False
         try:
             self._touch_pending, self._requested = self._touch_pending or self._requested, False
-            try:
-                if not self._touch_pending:
-                    await self._search(search, rebuilt)
-            finally:  # also if the search raised a bug after the fit
-                self._touch_pending = self._touch_pending and not await self._touch()
+            if not self._touch_pending:
+                await self._search(search, rebuilt)
+            self._touch_pending = self._touch_pending and not await self._touch()
             done = not self._touch_pending
         finally:
             if not done:

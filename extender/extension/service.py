@@ -119,8 +119,10 @@ class Service:
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("nominations", partial(self.nominator.run, self.rebuilds.done))
         start("orphans", self.orphans.run)
-        continue_evaluation = self.filter_service.continue_evaluation
-        start("background-evaluation", partial(self.background_evaluator.run, continue_evaluation, self.rebuilds.done))
+        start(
+            "background-evaluation",
+            partial(self.background_evaluator.run, self._continue_evaluation, self.rebuilds.done),
+        )
         if self.outbox is not None:
             start("records", self.outbox.run)
         return self
@@ -185,19 +187,26 @@ class Service:
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.
 
-        Raises the first bug after the last value.
+        A bug with one of them must not delay the next search, which is for all.
         """
-        found, bug = False, None
+        found = False
         for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
             try:
                 for found in search():
                     yield found
-            except Exception as error:  # noqa: BLE001 - raised below
-                bug = bug or error
+            except Exception as bug:  # noqa: BLE001 - see above
+                self.supervisor.report("requeue", bug)
+                self.requeuer.supply_changed()  # the search may not be complete
             if found:
                 break
-        if bug is not None:
-            raise bug
+
+    def _continue_evaluation(self) -> bool:
+        """See FilterService.continue_evaluation. A bug with one evaluation must not delay the others."""
+        try:
+            return self.filter_service.continue_evaluation()
+        except Exception as bug:  # noqa: BLE001 - see above
+            self.supervisor.report("background-evaluation", bug)
+            return True
 
     def _is_served(self, source: GroupSource) -> bool:
         """Whether the API server serves the PodGroups of this source."""

@@ -65,6 +65,12 @@ class Supervisor:
         task.add_done_callback(lambda _: work.close())  # a task that is cancelled before its start never begins it
         return task
 
+    def report(self, name: str, bug: Exception) -> None:
+        """Log and count a bug with one object. It did not end the task of this name, but may make it `failing`."""
+        self._backoffs[name].next()
+        self._problems[name] = _text(bug)
+        self._count(name, bug)
+
     async def stop(self) -> None:
         """Cancel all tasks, also those that a task spawns as it ends, and wait until they have ended."""
         self._stopping = True

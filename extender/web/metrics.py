@@ -58,7 +58,7 @@ class Process(Supervised, Protocol):
 TASK_FAILURES: MetricSource[Supervised] = MetricSource(
     "berth_task_failures_total",
     COUNTER,
-    "Failures of a background task, which is then restarted",
+    "Failures of a background task, which is then restarted, and bugs with one object, which do not end it",
     lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()},
     ("task",),
 )
