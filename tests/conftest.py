@@ -1,10 +1,12 @@
-"""Hypothesis: a failure must repeat, and a busy machine must not make one."""
+"""Hypothesis: a failure must repeat, and a busy machine must not make one. And what all tests would pay for."""
 
 from __future__ import annotations
 
+import gc
 import os
 
 from hypothesis import HealthCheck, settings
+from structlog.dev import ConsoleRenderer, plain_traceback
 
 # BERTH_HYPOTHESIS=long: random examples, thirty times as many as a test asks for (`make properties`).
 _SLOW = [HealthCheck.too_slow]  # it measures seconds
@@ -13,3 +15,12 @@ settings.register_profile(
 )
 settings.register_profile("long", deadline=None, max_examples=6000, suppress_health_check=_SLOW, print_blob=True)
 settings.load_profile(os.environ.get("BERTH_HYPOTHESIS", "test"))
+
+ConsoleRenderer.get_active().exception_formatter = plain_traceback  # rich ones of failures that tests make take 10 ms
+gc.disable()  # until all tests are collected
+
+
+def pytest_collection_finish() -> None:
+    """A full collection need not visit the modules and thousands of tests: that would take a tenth of all time."""
+    gc.freeze()
+    gc.enable()

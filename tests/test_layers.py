@@ -8,8 +8,10 @@ import ast
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -96,20 +98,37 @@ def exported(path: Path) -> set[str]:
 EXPORTED = {name for path in FILES if path.name == "__init__.py" for name in exported(path)}
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+class Facts(NamedTuple):
+    """All that the tests need of a file: it is parsed once, and no tree is kept."""
+
+    imports: set[str]
+    functions: dict[int, int]  # lengths by first line
+    awaiting: list[int]  # lines
+    names: set[str]
+    attributes: set[str]
 
 
 @cache
+def facts(path: Path) -> Facts:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return Facts(
+        imports_of(nodes) if ROOT in path.parents else set(),
+        {node.lineno: (node.end_lineno or 0) - node.lineno + 1 for node in functions},
+        [node.lineno for node in nodes if isinstance(node, AWAITING)],
+        {node.id for node in nodes if isinstance(node, ast.Name)},
+        {node.attr for node in nodes if isinstance(node, ast.Attribute)},
+    )
+
+
 def imports(path: Path) -> set[str]:
-    """All that a file imports, also within functions: `from a import b` is a.b if that is a module, else a."""
-    return imports_of(parsed(path))
+    return facts(path).imports
 
 
-def imports_of(code: ast.Module) -> set[str]:
+def imports_of(nodes: Iterable[ast.AST]) -> set[str]:
+    """All that code imports, also within functions: `from a import b` is a.b if that is a module, else a."""
     found: set[str] = set()
-    for node in ast.walk(code):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -132,7 +151,7 @@ def imports_of(code: ast.Module) -> set[str]:
     ],
 )
 def test_imports_are_read_in_every_form(code: str, name: str) -> None:
-    assert imports_of(ast.parse(code)) == {name}
+    assert imports_of(ast.walk(ast.parse(code))) == {name}
 
 
 def layer(name: str) -> int:
@@ -156,10 +175,9 @@ def test_imports_go_down(path: Path) -> None:
 def test_core_has_no_io(path: Path) -> None:
     known = ALLOWED | {f"extender.{package}" for package in CORE}
     assert {name for name in imports(path) if not any(f"{name}.".startswith(f"{root}.") for root in known)} == set()
-    nodes = list(ast.walk(parsed(path)))
-    assert [node.lineno for node in nodes if isinstance(node, AWAITING)] == []
-    assert {node.id for node in nodes if isinstance(node, ast.Name)} & BUILTINS == set()
-    assert {node.attr for node in nodes if isinstance(node, ast.Attribute)} & ATTRIBUTES == set()
+    assert facts(path).awaiting == []
+    assert facts(path).names & BUILTINS == set()
+    assert facts(path).attributes & ATTRIBUTES == set()
 
 
 def test_layers_are_drawn_as_they_are() -> None:
@@ -197,15 +215,9 @@ def test_no_two_modules_have_one_name() -> None:
 
 
 def test_functions_stay_short() -> None:
-    functions = [
-        (path, node)
-        for path in WRITTEN
-        if path.suffix == ".py"
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    lengths = {f"{path.name}:{node.lineno}": (node.end_lineno or 0) - node.lineno + 1 for path, node in functions}
-    assert {place: lines for place, lines in lengths.items() if lines > 60} == {}
+    python = [path for path in WRITTEN if path.suffix == ".py"]
+    functions = ((path.name, line, lines) for path in python for line, lines in facts(path).functions.items())
+    assert [(name, line, lines) for name, line, lines in functions if lines > 60] == []
 
 
 # Their modules are entry points of their own, or are loaded only where they are needed.

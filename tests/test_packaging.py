@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import HANG_SECONDS
+from tests.test_layers import FILES, imports
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_ONCE = (
@@ -92,13 +92,7 @@ def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
 
 def imported() -> set[str]:
     """Top-level names of what the package imports."""
-    found: set[str] = set()
-    for path in (ROOT / "extender").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.partition(".")[0])
+    found = {name.partition(".")[0] for path in FILES for name in imports(path)}
     return found - set(sys.stdlib_module_names) - {"extender"}
 
 

@@ -18,6 +18,7 @@ from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Po
 from extender.runtime import watched_resources
 from tests.answering import success
 from tests.manifests import MANIFESTS, rules, script, spec_of
+from tests.test_layers import facts
 
 CODE = MANIFESTS.parent / "extender"
 # Packages that only one of the two programs has; the others call no Writer (a test below says so).
@@ -84,8 +85,7 @@ def call_of(verb: str, path: str) -> Call:
 
 def attributes(folders: tuple[str, ...]) -> set[str]:
     """Names of all attributes that the code of these packages reads or calls."""
-    trees = [ast.parse(path.read_text()) for folder in folders for path in (CODE / folder).rglob("*.py")]
-    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {name for folder in folders for path in (CODE / folder).rglob("*.py") for name in facts(path).attributes}
 
 
 def paths(folders: tuple[str, ...]) -> set[Call]:
@@ -93,7 +93,8 @@ def paths(folders: tuple[str, ...]) -> set[Call]:
     path."""
     found: set[Call] = set()
     for path in (path for folder in folders for path in (CODE / folder).rglob("*.py")):
-        tree = ast.parse(path.read_text())
+        text = path.read_text()
+        tree = ast.parse(text if "client" in text else "")
         constants = {
             target.id: node.value.value
             for node in tree.body
