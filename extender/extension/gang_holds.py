@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from extender.cache import ClusterCache
 from extender.extension.gang_state import FormingGang
 from extender.scheduling import held_by_claim
@@ -9,15 +11,17 @@ from extender.scheduling import held_by_claim
 
 def hold_all(cache: ClusterCache, forming: FormingGang) -> None:
     """Hold the devices of all members that are not held yet, in one step."""
-    for uid in forming.planned.plan.placements:
-        hold(cache, forming, uid)
+    hold(cache, forming, forming.planned.plan.placements)
 
 
-def hold(cache: ClusterCache, forming: FormingGang, uid: str) -> None:
-    """Hold the planned devices of a member, if their node still exists."""
-    node, placement = forming.planned.plan.placements[uid]
-    node_info = cache.snapshot().node_infos.get(node)
-    if node_info is not None:
+def hold(cache: ClusterCache, forming: FormingGang, uids: Iterable[str]) -> None:
+    """Hold the planned devices of members whose nodes still exist."""
+    node_infos = cache.snapshot().node_infos  # holds change the use of devices only, which a hold does not read
+    for uid in uids:
+        node, placement = forming.planned.plan.placements[uid]
+        node_info = node_infos.get(node)
+        if node_info is None:
+            continue
         claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
         for claim, results in zip(claims, held_by_claim(node_info, placement), strict=False):
             if claim.uid not in cache.reservations.by_claim:  # members may share a claim

@@ -137,7 +137,8 @@ class GangPlanning:
 
         Those of a gang with bound members stay: its other members will use them.
         """
-        members = self._members(gang)
+        with self._filter_service.evaluation(gang.key.namespace):
+            members = self._members(gang)
         if isinstance(members, Reason) or gang.placed:
             return []
         return [
@@ -156,26 +157,25 @@ class GangPlanning:
 
         Raises CallBudgetSpent.
         """
-        members = self._members(gang)
-        if gang.placed or isinstance(members, Reason):  # the nodes of bound members limit the domains
-            return None
-        found = members.requirements.values()
-        if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
-            return None
-        classes = {(one.key, one.node_selectors): one for one in found}
-        if len(classes) > _CLASSES:
-            return None
-        claims = tuple(claim for one in found for claim in one.pending_claims)
-        return GangNeeds(tuple(classes.values()), claims, self._lacking(gang, members), self._basis(gang.waiting[0]))
-
-    def _lacking(self, gang: Gang, members: GangMembers) -> int:
-        fewest = members.first(plan_sizes(gang, members)[-1])
         with self._filter_service.evaluation(gang.key.namespace, for_plan=True) as context:
-            usable = self.usable_nodes(fewest, context.budget)
-            problem = gang_problem(gang, fewest, self._filter_service.policy, usable)
-            return lacking_members(
-                problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory
-            )
+            members = self._members(gang)
+            if gang.placed or isinstance(members, Reason):  # the nodes of bound members limit the domains
+                return None
+            found = members.requirements.values()
+            if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
+                return None
+            classes = {(one.key, one.node_selectors): one for one in found}
+            if len(classes) > _CLASSES:
+                return None
+            lacking = self._lacking(gang, members, context)
+        claims = tuple(claim for one in found for claim in one.pending_claims)
+        return GangNeeds(tuple(classes.values()), claims, lacking, self._basis(gang.waiting[0]))
+
+    def _lacking(self, gang: Gang, members: GangMembers, context: EvaluationContext) -> int:
+        fewest = members.first(plan_sizes(gang, members)[-1])
+        usable = self.usable_nodes(fewest, context.budget)
+        problem = gang_problem(gang, fewest, self._filter_service.policy, usable)
+        return lacking_members(problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory)
 
     def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
         """Whether only nodes changed since `needs` was found. The members did not, or they would be forgotten."""

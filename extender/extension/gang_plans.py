@@ -209,7 +209,7 @@ class GangPlans:
     def keep(self, forming: FormingGang, uid: str) -> None:
         """The bind of a member of a committed gang failed. No other pod gets its devices before its next attempt."""
         if uid in forming.planned.plan.placements and not self._is_replaced(forming):
-            hold(self._cache, forming, uid)
+            hold(self._cache, forming, [uid])
 
     def retry(self, forming: FormingGang, uid: str) -> None:
         """The bind of a member of a committed gang has failed. Without its devices, it is placed alone."""

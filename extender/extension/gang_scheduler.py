@@ -312,8 +312,10 @@ class GangScheduler:
     def _wait(
         self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason, other: GroupKey | None = None
     ) -> FilterResult:
-        if self.waiting.wait(key, pod.uid, reason, other) and pod.membership is not None:
+        waiting = self.waiting.wait(key, pod.uid, reason, other)
+        if not waiting.freed and pod.membership is not None and self._filter_service.has_time(key.namespace):
             # An earlier attempt may have left allocations, which only keep devices from other pods.
+            waiting.freed = True
             gang = gang_of(pod, pod.membership, self._cache.snapshot())
             for claim in self._planning.unused_allocations(gang):
                 self._sink.unsuitable(claim)

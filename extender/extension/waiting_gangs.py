@@ -98,14 +98,10 @@ class WaitingGangs:
             if gang.reason.code is code:
                 gang.retry_at = -inf
 
-    def wait(self, key: GroupKey, uid: str, reason: Reason, other: GroupKey | None = None) -> bool:
-        """The gang waits for an event that Berth sees: new members, or the end of the plan of the gang `other`.
-
-        Returns whether it did not wait for that before.
-        """
+    def wait(self, key: GroupKey, uid: str, reason: Reason, other: GroupKey | None = None) -> WaitingGang:
+        """The gang waits for an event that Berth sees: new members, or the end of the plan of the gang `other`."""
         gang = self._gangs.get(key)
-        is_new = gang is None or gang.reason != reason
-        if gang is None or is_new:
+        if gang is None or gang.reason != reason:
             if reason.code not in MISSING:
                 self.complete_since(key)
             pause = gang.retry_at if gang is not None else -inf  # it goes on when members are missing meanwhile
@@ -113,7 +109,7 @@ class WaitingGangs:
             self._gangs.put(key.namespace, key, gang)
         gang.other = other
         gang.note(uid)
-        return is_new
+        return gang
 
     def rejected(self, key: GroupKey, uid: str, reason: Reason) -> None:
         """Only an edit lets this member run. A gang that waits already keeps its reason, which an edit ends as well."""
