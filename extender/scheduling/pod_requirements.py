@@ -36,7 +36,7 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling.extended_resources import RequestMapping, special_claim
-from extender.scheduling.pod_annotations import expected_bytes_of, min_gbps_of, topology_of
+from extender.wire import PodIntent, intent_of
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
@@ -111,11 +111,9 @@ class PodRequirements:
     claim_names: tuple[str, ...]
     specs: tuple[ClaimSpec, ...]  # of the pending claims
     classes: tuple[DeviceClass, ...]
-    topology: str  # required, preferred or none
-    min_gbps: float  # GB/s that the chosen GPUs must reach; 0 for no minimum
+    intent: PodIntent
     key: tuple[object, ...]  # equal keys give equal statuses on every node
     policy: Policy  # with the overrides for this pod
-    expected_bytes: int = 0  # bytes of memory per GPU, by the pod's annotation; 0 for no minimum
     group: GroupKey | None = None
     compute_domain: str = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
     extended: ExtendedResources | None = None
@@ -330,13 +328,12 @@ def _requirements(
                 classes[class_.name] = class_
     policy = policy.effective(pod.key.namespace, frozenset(classes))
     try:
-        topology = topology_of(pod.annotations) or policy.defaults.topology
-        min_gbps, expected = min_gbps_of(pod.annotations), expected_bytes_of(pod.annotations)
+        intent = intent_of(pod.annotations, policy.defaults.topology)
     except ValueError as error:
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (str(error),)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
     contents = tuple(spec.content for spec in specs)
-    key = (names, contents, snapshot.classes_version, topology, min_gbps, expected, IdentityKey(policy), asked)
+    key = (names, contents, snapshot.classes_version, intent, IdentityKey(policy), asked)
     resources = ExtendedResources(pod, extended) if extended else None
     domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
     return PodRequirements(
@@ -346,11 +343,9 @@ def _requirements(
         claim_names=names,
         specs=specs,
         classes=tuple(classes.values()),
-        topology=topology,
-        min_gbps=min_gbps,
+        intent=intent,
         key=key,
         policy=policy,
-        expected_bytes=expected,
         group=_group(pod, domain),
         compute_domain=domain,
         extended=resources,
