@@ -210,6 +210,18 @@ def test_functions_stay_short() -> None:
     assert not long, "split these functions: each may have 60 lines"
 
 
+def test_values_that_are_not_frozen_have_final_fields() -> None:
+    """Creating a frozen value costs 7 to 9 times as much. Mypy rejects an assignment to a Final field at no cost."""
+    names = {"NodeInfo", "Snapshot", "PodRequirements", "EvaluationContext"}
+    classes = [
+        one for path in FILES for one in parsed(path).body if isinstance(one, ast.ClassDef) and one.name in names
+    ]
+    assert {one.name for one in classes} == names
+    fields = [field for one in classes for field in one.body if isinstance(field, ast.AnnAssign)]
+    open_ = [ast.unparse(field) for field in fields if not ast.unparse(field.annotation).startswith("Final[")]
+    assert not open_, "write Final[…] around the types of these fields"
+
+
 # Their modules are entry points of their own, or are loaded only where they are needed.
 OPEN = {"cli", "entry", "web", "cel"}  # tests/test_cel_api.py has the rule for cel
 

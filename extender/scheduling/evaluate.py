@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Final
 
 from extender.allocation import (
     NULL_OBSERVER,
@@ -53,17 +54,17 @@ Forbidden = Mapping[tuple[str, str], int]
 _NOTHING: Forbidden = MappingProxyType({})
 
 
-@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class EvaluationContext:
     """The inputs of a status besides the node and the requirements."""
 
-    masks: Masks
-    features: Features
-    baseline: FleetBaseline
-    placements: PlacementCache | None = None  # shared between nodes of one allocation signature; None: not shared
-    budget: CallBudget = UNLIMITED  # changes when a status is found, never the status
+    masks: Final[Masks]
+    features: Final[Features]
+    baseline: Final[FleetBaseline]
+    placements: Final[PlacementCache | None] = None  # shared by nodes of one allocation signature; None: not shared
+    budget: Final[CallBudget] = UNLIMITED  # changes when a status is found, never the status
     # By attribute signature, claim name and request name; None: the requirements may read the identity of a device.
-    selections: dict[tuple[Interned, str, str], Selection] | None = None
+    selections: Final[dict[tuple[Interned, str, str], Selection] | None] = None
 
     def sharing_selections(self) -> EvaluationContext:
         """The context for one call about one pod's requirements, which read no identity of a device."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from extender.allocation import Snapshot
 from extender.model import (
@@ -95,7 +96,7 @@ class ExtendedResources:
         return frozenset(name for name in self.classes if name not in node.allocatable)
 
 
-@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class PodRequirements:
     """The claims of a pod by state, and everything else that its node and devices depend on.
 
@@ -104,20 +105,20 @@ class PodRequirements:
     node; there the last pending claim can be the special claim.
     """
 
-    pending_claims: tuple[Claim, ...]
-    allocated_claims: tuple[Claim, ...]
-    promised_claims: tuple[Claim, ...]  # each with its expected allocation
+    pending_claims: Final[tuple[Claim, ...]]
+    allocated_claims: Final[tuple[Claim, ...]]
+    promised_claims: Final[tuple[Claim, ...]]  # each with its expected allocation
     # The pod's own names for the pending claims: pods of one template have equal names, so they share reason texts.
-    claim_names: tuple[str, ...]
-    specs: tuple[ClaimSpec, ...]  # of the pending claims
-    classes: tuple[DeviceClass, ...]
-    intent: PodIntent
-    key: tuple[object, ...]  # equal keys give equal statuses on every node
-    policy: Policy  # with the overrides for this pod
-    group: GroupKey | None = None
-    compute_domain: str = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
-    extended: ExtendedResources | None = None
-    mappings: tuple[RequestMapping, ...] = ()  # of the special claim
+    claim_names: Final[tuple[str, ...]]
+    specs: Final[tuple[ClaimSpec, ...]]  # of the pending claims
+    classes: Final[tuple[DeviceClass, ...]]
+    intent: Final[PodIntent]
+    key: Final[tuple[object, ...]]  # equal keys give equal statuses on every node
+    policy: Final[Policy]  # with the overrides for this pod
+    group: Final[GroupKey | None] = None
+    compute_domain: Final[str] = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
+    extended: Final[ExtendedResources | None] = None
+    mappings: Final[tuple[RequestMapping, ...]] = ()  # of the special claim
 
     def for_node(self, node: Node) -> PodRequirements:
         """The requirements on this node, with the special claim if the node needs one."""
