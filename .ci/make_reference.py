@@ -19,7 +19,6 @@ from typer.main import get_command
 from extender.cli import berth_client
 from extender.cli.main import commands
 from extender.model import Code
-from extender.model.reasons import DESCRIPTIONS
 from extender.policy import Policy
 from extender.policy.policy_schema import Override
 from extender.web.console.console_app import routes
@@ -101,7 +100,7 @@ def _number(value: float) -> str:
 def reasons() -> str:
     """Every reason with its text and meaning."""
     head = ("code", "what kube-scheduler shows", "what it means")
-    return table(head, ((f"`{code.name}`", code.value, DESCRIPTIONS[code]) for code in Code))
+    return table(head, ((f"`{code.name}`", code.text, code.description) for code in Code))
 
 
 def metrics(of: Iterable[Any]) -> str:

@@ -183,7 +183,8 @@ LINED = [
 def test_lines_are_short(page: Path) -> None:
     """Rows of tables may be longer."""
     lines = page.read_text().splitlines()
-    assert [line for line in lines if len(line) > 120 and not line.lstrip().startswith("|")] == []
+    long = [line for line in lines if len(line) > 120 and not line.lstrip().startswith("|")]
+    assert not long, "wrap these lines at 120 characters"
 
 
 MOST_WORDS = 35
@@ -200,5 +201,5 @@ def sentences(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.rglob("*.md")], ids=lambda page: page.name)
 def test_sentences_are_short(page: Path) -> None:
-    found = sentences(page.read_text())
-    assert [one for one in found if len(re.findall(r"\S*\w\S*", one)) > MOST_WORDS] == []
+    long = [one for one in sentences(page.read_text()) if len(re.findall(r"\S*\w\S*", one)) > MOST_WORDS]
+    assert not long, f"split these sentences: each may have {MOST_WORDS} words"

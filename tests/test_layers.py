@@ -106,6 +106,7 @@ class Facts(NamedTuple):
     awaiting: list[int]  # lines
     names: set[str]
     attributes: set[str]
+    fields: dict[str, list[str]]  # of the classes, with their types
 
 
 @cache
@@ -118,7 +119,12 @@ def facts(path: Path) -> Facts:
         [node.lineno for node in nodes if isinstance(node, AWAITING)],
         {node.id for node in nodes if isinstance(node, ast.Name)},
         {node.attr for node in nodes if isinstance(node, ast.Attribute)},
+        {node.name: fields_of(node) for node in nodes if isinstance(node, ast.ClassDef)},
     )
+
+
+def fields_of(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(field) for field in node.body if isinstance(field, ast.AnnAssign)]
 
 
 def imports(path: Path) -> set[str]:
@@ -206,7 +212,8 @@ def test_no_function_of_serve_imports_the_console() -> None:
 
 def test_files_stay_short() -> None:
     lengths = {str(path.relative_to(ROOT.parent)): len(path.read_text().splitlines()) for path in WRITTEN}
-    assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
+    long = {path: lines for path, lines in lengths.items() if lines > 400}
+    assert not long, "split these files: each may have 400 lines"
 
 
 def test_no_two_modules_have_one_name() -> None:
@@ -217,7 +224,17 @@ def test_no_two_modules_have_one_name() -> None:
 def test_functions_stay_short() -> None:
     python = [path for path in WRITTEN if path.suffix == ".py"]
     functions = ((path.name, line, lines) for path in python for line, lines in facts(path).functions.items())
-    assert [(name, line, lines) for name, line, lines in functions if lines > 60] == []
+    long = [(name, line, lines) for name, line, lines in functions if lines > 60]
+    assert not long, "split these functions: each may have 60 lines"
+
+
+def test_values_that_are_not_frozen_have_final_fields() -> None:
+    """Creating a frozen value costs 7 to 9 times as much. Mypy rejects an assignment to a Final field at no cost."""
+    names = {"NodeInfo", "Snapshot", "PodRequirements", "EvaluationContext"}
+    found = {name: fields for path in FILES for name, fields in facts(path).fields.items() if name in names}
+    assert found.keys() == names
+    open_ = [field for fields in found.values() for field in fields if ": Final[" not in field]
+    assert not open_, "write Final[…] around the types of these fields"
 
 
 # Their modules are entry points of their own, or are loaded only where they are needed.

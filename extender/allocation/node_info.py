@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, takewhile
+from typing import Final
 
 from extender.allocation.interned import NUMBERS, Interned
 from extender.allocation.inventory import Inventory
@@ -54,23 +55,23 @@ class NodeState:
         return self.own_allocation.number, self.shared.number if self.shared is not None else -1
 
 
-@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class NodeInfo:
     """One node. Nodes with the same `state` get equal statuses unless a selector reads an identifying attribute."""
 
-    node: Node
-    inventory: Inventory
-    allocated_state: AllocatedState
-    state: NodeState = field(default_factory=NodeState)
-    fabric: Fabric | None = None
-    gpu_bits: tuple[int, ...] = ()  # the device bit of each GPU of the fabric, or -1
-    held: int = 0  # mask of devices that are in use only because of a hold
-    busy: int = 0  # mask of devices that cannot be allocated exclusively
-    drift: int = 0  # mask of devices in use that no claim holds
-    overuse: Mapping[int, int] = field(default_factory=dict)  # bit to bytes in use beyond the claims, in coarse steps
-    agent_is_fresh: bool = True  # whether the agent's last report is recent
-    partitions: tuple[int, ...] | None = None  # masks of GPU positions; None: Fabric Manager publishes none
-    troubled: int = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
+    node: Final[Node]
+    inventory: Final[Inventory]
+    allocated_state: Final[AllocatedState]
+    state: Final[NodeState] = field(default_factory=NodeState)
+    fabric: Final[Fabric | None] = None
+    gpu_bits: Final[tuple[int, ...]] = ()  # the device bit of each GPU of the fabric, or -1
+    held: Final[int] = 0  # mask of devices that are in use only because of a hold
+    busy: Final[int] = 0  # mask of devices that cannot be allocated exclusively
+    drift: Final[int] = 0  # mask of devices in use that no claim holds
+    overuse: Final[Mapping[int, int]] = field(default_factory=dict)  # bit to bytes beyond the claims, in coarse steps
+    agent_is_fresh: Final[bool] = True  # whether the agent's last report is recent
+    partitions: Final[tuple[int, ...] | None] = None  # masks of GPU positions; None: Fabric Manager publishes none
+    troubled: Final[int] = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
 
     def gained(self, before: NodeInfo) -> bool:
         """Whether the node may have room that it did not have before. False if it only lost devices to claims."""
@@ -157,35 +158,35 @@ class ChangeLog:
         return list(takewhile(lambda name: self._last[name] > version, reversed(self._last)))
 
 
-@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class Snapshot:
     """The cluster at one moment. It is valid until the caller awaits or changes the cache, which owns the mappings."""
 
-    version: int
-    node_infos: Mapping[str, NodeInfo]
-    classes: Mapping[str, DeviceClass]
-    claims: Mapping[ObjectKey, Claim]
-    pods: Mapping[str, Pod]  # by UID
-    namespaces: Mapping[str, Mapping[str, str]]
-    baseline: FleetBaseline
-    classes_version: int
-    changes: ChangeLog = field(default_factory=ChangeLog)
-    gains: ChangeLog = field(default_factory=ChangeLog)  # of the changes, those that may have made room
-    extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to DeviceClass name
+    version: Final[int]
+    node_infos: Final[Mapping[str, NodeInfo]]
+    classes: Final[Mapping[str, DeviceClass]]
+    claims: Final[Mapping[ObjectKey, Claim]]
+    pods: Final[Mapping[str, Pod]]  # by UID
+    namespaces: Final[Mapping[str, Mapping[str, str]]]
+    baseline: Final[FleetBaseline]
+    classes_version: Final[int]
+    changes: Final[ChangeLog] = field(default_factory=ChangeLog)
+    gains: Final[ChangeLog] = field(default_factory=ChangeLog)  # of the changes, those that may have made room
+    extended_resources: Final[Mapping[str, str]] = field(default_factory=dict)  # resource name to DeviceClass name
     # (namespace, UID) of the pod to its special claim.
-    special_claims: Mapping[tuple[str, str], Mapping[ObjectKey, None]] = field(default_factory=dict)
-    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID
-    nodes_by_label: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to {value: nodes}
+    special_claims: Final[Mapping[tuple[str, str], Mapping[ObjectKey, None]]] = field(default_factory=dict)
+    reservations: Final[Mapping[str, Reservation]] = field(default_factory=dict)  # by claim UID
+    nodes_by_label: Final[Callable[[str], Mapping[str, frozenset[str]]]] = lambda _: {}  # label to {value: nodes}
     # (namespace, GroupKey.on_claims) to {claim: node}
-    group_claims: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
+    group_claims: Final[Mapping[tuple[str, str], Mapping[ObjectKey, str]]] = field(default_factory=dict)
     # States that some node is in, by number; a state with shared pools by the number of its `own` signature, too.
-    states: Mapping[int, NodeState] = field(default_factory=dict)
-    claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # claims with devices of a pool
+    states: Final[Mapping[int, NodeState]] = field(default_factory=dict)
+    claims_on: Final[Callable[[PoolKey], Iterable[Claim]]] = lambda _: ()  # claims with devices of a pool
     # Members of each group that have no node yet, by UID; without pods that are deleted or have scheduling gates.
-    members: Mapping[GroupKey, Mapping[str, Pod]] = field(default_factory=dict)
-    group_policies: Mapping[GroupKey, GroupPolicy] = field(default_factory=dict)
+    members: Final[Mapping[GroupKey, Mapping[str, Pod]]] = field(default_factory=dict)
+    group_policies: Final[Mapping[GroupKey, GroupPolicy]] = field(default_factory=dict)
     # UID to node of bound members, from a recent read; only of groups whose bound members have too few claims.
-    bound_members: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
+    bound_members: Final[Mapping[GroupKey, Mapping[str, str]]] = field(default_factory=dict)
 
     def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:
         """The claims that the group's pods have devices in, each with its node."""

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.manifests import PodTemplate
 from extender.model import DECISION_ANNOTATION, GROUP_ANNOTATION
-from extender.scheduling import ANNOTATION_PREFIX, ANNOTATION_READERS
-from extender.wire import OWN_ANNOTATIONS, Json
+from extender.wire import ANNOTATION_PREFIX, ANNOTATION_READERS, OWN_ANNOTATIONS, Json
 
 _OF_PODS = [*ANNOTATION_READERS, GROUP_ANNOTATION, *OWN_ANNOTATIONS]
 _OF_EXAMPLES = f"{ANNOTATION_PREFIX}expect-"  # what `berth run` compares its decisions with

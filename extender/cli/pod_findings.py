@@ -9,8 +9,7 @@ from extender.api_schema import request_names
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.manifests import PodTemplate, pod_templates
 from extender.model import SCHEDULER, ObjectKey, WireError
-from extender.scheduling import ANNOTATION_PREFIX
-from extender.wire import Json, get
+from extender.wire import ANNOTATION_PREFIX, Json, get
 
 _ADVICE = f"write schedulerName: {SCHEDULER}"
 _Requests = dict[tuple[str, ObjectKey], frozenset[str]]  # of claims and templates, by kind and name

@@ -17,7 +17,7 @@ _ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2
 _SETS_BYTES, _GPU_BYTES = 1024, 8  # of a comparison of sets without its texts, of one GPU in a set
 _TEXT_BYTES, _PART_BYTES = 80, 128  # of one text without its characters, of one part without its texts
 _ATTEMPTS = 8  # per pod
-_INCOMPLETE = Code.GANG_INCOMPLETE.value.partition("{")[0]  # beginning of the reason of a pod with an incomplete group
+_INCOMPLETE = Code.GANG_INCOMPLETE.text.partition("{")[0]  # beginning of the reason of a pod with an incomplete group
 
 
 @dataclass(slots=True)

@@ -178,7 +178,7 @@ def by_device_count(
             wanted.setdefault(option.name, option)
             left = mask & ~equivalent.node_info.busy
             free[option.name][left.bit_count()] += equivalent.nodes
-            if requirements.topology == "required":
+            if requirements.intent.topology == "required":
                 linked[option.name][_largest_joined(equivalent.node_info, left, option.count)] += equivalent.nodes
     missing = (
         _missing_devices(option, free[option.name], linked[option.name], requirements) for option in wanted.values()
@@ -215,7 +215,7 @@ def _missing_devices(
     if most and most < option.count:
         wanted = f"{option.count} free devices for request {option.name}"
         return NearMiss(option.count - most, f"no node has {wanted}; {_nodes(free[most])} {most}")
-    if requirements.topology == "required" and option.count > 1:
+    if requirements.intent.topology == "required" and option.count > 1:
         joined = max(linked, default=0)
         if joined < option.count:
             wanted = f"{option.count} GPUs on one NVLink set free"

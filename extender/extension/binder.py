@@ -122,10 +122,7 @@ class Binder:
         await asyncio.shield(task)
 
     async def drain(self, seconds: float) -> None:
-        """Wait for the running binds, at most `seconds`.
-
-        A bind that only waits for drivers ends with BindPending, and kube-scheduler calls again.
-        """
+        """Wait at most `seconds` for the running binds. A bind that only waits for drivers ends with BindPending."""
         self._draining = True
         self._gangs.stop()
         self._progress.notify()

@@ -8,7 +8,6 @@ from extender.model.berth_errors import BerthError, InvalidClaim, OutOfSteps, Wi
 from extender.model.bits import lowest, members, union
 from extender.model.call_budget import UNLIMITED, CallBudget, CallBudgetSpent
 from extender.model.claim import (
-    BANDWIDTH_ANNOTATION,
     COMPUTE_DOMAIN_DRIVER,
     COMPUTE_DOMAIN_LABEL,
     DECISION_ANNOTATION,
@@ -20,12 +19,10 @@ from extender.model.claim import (
     MAX_CLAIMS,
     MAX_CONSUMERS,
     MAX_RESULTS,
-    MEMORY_ANNOTATION,
     OURS_ANNOTATION,
     SCHEDULER,
     SCHEDULING_GROUP,
     TAKE_BACK,
-    TOPOLOGY_ANNOTATION,
     Allocation,
     Claim,
     ClaimSpec,
@@ -103,7 +100,6 @@ from extender.model.semver import Semver, parse_semver
 from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, literal, one_line, printable, shown, visible
 
 __all__ = [
-    "BANDWIDTH_ANNOTATION",
     "BINARY_SI",
     "COMPUTE_DOMAIN_DRIVER",
     "COMPUTE_DOMAIN_LABEL",
@@ -120,7 +116,6 @@ __all__ = [
     "MAX_CONSUMERS",
     "MAX_INT64",
     "MAX_RESULTS",
-    "MEMORY_ANNOTATION",
     "NANO",
     "NO_ATTRIBUTES",
     "NO_CAPACITY",
@@ -130,7 +125,6 @@ __all__ = [
     "SCHEDULER",
     "SCHEDULING_GROUP",
     "TAKE_BACK",
-    "TOPOLOGY_ANNOTATION",
     "UNKNOWN_DISTANCE",
     "UNLIMITED",
     "USER_BYTES",

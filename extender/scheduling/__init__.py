@@ -42,7 +42,6 @@ from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.placements import Placement
-from extender.scheduling.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.scheduling.pod_group_proximity import proximity_of
 from extender.scheduling.pod_requirements import (
     Pending,
@@ -60,8 +59,6 @@ from extender.scheduling.shortlist import held_by_claim, held_results, new_alloc
 from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
-    "ANNOTATION_PREFIX",
-    "ANNOTATION_READERS",
     "MAX_STEPS",
     "MOST_TOGETHER",
     "NODE",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Final
 
 from extender.allocation import (
     CauseRecorder,
@@ -51,17 +52,17 @@ Forbidden = Mapping[tuple[str, str], int]
 _NOTHING: Forbidden = MappingProxyType({})
 
 
-@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class EvaluationContext:
     """The inputs of a status besides the node and the requirements."""
 
-    masks: Masks
-    features: Features
-    baseline: FleetBaseline
-    placements: PlacementCache | None = None  # shared between nodes of one allocation signature; None: not shared
-    budget: CallBudget = UNLIMITED  # changes when a status is found, never the status
+    masks: Final[Masks]
+    features: Final[Features]
+    baseline: Final[FleetBaseline]
+    placements: Final[PlacementCache | None] = None  # shared by nodes of one allocation signature; None: not shared
+    budget: Final[CallBudget] = UNLIMITED  # changes when a status is found, never the status
     # By attribute signature, claim name and request name; None: the requirements may read the identity of a device.
-    selections: dict[tuple[Interned, str, str], Selection] | None = None
+    selections: Final[dict[tuple[Interned, str, str], Selection] | None] = None
 
     def sharing_selections(self) -> EvaluationContext:
         """The context for one call about one pod's requirements, which read no identity of a device."""
@@ -118,9 +119,10 @@ def problem_for(
 def excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
     """The devices that the policy or the pod's annotation excludes, even if selectors match them, as a bit mask."""
     found = node_info.drift if requirements.policy.drift == "filter" else 0
-    if requirements.expected_bytes:
+    expected = requirements.intent.expected_bytes
+    if expected:
         for bit in node_info.gpu_bits:
-            if bit >= 0 and 0 < memory_bytes(node_info, bit) < requirements.expected_bytes:
+            if bit >= 0 and 0 < memory_bytes(node_info, bit) < expected:
                 found |= 1 << bit
     return found
 
@@ -168,7 +170,7 @@ def _without_search(
     context.budget.check()
     solution = choose_plain(fast_path_, problem, ByTopology(node_info, requirements.policy))
     if solution is None:  # device counts give the reason, so the empty recorder is enough
-        expected = requirements.expected_bytes
+        expected = requirements.intent.expected_bytes
         return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), expected, context.budget))
     status = _scored(DeviceChoice(node_info, problem, solution), requirements, context)
     if placements is not None and key is not None and isinstance(status, Placement):
@@ -194,29 +196,36 @@ def _by_search(
     )
     if solution is not None:
         return _scored(DeviceChoice(node_info, problem, solution), requirements, context)
-    expected = requirements.expected_bytes
+    expected = requirements.intent.expected_bytes
     return Unschedulable(unschedulable_reason(node_info, problem, recorder, expected, context.budget))
 
 
 def _scored(choice: DeviceChoice, requirements: PodRequirements, context: EvaluationContext) -> FilterStatus:
-    unwanted = _topology(choice, requirements)
-    if unwanted is not None:
-        return Unschedulable(unwanted)
-    found = parts(choice, context.baseline, requirements.policy, requirements.expected_bytes)
-    if requirements.topology == "none":
+    rejection = _rejection(choice, requirements)
+    if rejection is not None:
+        return Unschedulable(rejection)
+    found = parts(choice, context.baseline, requirements.policy, requirements.intent.expected_bytes)
+    if requirements.intent.topology == "none":
         found = tuple(part for part in found if part.name != "link")
     return Placement(choice.solution, found, total(found, requirements.policy), achieved_gbps(choice))
 
 
-def _topology(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:
+def _rejection(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:
+    """Why the pod or the node does not accept this set of devices; None if both do."""
     mask = choice.gpus
     if mask and choice.node_info.partitions is not None and mask not in choice.node_info.partitions:
         return Reason(Code.PARTITION, (str(mask.bit_count()),))
     if mask.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
         return None
     graph = choice.node_info.fabric.graph if choice.node_info.fabric is not None else None
-    if requirements.topology == "required" and (graph is None or not is_joined(graph, mask)):
+    if requirements.intent.topology == "required" and (graph is None or not is_joined(graph, mask)):
         return Reason(Code.TOPOLOGY)
-    if requirements.min_gbps and (graph is None or bandwidth(graph, mask) < requirements.min_gbps):
+    if requirements.intent.min_gbps and (graph is None or bandwidth(graph, mask) < requirements.intent.min_gbps):
         return Reason(Code.BANDWIDTH)
     return None
+
+
+def may_reject_sets(node_info: NodeInfo, requirements: PodRequirements) -> bool:
+    """Whether `_rejection` may reject some set of free devices. If not, only the number of devices counts."""
+    intent = requirements.intent
+    return intent.topology == "required" or bool(intent.min_gbps) or node_info.partitions is not None

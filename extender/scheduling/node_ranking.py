@@ -9,35 +9,34 @@ again, because scores are relative to the baseline.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from operator import itemgetter
 
 from extender.allocation import FleetBaseline, NodeInfo, NodeState, Snapshot
-from extender.model import CallBudgetSpent, Code, DeviceRequest
+from extender.model import CallBudgetSpent, Code
 from extender.scheduling.equivalence_classes import EquivalenceClass, EquivalenceClasses
 from extender.scheduling.equivalence_key import IdentityCheck, Patterns, equivalence_key
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, evaluate
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.state_numbers import StateNumbers
 from extender.scheduling.status_group import StatusGroup, group_of
+from extender.scheduling.status_store import StatusStore
 
 _NAME = itemgetter(0)
 _REFRESHED = 2  # stale placements that one update computes again
 # Estimated bytes, measured with tracemalloc over half-full fleets (docs/decisions/0034).
 _BASE_BYTES = 4096
-_STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
 _NODE_BYTES, _EQUIVALENCE_BYTES = 80, 320  # only with own EquivalenceClasses
 _GROUP_BYTES = 112  # of a group of shared pools
 
 
 class NodeRanking:
-    """Statuses by number of the equivalence class, and the schedulable ones by descending score.
+    """The statuses of all nodes for one PodRequirements; an equivalence class has a number and one status.
 
     An equivalence class without nodes often gets nodes again. So the ranking keeps placements of `vacant` of them, or
     of 1/8 of the number with nodes if that is more; and as many unschedulable statuses.
@@ -52,13 +51,7 @@ class NodeRanking:
         self._nodes: Mapping[int, NodeState | EquivalenceClass] = {}  # those with nodes, by number
         # What to evaluate, by number, each with one of its nodes; None: any node that is in the state now.
         self._pending: dict[int, NodeInfo | None] = {}
-        self._unschedulable: dict[int, Unschedulable] = {}
-        self._unschedulable_by_text: dict[str, Unschedulable] = {}  # thousands of equivalence classes share one status
-        self._placements: dict[int, Placement] = {}
-        self._order: list[int] = []  # numbers with a placement, by descending score
-        self._request: DeviceRequest | None = None  # the single request, if placements are shared between pods
-        self._own_placements = 0  # placements that are not shared
-        self._own_picks = 0  # devices in these placements
+        self._statuses = StatusStore(share_placements=requirements.extended is None)
         self._version = -1
         self._baseline: FleetBaseline | None = None
         self._context: EvaluationContext | None = None  # of the current call
@@ -106,7 +99,7 @@ class NodeRanking:
         if self._classes is None and not self._numbers.knows(node_info.state):
             self._numbers.learn(node_info, context)
         found = self._numbers.of(node_info.state) if self._classes is None else self._classes.number_of_node(node_info)
-        status = self._status_of(found)
+        status = self._statuses.get(found)
         return status if status is not None else self._evaluate(found, node_info, context)
 
     @property
@@ -117,7 +110,7 @@ class NodeRanking:
     def status(self, node_info: NodeInfo) -> FilterStatus | None:
         """The status of a node; None for a node without one."""
         found = self.equivalence_class(node_info)
-        return self._status_of(found) if found is not None else None
+        return self._statuses.get(found) if found is not None else None
 
     def equivalence_class(self, node_info: NodeInfo) -> int | None:
         """The number of the node's equivalence class since the last `update`. The ranking never uses a number again."""
@@ -132,17 +125,16 @@ class NodeRanking:
 
     def schedulable(self) -> Iterator[tuple[Sequence[str], float]]:
         """The node names and the score of each equivalence class that satisfies the requirements."""
-        return ((self._nodes[n].names, p.score) for n, p in self._placements.items() if n in self._nodes)
+        return ((self._nodes[n].names, p.score) for n, p in self._statuses.placements.items() if n in self._nodes)
 
     def status_groups(self, among: Container[str] | None = None, without: Collection[str] = ()) -> list[StatusGroup]:
         """All nodes with a status, by equivalence class. `among` limits the nodes, and `without` excludes a few.
 
         A placement may name the request of another pod with an equal request.
         """
-        statuses = chain[tuple[int, FilterStatus]](self._placements.items(), self._unschedulable.items())
         found = (
             group_of(status, self._names(number), among, without)
-            for number, status in statuses
+            for number, status in self._statuses.items()
             if number in self._nodes
         )
         return [group for group in found if group.nodes]
@@ -150,49 +142,40 @@ class NodeRanking:
     def reasons(self) -> dict[str, str]:
         """The reason text of every unschedulable node, by node name."""
         found: dict[str, str] = {}
-        for number, status in self._unschedulable.items():
+        for number, status in self._statuses.unschedulable.items():
             found.update(dict.fromkeys(self._names(number), status.text))
         return found
 
     def unschedulable_counts(self) -> Counter[str]:
         """The number of unschedulable nodes by reason text."""
         found: Counter[str] = Counter()
-        for number, status in self._unschedulable.items():
+        for number, status in self._statuses.unschedulable.items():
             found[status.text] += len(self._names(number))
         return found
 
     def main_reason(self) -> Code | None:
         """The most frequent reason code of unschedulable nodes; None if no node is unschedulable."""
         found: Counter[Code] = Counter()
-        for number, status in self._unschedulable.items():
+        for number, status in self._statuses.unschedulable.items():
             found[status.reason.code] += len(self._names(number))
         return max(found, key=lambda code: (found[code], code.name), default=None)
 
     @property
     def statuses(self) -> int:
         """The number of stored statuses."""
-        return len(self._placements) + len(self._unschedulable)
+        return len(self._statuses)
 
     @property
     def nodes(self) -> int:
         """The number of nodes with a status."""
-        return sum(len(self._names(number)) for number in chain(self._placements, self._unschedulable))
+        return sum(len(self._names(number)) for number, _ in self._statuses.items())
 
     @property
     def estimated_bytes(self) -> int:
         """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
         specs = sum(len(spec.content) for spec in self.requirements.specs)
         own = len(self._classes) * _NODE_BYTES + self.statuses * _EQUIVALENCE_BYTES if self._classes is not None else 0
-        statuses = self.statuses * _STATUS_BYTES + len(self._unschedulable_by_text) * _UNSCHEDULABLE_BYTES
-        return (
-            _BASE_BYTES
-            + specs
-            + own
-            + statuses
-            + len(self._numbers) * _GROUP_BYTES
-            + self._own_placements * _PLACEMENT_BYTES
-            + self._own_picks * _PICK_BYTES
-        )
+        return _BASE_BYTES + specs + own + len(self._numbers) * _GROUP_BYTES + self._statuses.estimated_bytes
 
     def best(
         self, names: AbstractSet[str] | None, count: int, without: Collection[str] = ()
@@ -204,11 +187,11 @@ class NodeRanking:
         found: list[tuple[str, Placement]] = []
         equal: list[tuple[str, Placement]] = []  # nodes with the current score
         score = None
-        for number in self._order:
+        for number in self._statuses.order:
             nodes = self._nodes.get(number)
             if nodes is None:
                 continue
-            placement = self._placement(number)
+            placement = self._statuses.placement(number)
             if placement.score != score:
                 found += sorted(equal, key=_NAME)[: count - len(found)]
                 if len(found) >= count:
@@ -224,30 +207,6 @@ class NodeRanking:
         found = self._nodes.get(number)
         return found.names if found is not None else ()
 
-    def _by_score(self, number: int) -> float:
-        return -self._placements[number].score
-
-    def _placement(self, number: int) -> Placement:
-        """A placement by number. It now names this ranking's request, because callers read the best ones often."""
-        placement = self._placements[number]
-        if self._is_foreign(placement):
-            placement = self._placements[number] = self._for_own_request(placement)
-            self._count(placement, 1)
-        return placement
-
-    def _is_foreign(self, placement: Placement) -> bool:
-        """Whether the placement names the request of another pod."""
-        return self._request is not None and placement.solution.picks[0][0].request is not self._request
-
-    def _for_own_request(self, placement: Placement) -> Placement:
-        if self._request is None or not self._is_foreign(placement):
-            return placement
-        return placement.for_request(self._request)
-
-    def _status_of(self, number: int) -> FilterStatus | None:
-        placement = self._placements.get(number)
-        return self._for_own_request(placement) if placement is not None else self._unschedulable.get(number)
-
     # -- update ----------------------------------------------------------------------------------------------
 
     def _begin(self, context: EvaluationContext) -> None:
@@ -260,14 +219,14 @@ class NodeRanking:
             self._nodes = self._classes.occupied
         if context.baseline is not self._baseline:
             self._baseline = context.baseline
-            self._stale = list(self._order)
+            self._stale = list(self._statuses.order)
 
     def _evaluate_pending(self, snapshot: Snapshot, context: EvaluationContext) -> None:
         while self._pending:
             number, found = self._pending.popitem()
             state = snapshot.states.get(number) if found is None else None
             node_info = snapshot.node_infos[state.names[0]] if state is not None else found
-            if node_info is not None and number not in self._placements and number not in self._unschedulable:
+            if node_info is not None and number not in self._statuses:
                 try:
                     self._evaluate(number, node_info, context)
                 except CallBudgetSpent:
@@ -277,7 +236,7 @@ class NodeRanking:
     def _add_new_states(self, snapshot: Snapshot, context: EvaluationContext) -> None:
         """Add the states of changed nodes to `_pending` if they have no status. Raises CallBudgetSpent."""
         self._nodes = snapshot.states
-        placements, unschedulable = self._placements, self._unschedulable
+        placements, unschedulable = self._statuses.placements, self._statuses.unschedulable
         for state in snapshot.states_since(self._version):
             if not self._numbers.knows(state):
                 self._numbers.learn(snapshot.node_infos[state.names[0]], context)
@@ -293,7 +252,7 @@ class NodeRanking:
         """
         for number, node_info in classes.update(snapshot):
             context.budget.mark_progress()
-            if number not in self._placements and number not in self._unschedulable:
+            if number not in self._statuses:
                 self._pending[number] = node_info
                 self._evaluate_pending(snapshot, context)
 
@@ -329,11 +288,7 @@ class NodeRanking:
 
     def _store(self, number: int, status: FilterStatus) -> FilterStatus:
         self.evaluations += 1
-        if isinstance(status, Unschedulable):
-            status = self._unschedulable[number] = self._unschedulable_by_text.setdefault(status.text, status)
-        else:
-            self._store_placement(number, status)
-        return status
+        return self._statuses.put(number, status)
 
     def _refresh(self, snapshot: Snapshot, context: EvaluationContext, most: int) -> None:
         """Compute up to `most` stale placements again with the newest baseline. Raises CallBudgetSpent."""
@@ -362,39 +317,16 @@ class NodeRanking:
             None,
         )
 
-    # -- storage ---------------------------------------------------------------------------------------------
-
-    def _store_placement(self, number: int, placement: Placement) -> None:
-        if placement.shared_from is not None and self.requirements.extended is None:
-            self._request, placement = placement.solution.picks[0][0].request, placement.shared_from
-        else:
-            self._count(placement, 1)
-        self._placements[number] = placement
-        insort(self._order, number, key=self._by_score)
-
-    def _count(self, placement: Placement, sign: int) -> None:
-        """Add (sign 1) or remove (sign -1) one placement that is not shared."""
-        self._own_placements += sign
-        self._own_picks += sign * sum(map(len, placement.solution.picks))
-
     def _forget(self, number: int) -> None:
         """Drop a status. The next node that enters the equivalence class causes a new evaluation."""
-        self._unschedulable.pop(number, None)
-        placement = self._placements.get(number)
-        if placement is not None:
-            position = bisect_left(self._order, -placement.score, key=self._by_score)
-            del self._order[self._order.index(number, position)]
-            del self._placements[number]
-            if not self._is_foreign(placement):
-                self._count(placement, -1)
+        self._statuses.forget(number)
         if self._classes is not None:
             self._classes.forget(number)
 
     def _forget_vacant(self) -> None:
         """Drop the statuses of equivalence classes without nodes, except the newest few."""
         kept = max(self._vacant, len(self._nodes) // 8)
-        for statuses in (self._placements, self._unschedulable):
-            for number in [number for number in statuses if number not in self._nodes][:-kept]:
-                self._forget(number)
-        self._unschedulable_by_text = {status.text: status for status in self._unschedulable.values()}
+        for number in self._statuses.forget_vacant(self._nodes, kept):
+            if self._classes is not None:
+                self._classes.forget(number)
         self._cleanup_at = self.statuses + 2 * kept

@@ -68,8 +68,7 @@ def placement_key(
     if node_info.state.hypothetical:
         return None
     policy = IdentityKey(requirements.policy)  # comparing policies by value would take a tenth of the time
-    wanted = requirements.topology, requirements.min_gbps, requirements.expected_bytes, policy
-    asked = fast_path_.free, fast_path_.request.count, *wanted
+    asked = fast_path_.free, fast_path_.request.count, requirements.intent, policy
     if not node_info.positions(fast_path_.free):
         return node_info.state.hardware_signature, node_info.own_in_use, *asked
     return node_info.state.own_signature, *asked

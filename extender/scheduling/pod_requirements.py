@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from extender.allocation import Snapshot
 from extender.model import (
@@ -36,7 +37,7 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling.extended_resources import RequestMapping, special_claim
-from extender.scheduling.pod_annotations import expected_bytes_of, min_gbps_of, topology_of
+from extender.wire import PodIntent, intent_of
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
@@ -95,7 +96,7 @@ class ExtendedResources:
         return frozenset(name for name in self.classes if name not in node.allocatable)
 
 
-@dataclass(slots=True, eq=False)  # not frozen, see docs/architecture.md
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class PodRequirements:
     """The claims of a pod by state, and everything else that its node and devices depend on.
 
@@ -104,23 +105,21 @@ class PodRequirements:
     node; there the last pending claim can be the special claim.
     """
 
-    namespace: str  # of the pod
-    pending_claims: tuple[Claim, ...]
-    allocated_claims: tuple[Claim, ...]
-    promised_claims: tuple[Claim, ...]  # each with its expected allocation
+    namespace: Final[str]  # of the pod
+    pending_claims: Final[tuple[Claim, ...]]
+    allocated_claims: Final[tuple[Claim, ...]]
+    promised_claims: Final[tuple[Claim, ...]]  # each with its expected allocation
     # The pod's own names for the pending claims: pods of one template have equal names, so they share reason texts.
-    claim_names: tuple[str, ...]
-    specs: tuple[ClaimSpec, ...]  # of the pending claims
-    classes: tuple[DeviceClass, ...]
-    topology: str  # required, preferred or none
-    min_gbps: float  # GB/s that the chosen GPUs must reach; 0 for no minimum
-    key: tuple[object, ...]  # equal keys give equal statuses on every node
-    policy: Policy  # with the overrides for this pod
-    expected_bytes: int = 0  # bytes of memory per GPU, by the pod's annotation; 0 for no minimum
-    group: GroupKey | None = None
-    compute_domain: str = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
-    extended: ExtendedResources | None = None
-    mappings: tuple[RequestMapping, ...] = ()  # of the special claim
+    claim_names: Final[tuple[str, ...]]
+    specs: Final[tuple[ClaimSpec, ...]]  # of the pending claims
+    classes: Final[tuple[DeviceClass, ...]]
+    intent: Final[PodIntent]
+    key: Final[tuple[object, ...]]  # equal keys give equal statuses on every node
+    policy: Final[Policy]  # with the overrides for this pod
+    group: Final[GroupKey | None] = None
+    compute_domain: Final[str] = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
+    extended: Final[ExtendedResources | None] = None
+    mappings: Final[tuple[RequestMapping, ...]] = ()  # of the special claim
 
     def for_node(self, node: Node) -> PodRequirements:
         """The requirements on this node, with the special claim if the node needs one."""
@@ -343,13 +342,12 @@ def _requirements(
                 classes[class_.name] = class_
     policy = policy.effective(pod.key.namespace, frozenset(classes))
     try:
-        topology = topology_of(pod.annotations) or policy.defaults.topology
-        min_gbps, expected = min_gbps_of(pod.annotations), expected_bytes_of(pod.annotations)
+        intent = intent_of(pod.annotations, policy.defaults.topology)
     except ValueError as error:
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (str(error),)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
     contents = tuple(spec.content for spec in specs)
-    key = (names, contents, snapshot.classes_version, topology, min_gbps, expected, IdentityKey(policy), asked)
+    key = (names, contents, snapshot.classes_version, intent, IdentityKey(policy), asked)
     resources = ExtendedResources(pod, extended) if extended else None
     domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
     return PodRequirements(
@@ -360,11 +358,9 @@ def _requirements(
         claim_names=names,
         specs=specs,
         classes=tuple(classes.values()),
-        topology=topology,
-        min_gbps=min_gbps,
+        intent=intent,
         key=key,
         policy=policy,
-        expected_bytes=expected,
         group=_group(pod, domain),
         compute_domain=domain,
         extended=resources,

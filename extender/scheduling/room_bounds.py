@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, fast_path
 from extender.model import DeviceRequest, InvalidClaim, members, union
-from extender.scheduling.evaluate import EvaluationContext, problem_for
+from extender.scheduling.evaluate import EvaluationContext, may_reject_sets, problem_for
 from extender.scheduling.pod_requirements import PodRequirements
 
 UNLIMITED_ROOM = 1 << 30  # units that take no device
@@ -24,7 +24,7 @@ def whole_devices(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
 ) -> WholeDevices | None:
     """The devices that can serve a unit, free or not, if the exact room is their number; else None."""
-    if requirements.topology == "required" or requirements.min_gbps or node_info.partitions is not None:
+    if may_reject_sets(node_info, requirements):
         return None
     try:
         found = fast_path(replace(problem_for(node_info, requirements, context), taken=0))

@@ -1,4 +1,8 @@
-"""The parts of a node's score. Each has a value from 0 (worst) to 1 (best) and a sentence that explains it."""
+"""The parts of a node's score. Each has a value from 0 (worst) to 1 (best) and a sentence that explains it.
+
+Nodes with equal capacities, taints, links and use share one score. So no part may read in what else they differ: the
+name and the labels of the node, and the names and the attributes of its devices.
+"""
 
 from __future__ import annotations
 
@@ -260,9 +264,8 @@ def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     if not troubled:
         return ScorePart("health", 1.0, "no device reports trouble")
     value = 1 - len(troubled) / choice.devices.bit_count()
-    name = choice.node_info.inventory.devices[troubled[0]].id.device
     reporting = counted(len(troubled), "device reports", "devices report")
-    return ScorePart("health", value, f"{reporting} trouble: {name}: {_trouble(choice.node_info, troubled[0])}")
+    return ScorePart("health", value, f"{reporting} trouble: {_trouble(choice.node_info, troubled[0])}")
 
 
 def troubled_devices(node_info: NodeInfo, policy: Policy) -> int:

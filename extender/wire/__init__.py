@@ -27,6 +27,7 @@ from extender.wire.fields import Json, get, many, need, quantities, readable, st
 from extender.wire.json_text import MOST_JSON, MOST_YAML, json_value
 from extender.wire.lenient import lenient_loads
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
+from extender.wire.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS, PodIntent, intent_of
 from extender.wire.pod_groups import (
     OWN_ANNOTATIONS,
     READ_ANNOTATIONS,
@@ -40,6 +41,8 @@ from extender.wire.resource_claims import decode_claim, decode_claim_spec, decod
 from extender.wire.resource_slices import SliceDecoder, decode_taint_rule
 
 __all__ = [
+    "ANNOTATION_PREFIX",
+    "ANNOTATION_READERS",
     "MOST_JSON",
     "MOST_YAML",
     "OWN_ANNOTATIONS",
@@ -47,6 +50,7 @@ __all__ = [
     "DocumentPart",
     "Json",
     "NameOffsets",
+    "PodIntent",
     "Positions",
     "SliceDecoder",
     "decode_args",
@@ -76,6 +80,7 @@ __all__ = [
     "get",
     "group_policy_of",
     "has_all",
+    "intent_of",
     "json_value",
     "leader_worker_set_marks",
     "lenient_loads",

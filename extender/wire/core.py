@@ -5,12 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from extender.model import (
-    BANDWIDTH_ANNOTATION,
     DECISION_ANNOTATION,
     MAX_CLAIMS,
-    MEMORY_ANNOTATION,
     NANO,
-    TOPOLOGY_ANNOTATION,
     Container,
     Node,
     NodeSelector,
@@ -26,13 +23,14 @@ from extender.model import (
     parse_quantity,
 )
 from extender.wire.fields import Json, dumped, get, many, need, node_selector, texts, toleration
+from extender.wire.pod_annotations import ANNOTATION_READERS
 from extender.wire.pod_groups import OWN_ANNOTATIONS, jobs_of, membership_of
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 _CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
 _NO_NAMES = frozenset[str]()  # one for all nodes: a fleet has thousands
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
-_ANNOTATIONS = (TOPOLOGY_ANNOTATION, BANDWIDTH_ANNOTATION, MEMORY_ANNOTATION, *OWN_ANNOTATIONS)
+_ANNOTATIONS = (*ANNOTATION_READERS, *OWN_ANNOTATIONS)
 _WORD_BYTES = 256  # of an annotation, or a scheduler's name: a longer one is cut, so it is no valid value
 _DECISION_BYTES = 4096  # as Berth writes it
 # Estimated bytes of a pod's constraints on nodes, and of its containers: some 400 names of nodes, or 64 containers with

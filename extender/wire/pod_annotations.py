@@ -1,4 +1,4 @@
-"""The annotations by which a pod asks for links and memory. `wire.pod_groups` reads those that describe its group.
+"""The annotations by which a pod asks for links and memory. `pod_groups` reads those that describe its group.
 
 Each reader raises ValueError with the annotation, its value and what it may be.
 """
@@ -6,11 +6,33 @@ Each reader raises ValueError with the annotation, its value and what it may be.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from extender.model import BANDWIDTH_ANNOTATION, MEMORY_ANNOTATION, TOPOLOGY_ANNOTATION, parse_quantity, shown
+from extender.model import parse_quantity, shown
 
 ANNOTATION_PREFIX = "berth.dev/"
+TOPOLOGY_ANNOTATION = "berth.dev/topology"
+BANDWIDTH_ANNOTATION = "berth.dev/min-bandwidth-gbps"
+MEMORY_ANNOTATION = "berth.dev/expected-memory"
 _TOPOLOGIES = ("required", "preferred", "none")
+
+
+class PodIntent(NamedTuple):
+    """What a pod asks of its devices by annotations.
+
+    Each key by which pods share results has the whole value. So pods that differ in a field share none.
+    """
+
+    topology: str  # required, preferred or none
+    min_gbps: float  # GB/s that the chosen GPUs must reach; 0 for no minimum
+    expected_bytes: int  # bytes of memory per GPU; 0 for no minimum
+
+
+def intent_of(annotations: Mapping[str, str], default_topology: str) -> PodIntent:
+    """The intent of a pod. `default_topology` counts for a pod without that annotation. Raises ValueError."""
+    return PodIntent(
+        topology_of(annotations) or default_topology, min_gbps_of(annotations), expected_bytes_of(annotations)
+    )
 
 
 def topology_of(annotations: Mapping[str, str]) -> str | None:
