@@ -89,7 +89,11 @@ async def test_a_bind_earns_evaluation_time_for_its_namespace_if_it_allocates_de
         now[0] += limits.burst * most - 0.5 * limits.bound_seconds
         budget.in_vain = True
         service.throttle.charge("default", budget, most)
-        wanted = service.throttle.budget("default", most, most).seconds + limits.bound_seconds
+        owed = service.throttle.budget("default", most, most).seconds
+        b.cluster.apply(claim("nothing") | {"spec": {"devices": {}}})
+        assert await b.bind("free", await scheduled(b, "free", "nothing")) == ""
+        assert service.throttle.budget("default", most, most).seconds == owed
+        wanted = owed + limits.bound_seconds
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
         for name in ("p", "shares"):

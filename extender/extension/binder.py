@@ -195,8 +195,6 @@ class Binder:
                 raise BindError(str(requirements.reason))
             case PodRequirements():
                 await self._bind_with_claims(cycle, requirements)
-                if requirements.pending_claims:
-                    self._filter_service.earn(requirements.namespace)
 
     def _requirements(self, pod: Pod) -> PreFilterResult:
         return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
@@ -262,6 +260,8 @@ class Binder:
         finally:
             self._finish_assumed(pod, planned, self._cache.forget)
             self._progress.notify()
+        if chosen.devices:
+            self._filter_service.earn(requirements.namespace)
         self._report(cycle, claims, chosen, second)
 
     def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode, second: tuple[str, float]) -> None:
