@@ -77,8 +77,16 @@ def records(words: st.SearchStrategy[str]) -> st.SearchStrategy[Record]:
     devices = st.lists(words, max_size=3).map(tuple)
     candidates = st.builds(ScoredNode, words, numbers, devices, numbers, numbers, words, parts, devices)
     consumed = st.none() | st.dictionaries(words, quantities, max_size=3)
+    # All that is sent: `builds` would also draw the other fields.
     results = st.builds(
-        Result, words, st.builds(DeviceId, words, words, words), st.booleans(), share_id=words, consumed=consumed
+        lambda request, device, admin_access, share_id, consumed: Result(
+            request, device, admin_access, share_id=share_id, consumed=consumed
+        ),
+        words,
+        st.builds(DeviceId, words, words, words),
+        st.booleans(),
+        words,
+        consumed,
     )
     return st.one_of(
         st.builds(Attempted, pods, words, st.builds(Attempt, words, counts, counts, reasons)),

@@ -159,7 +159,8 @@ class FilterService:
     ) -> FilterResult:
         ranking = self.rankings.get_or_create(requirements)
         if not self.update_ranking(pod, requirements, ranking, snapshot):
-            text = str(_unfinished(ranking, snapshot))
+            of = len(snapshot.node_infos)
+            text = str(Reason(Code.UNFINISHED, (str(min(ranking.nodes, of)), str(of))))
             self._sink.attempted(pod, 0, len(names), [(text, len(names))])
             return FilterResult(error=f"pod {pod.key}: {text}")
         found = shortlist(ranking, requirements, snapshot, names, self._collected)
@@ -397,7 +398,3 @@ def _allows_one(snapshot: Snapshot, names: Sequence[str], pin: NodeSelector) -> 
     named = names if pin.node is None else [pin.node] if has_all(names, [pin.node]) else []
     found = (node_info.node for name in named if (node_info := snapshot.node_infos.get(name)) is not None)
     return any(pin.matches(node.name, node.labels) for node in found)
-
-
-def _unfinished(ranking: NodeRanking, snapshot: Snapshot) -> Reason:
-    return Reason(Code.UNFINISHED, (str(min(ranking.nodes, len(snapshot.node_infos))), str(len(snapshot.node_infos))))
