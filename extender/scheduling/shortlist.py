@@ -22,7 +22,7 @@ MAX_SCORE = 10  # MaxExtenderPriority of the extender API
 class Shortlist:
     """The result of filter: nodes with placements, the best first; or the reason of each node if no node fits."""
 
-    nodes: tuple[tuple[str, Placement], ...] = ()
+    nodes: dict[str, Placement] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -42,10 +42,10 @@ def shortlist(
     proximity = proximity_of(requirements, snapshot)
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
-        best = ranking.best(None, requirements.policy.candidates, kept)
-        if best and has_all(names, [name for name, _ in best]):
-            return Shortlist(tuple(best))
-        if not best:
+        fitting = dict(ranking.best(None, requirements.policy.candidates, kept))
+        if fitting and has_all(names, fitting):
+            return Shortlist(fitting)
+        if not fitting:
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, collected))
     wanted = (
         {n for n in names if _is_allowed(requirements, snapshot.node_infos.get(n))}
@@ -55,11 +55,9 @@ def shortlist(
     most = requirements.policy.candidates
     best = ranking.best(wanted, most) if len(wanted) > most else _best_of_few(ranking, snapshot, wanted)
     if best:
-        return Shortlist(
-            tuple(
-                best if proximity is None else _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
-            )
-        )
+        if proximity is not None:
+            best = _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
+        return Shortlist(dict(best))
     return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, collected))
 
 
