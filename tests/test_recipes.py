@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ANNOTATION = re.compile(r"berth\.dev/[a-z-]+[a-z]")
 # Fields without which `key` tells statuses apart all the same.
 NOT_IN_KEY = {
+    "namespace": "no status depends on it: what does is in the key, as the policy",
     "pending_claims": "their names and the contents of their specs are in the key",
     "allocated_claims": "callers of a ranking leave out the nodes that `mismatch` names",
     "promised_claims": "as allocated_claims",

@@ -78,7 +78,12 @@ def records(words: st.SearchStrategy[str]) -> st.SearchStrategy[Record]:
     candidates = st.builds(ScoredNode, words, numbers, devices, numbers, numbers, words, parts, devices)
     consumed = st.none() | st.dictionaries(words, quantities, max_size=3)
     results = st.builds(
-        Result, words, st.builds(DeviceId, words, words, words), st.booleans(), share_id=words, consumed=consumed
+        lambda request, device, admin, share, amounts: Result(request, device, admin, (), share, amounts),
+        words,
+        st.builds(DeviceId, words, words, words),
+        st.booleans(),
+        words,
+        consumed,
     )
     return st.one_of(
         st.builds(Attempted, pods, words, st.builds(Attempt, words, counts, counts, reasons)),
