@@ -108,7 +108,7 @@ def pod_by_pod(fleet: Fleet, pods: Sequence[str], gpus: int) -> Placed | None:
     ranking = world.rankings.get_or_create(requirements)
     ranking.update(snapshot, world.evaluator.evaluation_context(snapshot))
     found = shortlist(ranking, requirements, snapshot, list(fleet.free)).nodes
-    return {pod: found[0]} if found else None
+    return {pod: next(iter(found.items()))} if found else None
 
 
 def gang_planner(fleet: Fleet, pods: Sequence[str], gpus: int) -> Placed | None:

@@ -79,9 +79,7 @@ def records(words: st.SearchStrategy[str]) -> st.SearchStrategy[Record]:
     consumed = st.none() | st.dictionaries(words, quantities, max_size=3)
     # All that is sent: `builds` would also draw the other fields.
     results = st.builds(
-        lambda request, device, admin_access, share_id, consumed: Result(
-            request, device, admin_access, share_id=share_id, consumed=consumed
-        ),
+        lambda request, device, admin, share, amounts: Result(request, device, admin, (), share, amounts),
         words,
         st.builds(DeviceId, words, words, words),
         st.booleans(),

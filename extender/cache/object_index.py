@@ -89,10 +89,11 @@ class ObjectIndex:
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """Mark the nodes of these pools: the use of their devices changed."""
         for key in keys:
-            nodes = self.nodes_of((key,))
-            if ALL_NODES in nodes:
-                self.used_pools.add(key)
-            self.used |= nodes - {ALL_NODES}
+            for slice_ in self.pools.get(key, {}).values():
+                if slice_.selection.node_name:
+                    self.used.add(slice_.selection.node_name)
+                else:
+                    self.used_pools.add(key)
 
     def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
         """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""

@@ -173,10 +173,10 @@ class FilterService:
             self.unschedulable_reasons[code.name] += 1
             return FilterResult([], found.reasons)
         self._unschedulable.remove(pod.uid)
-        listed = {name: placement.score for name, placement in found.nodes}
+        listed = {name: placement.score for name, placement in found.nodes.items()}
         self.shortlists.put(pod, listed)
         self._sink.attempted(pod, len(found.nodes), estimated_len(names))
-        self._hold(pod, requirements, snapshot, *found.nodes[0])
+        self._hold(pod, requirements, snapshot, *next(iter(found.nodes.items())))
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult(list(listed)[:1] if shared else list(listed))

@@ -7,8 +7,8 @@ A batch is `{"version": 2, "replica", "epoch", "sequence", "number", "lost", "po
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from functools import singledispatch
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import orjson
 
@@ -35,7 +35,7 @@ def encode(batch: Batch) -> bytes:
 
 def encode_record(record: Record) -> bytes:
     """One record as JSON. Raises TypeError as `encode` does."""
-    return orjson.dumps(_encoded(record))
+    return orjson.dumps(_ENCODERS[type(record)](record))
 
 
 def encode_parts(batch: Batch, records: Iterable[bytes]) -> bytes:
@@ -87,12 +87,6 @@ def _cut(text: str, most: int = USER_BYTES) -> str:
     return text if len(text) <= most and text.isascii() else cut(text, most)
 
 
-@singledispatch
-def _encoded(record: Record) -> Json:
-    raise TypeError(f"{type(record).__name__} is not a record type")
-
-
-@_encoded.register
 def _attempted(record: Attempted) -> Json:
     attempt = record.attempt
     return {
@@ -105,7 +99,6 @@ def _attempted(record: Attempted) -> Json:
     }
 
 
-@_encoded.register
 def _bound(record: Bound) -> Json:
     decision, chosen = record.decision, record.decision.chosen
     return {
@@ -128,7 +121,6 @@ def _bound(record: Bound) -> Json:
     }
 
 
-@_encoded.register
 def _reserved(record: Reserved) -> Json:
     return {
         "kind": "reserved",
@@ -141,7 +133,6 @@ def _reserved(record: Reserved) -> Json:
     }
 
 
-@_encoded.register
 def _released(record: Released) -> Json:
     return {"kind": "released", "claim_uid": _cut(record.claim_uid)}
 
@@ -164,3 +155,11 @@ def _result(result: Result) -> Json:
     if result.consumed is not None:
         found["consumed"] = {_cut(name, MAX_NAME): str(n) for name, n in [*result.consumed.items()][:MAX_LIST]}
     return found
+
+
+_ENCODERS: dict[type[Record], Callable[[Any], Json]] = {
+    Attempted: _attempted,
+    Bound: _bound,
+    Reserved: _reserved,
+    Released: _released,
+}

@@ -23,7 +23,7 @@ MAX_SCORE = 10  # MaxExtenderPriority of the extender API
 class Shortlist:
     """The result of filter: nodes with placements, the best first; or the reason of each node if no node fits."""
 
-    nodes: tuple[tuple[str, Placement], ...] = ()
+    nodes: dict[str, Placement] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -43,20 +43,18 @@ def shortlist(
     proximity = proximity_of(requirements, snapshot)
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
-        best = ranking.best(None, requirements.policy.candidates, kept)
-        if best and has_all(names, [name for name, _ in best]):
-            return Shortlist(tuple(best))
-        if not best:
+        fitting = dict(ranking.best(None, requirements.policy.candidates, kept))
+        if fitting and has_all(names, fitting):
+            return Shortlist(fitting)
+        if not fitting:
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, {}, collected))
     excluded = _excluded(requirements, snapshot, names)
     wanted = set(names).difference(kept, *excluded.values())
     best = _best_of(wanted, ranking, requirements, snapshot)
     if best:
-        return Shortlist(
-            tuple(
-                best if proximity is None else _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
-            )
-        )
+        if proximity is not None:
+            best = _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
+        return Shortlist(dict(best))
     return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, excluded, collected))
 
 

@@ -98,15 +98,15 @@ class Protocol(HttpToolsProtocol):
         self._cancel_writing()
 
     def data_received(self, data: bytes) -> None:
-        start = 0
+        start, view = 0, memoryview(data)  # no copy: a request with 5,000 names has 180 KB
         while start < len(data):  # in pieces: the parser calls a Python function for each header
             end = start + max(self._listener.limits.head_bytes, self._length - self._body_bytes)
-            self._feed(data[start:end])
+            self._feed(view[start:end])
             start = end
         if self.cycle is not None and not self.cycle.more_body:
             self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: memoryview) -> None:
         """Parse data in place of uvicorn's data_received, which has no limits and logs each bad request.
 
         The data has at most as many bytes as a head, or as the rest of a body.
