@@ -18,8 +18,9 @@ import aiohttp
 from extender.sandbox import Cluster, Scheduler
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.chaos_gangs import gang_scenarios, two_gangs_and_kills
-from tests.chaos_world import ROOT, Berths, Faults, chaotic, settled
+from tests.chaos_world import Berths, Faults, chaotic, settled
 from tests.eventually import HANG_SECONDS, eventually
+from tests.process_starter import ROOT
 from tests.process_worlds import free_port
 from tests.running_berth import claim, pod
 

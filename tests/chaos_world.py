@@ -26,9 +26,9 @@ from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.tokens import TokenUser
 from tests.eventually import HANG_SECONDS, eventually
+from tests.process_starter import ROOT, Started, start
 
 Json = dict[str, Any]
-ROOT = Path(__file__).resolve().parents[1]
 NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
 
 
@@ -125,7 +125,7 @@ class Berths:
         self._kubeconfig.write_text(yaml.safe_dump(config))
         self._token = folder / "token"
         self._token.write_text("good")
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, subprocess.Popen[bytes] | Started] = {}
         self.kills = 0
 
     async def start(self, port: int, root: Path = ROOT, *, jumps: bool = False, records: int = 0) -> None:
@@ -134,8 +134,11 @@ class Berths:
         sends = (
             ("--records", f"http://127.0.0.1:{records}", "--records-token-file", str(self._token)) if records else ()
         )
-        program = ("tests.chaos_clock", str(port)) if jumps else ("extender",)
-        await self._start(port, root, *program, "serve", "--listen", f"127.0.0.1:{port}", *sends)
+        words = ("serve", "--listen", f"127.0.0.1:{port}", *sends)
+        if jumps:
+            await self._start(port, root, "tests.chaos_clock", str(port), *words)
+        else:
+            await self._start(port, root, "extender", *words)
 
     async def start_console(self, port: int, records: int) -> None:
         """A console that takes records, until it is ready."""
@@ -143,10 +146,10 @@ class Berths:
             port, ROOT, "extender", "console", "--listen", f"127.0.0.1:{port}", "--records", f"127.0.0.1:{records}"
         )
 
-    async def _start(self, port: int, root: Path, *words: str) -> None:
-        command = [sys.executable, "-m", *words, "--kubeconfig", str(self._kubeconfig)]
-        self._processes[port] = process = subprocess.Popen(  # noqa: ASYNC220 - it starts, and is waited for by HTTP
-            command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    async def _start(self, port: int, root: Path, module: str, *words: str) -> None:
+        words = (*words, "--kubeconfig", str(self._kubeconfig))
+        self._processes[port] = process = (
+            start(*words, module=module) if root == ROOT else _start_of_another_checkout(root, module, *words)
         )
         async with aiohttp.ClientSession() as session:
 
@@ -185,6 +188,11 @@ class Berths:
         """Resident memory of a process in MiB."""
         status = Path(f"/proc/{self._processes[port].pid}/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def _start_of_another_checkout(root: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", *words]
+    return subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @asynccontextmanager
