@@ -212,9 +212,9 @@ async def rolling_update(seed: int, pods: int, old: Path = ROOT) -> dict[str, in
             return asyncio.create_task(_drive(cluster, list(ports), rng))
 
         bound = 0
-        for starting, ending, root in ((second, first, ROOT), (first, second, old)):
+        for starting, ending, checkout in ((second, first, None), (first, second, old)):
             beside = driven(ending)
-            await berths.start(starting, root)
+            await berths.start(starting, checkout)
             bound += (await beside)["bound"] + (await driven(starting, ending))["bound"]
             leaving = driven(starting)
             await berths.end(ending)

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,38 +23,38 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 # With them come the modules that the commands import when they run.
-_MODULES = ("extender.cli.main", "extender.cli.run_command", "extender.cli.console_command", "extender.entry.desk")
+_MODULES = ("main", "run_command", "console_command", "agent_command")
 _MOST_BYTES = 65_536  # of the arguments and the environment
 
 
 class Started:
-    """A process, with methods of subprocess.Popen."""
+    """A process, with attributes of subprocess.Popen."""
 
-    def __init__(self, status: socket.socket) -> None:
-        self._status = status
+    def __init__(self, status: socket.socket, stdout: IO[bytes] | None, stderr: IO[bytes] | None) -> None:
+        self._status, self.stdout, self.stderr = status, stdout, stderr
         self.pid = int(status.recv(32))
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        return self._ended(socket.MSG_DONTWAIT)
+        with suppress(BlockingIOError):
+            self.wait(0)
+        return self.returncode
 
-    def wait(self) -> int | None:
-        return self._ended(0)
-
-    def _ended(self, flags: int) -> int | None:
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code. Raises TimeoutError after these seconds."""
         if self.returncode is None:
-            with suppress(BlockingIOError):
-                self.returncode = int(self._status.recv(32, flags))
-                self._status.close()
+            self._status.settimeout(timeout)
+            self.returncode = int(self._status.recv(32))
+            self._status.close()
         return self.returncode
 
     def terminate(self) -> None:
-        self._send(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _send(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -62,19 +62,29 @@ class Started:
 def start(
     *words: str,
     module: str = "extender",
-    stdout: int | IO[str] = subprocess.DEVNULL,
-    stderr: int | IO[str] = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
     env: Mapping[str, str] | None = None,
 ) -> Started:
-    """Start `python -m MODULE WORDS…` in the checkout. Streams are DEVNULL, a file, or a file descriptor."""
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Start `python -m MODULE WORDS…` in the checkout. Each stream is DEVNULL, PIPE or a file descriptor."""
     request = json.dumps([[module, *words], dict(os.environ if env is None else env)]).encode()
     assert len(request) < _MOST_BYTES
-    with theirs, open(os.devnull, "w") as null:  # noqa: PTH123 - shorter
-        streams = [null if one == subprocess.DEVNULL else one for one in (stdout, stderr)]
-        files = [one if isinstance(one, int) else one.fileno() for one in streams]
-        socket.send_fds(_starter(), [request], [theirs.fileno(), *files])
-    return Started(mine)
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, ExitStack() as opened:
+        (out, read_out), (err, read_err) = _stream(stdout, opened), _stream(stderr, opened)
+        socket.send_fds(_starter(), [request], [theirs.fileno(), out, err])
+    return Started(mine, read_out, read_err)
+
+
+def _stream(given: int, opened: ExitStack) -> tuple[int, IO[bytes] | None]:
+    """What the process writes to, and what the caller reads from."""
+    if given == subprocess.DEVNULL:
+        return opened.enter_context(open(os.devnull, "wb")).fileno(), None  # noqa: PTH123 - shorter
+    if given == subprocess.PIPE:
+        read, write = os.pipe()
+        opened.callback(os.close, write)
+        return write, os.fdopen(read, "rb")
+    return given, None
 
 
 @cache
@@ -101,7 +111,8 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and these end this
     for name in _MODULES:
-        import_module(name)
+        import_module(f"extender.cli.{name}")
+    import_module("extender.entry.desk")
     gc.freeze()
     while True:
         request, files, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)

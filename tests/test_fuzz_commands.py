@@ -325,12 +325,13 @@ def test_a_server_that_cannot_start_says_why_and_nothing_else(
         ),
     ],
 )
-def test_a_person_sees_one_line(line: list[str], words: str, folder: Path, tmp_path: Path, used: int) -> None:
+def test_a_person_sees_one_line(line: list[str], words: str, folder: Path, used: int) -> None:
     given = [*(word.format(used=used) for word in line), "--kubeconfig", str(folder / "kubeconfig.yaml")]
-    with (tmp_path / "stderr").open("w+") as stderr:
-        assert start(*given, stderr=stderr).wait() == 2
-        stderr.seek(0)
-        message = stderr.read()
+    process = start(*given, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    with process.stderr:
+        message = process.stderr.read().decode()
+    assert process.wait() == 2
     assert message.startswith(f"berth: {words}"), message
     assert message.count("\n") == 1, message
 
