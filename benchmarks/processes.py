@@ -10,8 +10,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.servers import TOKEN
 from tests.process_worlds import free_port
@@ -73,20 +74,23 @@ class Http:
         return rest[:length]
 
 
+Launch = Callable[[Sequence[str], int], Any]  # of a module and its arguments, and where its output goes
+
+
+def launched(args: Sequence[str], stdout: int) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-m", *args], cwd=ROOT, stdout=stdout, stderr=subprocess.DEVNULL)
+
+
 class Bench:
     """Starts the processes of a measurement and ends them by pid."""
 
-    def __init__(self) -> None:
+    def __init__(self, launch: Launch = launched) -> None:
+        self._launch = launch
         self.children: list[subprocess.Popen] = []
         self.connections: list[Http] = []
 
     def start(self, *args: str, wait_line: bool = False) -> subprocess.Popen:
-        child = subprocess.Popen(
-            [sys.executable, "-m", *args],
-            cwd=ROOT,
-            stdout=subprocess.PIPE if wait_line else subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        child = self._launch(args, subprocess.PIPE if wait_line else subprocess.DEVNULL)
         self.children.append(child)
         if child.stdout is not None:
             child.stdout.readline()

@@ -21,7 +21,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import requeue
-from benchmarks.processes import ROOT, START_SECONDS, Bench, Berth, Http, body_for, cpu_seconds, pods_of, resident_mib
+from benchmarks.processes import (
+    ROOT,
+    START_SECONDS,
+    Bench,
+    Berth,
+    Http,
+    Launch,
+    body_for,
+    cpu_seconds,
+    launched,
+    pods_of,
+    resident_mib,
+)
 from benchmarks.servers import BIND_PODS, COLD_PODS
 from benchmarks.serving_report import growth, show
 from tests.process_worlds import free_port
@@ -78,8 +90,8 @@ def timed(http: Http, path: str, body: bytes, calls: int) -> list[float]:
 USUAL = Effort()
 
 
-def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = USUAL) -> dict:
-    bench = Bench()
+def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = USUAL, launch: Launch = launched) -> dict:
+    bench = Bench(launch)
     try:
         with tempfile.TemporaryDirectory() as folder:
             api, floor = free_port(), free_port()

@@ -18,8 +18,9 @@ import aiohttp
 from extender.sandbox import Cluster, Scheduler
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.chaos_gangs import gang_scenarios, two_gangs_and_kills
-from tests.chaos_world import ROOT, Berths, Faults, chaotic, settled
+from tests.chaos_world import Berths, Faults, chaotic, settled
 from tests.eventually import HANG_SECONDS, eventually
+from tests.process_starter import ROOT
 from tests.process_worlds import free_port
 from tests.running_berth import claim, pod
 
@@ -211,9 +212,9 @@ async def rolling_update(seed: int, pods: int, old: Path = ROOT) -> dict[str, in
             return asyncio.create_task(_drive(cluster, list(ports), rng))
 
         bound = 0
-        for starting, ending, root in ((second, first, ROOT), (first, second, old)):
+        for starting, ending, checkout in ((second, first, None), (first, second, old)):
             beside = driven(ending)
-            await berths.start(starting, root)
+            await berths.start(starting, checkout)
             bound += (await beside)["bound"] + (await driven(starting, ending))["bound"]
             leaving = driven(starting)
             await berths.end(ending)

@@ -26,9 +26,9 @@ from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.tokens import TokenUser
 from tests.eventually import HANG_SECONDS, eventually
+from tests.process_starter import Started, start
 
 Json = dict[str, Any]
-ROOT = Path(__file__).resolve().parents[1]
 NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
 
 
@@ -125,28 +125,31 @@ class Berths:
         self._kubeconfig.write_text(yaml.safe_dump(config))
         self._token = folder / "token"
         self._token.write_text("good")
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, subprocess.Popen[bytes] | Started] = {}
         self.kills = 0
 
-    async def start(self, port: int, root: Path = ROOT, *, jumps: bool = False, records: int = 0) -> None:
-        """The `berth serve` of a checkout, until it is ready; its wall clock may jump. Its records go to a console's
-        port, or nowhere."""
+    async def start(self, port: int, checkout: Path | None = None, *, jumps: bool = False, records: int = 0) -> None:
+        """A `berth serve` until it is ready, perhaps of another checkout; its wall clock may jump. Its records go to a
+        console's port, or nowhere."""
         sends = (
             ("--records", f"http://127.0.0.1:{records}", "--records-token-file", str(self._token)) if records else ()
         )
-        program = ("tests.chaos_clock", str(port)) if jumps else ("extender",)
-        await self._start(port, root, *program, "serve", "--listen", f"127.0.0.1:{port}", *sends)
+        words = ("serve", "--listen", f"127.0.0.1:{port}", *sends)
+        if jumps:
+            await self._start(port, checkout, "tests.chaos_clock", str(port), *words)
+        else:
+            await self._start(port, checkout, "extender", *words)
 
     async def start_console(self, port: int, records: int) -> None:
         """A console that takes records, until it is ready."""
         await self._start(
-            port, ROOT, "extender", "console", "--listen", f"127.0.0.1:{port}", "--records", f"127.0.0.1:{records}"
+            port, None, "extender", "console", "--listen", f"127.0.0.1:{port}", "--records", f"127.0.0.1:{records}"
         )
 
-    async def _start(self, port: int, root: Path, *words: str) -> None:
-        command = [sys.executable, "-m", *words, "--kubeconfig", str(self._kubeconfig)]
-        self._processes[port] = process = subprocess.Popen(  # noqa: ASYNC220 - it starts, and is waited for by HTTP
-            command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    async def _start(self, port: int, checkout: Path | None, module: str, *words: str) -> None:
+        words = (*words, "--kubeconfig", str(self._kubeconfig))
+        self._processes[port] = process = (
+            start(*words, module=module) if checkout is None else _start_in(checkout, module, *words)
         )
         async with aiohttp.ClientSession() as session:
 
@@ -185,6 +188,11 @@ class Berths:
         """Resident memory of a process in MiB."""
         status = Path(f"/proc/{self._processes[port].pid}/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def _start_in(checkout: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", *words]
+    return subprocess.Popen(command, cwd=checkout, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @asynccontextmanager

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import structlog
+import typer
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
@@ -13,19 +17,41 @@ from extender.cli.main import commands
 from extender.model import BerthError
 
 
+class Ended(NamedTuple):
+    code: int
+    stdout: str
+    stderr: str
+    message: str  # of the error for which `main` exits with code 2
+
+
+@cache
+def built(first: str) -> Any:
+    """What runs a line with this first word. Typer would build it for every line, which takes longer than most run."""
+    return typer.main.get_command(commands([first]))
+
+
+def ended(words: Sequence[str], env: Mapping[str, str] | None = None) -> Ended:
+    """The end of a command that logs where it sees fit."""
+    logging, code, message = structlog.get_config(), 2, ""
+    with CliRunner(env=env).isolation(input=b"") as (stdout, stderr, _):
+        try:
+            built(words[0] if words else "").main(args=list(words), prog_name="berth")
+        except (BerthError, OSError) as error:
+            message = f"berth: {error}"
+        except SystemExit as exited:
+            code = int(exited.code or 0)
+        finally:
+            structlog.configure(**logging)  # some commands set it up for their process
+            sys.stdout.flush()
+            sys.stderr.flush()
+        return Ended(code, stdout.getvalue().decode(), stderr.getvalue().decode(), message)
+
+
 def berth(words: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     """Exit code, standard output and standard error. `main` turns the same errors into exit code 2."""
-    logging = structlog.get_config()
-    try:
-        with capture_logs():  # a server in this process may log meanwhile
-            found = CliRunner(env=env).invoke(commands(words), list(words), prog_name="berth")
-    finally:
-        structlog.configure(**logging)  # some commands set it up for their process
-    if isinstance(found.exception, BerthError | OSError):
-        return 2, found.stdout, f"{found.stderr}berth: {found.exception}"
-    if found.exception is not None and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found.exit_code, found.stdout, found.stderr
+    with capture_logs():  # a server in this process may log meanwhile
+        found = ended(words, env)
+    return found.code, found.stdout, found.stderr + found.message
 
 
 async def berth_beside(words: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[int, str, str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,8 +14,7 @@ import yaml
 
 from extender.sandbox import Cluster, carried_machines
 from tests.eventually import answers, eventually
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.process_starter import start
 
 
 def free_port() -> int:
@@ -44,13 +41,12 @@ def write_kubeconfig(folder: Path, api: str) -> Path:
 @asynccontextmanager
 async def process(folder: Path, *words: str) -> AsyncIterator[None]:
     """A process of berth, which exits with 0 on SIGTERM."""
-    command = [sys.executable, "-m", "extender", *words, "--kubeconfig", str(folder / "kubeconfig")]
-    running = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    running = start(*words, "--kubeconfig", str(folder / "kubeconfig"))
     try:
         yield
     finally:
         running.terminate()
-        assert await running.wait() == 0
+        assert await asyncio.to_thread(running.wait) == 0
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+import subprocess
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,8 +25,9 @@ from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machi
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import node_object
 from extender.wire import SliceDecoder
-from tests.eventually import HANG_SECONDS, eventually
+from tests.eventually import eventually
 from tests.fakes.nvml import FakeNvml
+from tests.process_starter import start
 from tests.shared_folder import SHARED, needs
 from tests.supervised_worlds import Breakable
 
@@ -376,20 +377,10 @@ async def test_the_command_ends_on_sigterm(tmp_path: Path) -> None:
                 }
             )
         )
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "extender",
-            "agent",
-            "--node",
-            "n",
-            "--kubeconfig",
-            str(tmp_path / "kubeconfig"),
-            "--probes",
-            "127.0.0.1:0",
-            stderr=asyncio.subprocess.PIPE,
-        )
+        options = ("--node", "n", "--kubeconfig", str(tmp_path / "kubeconfig"), "--probes", "127.0.0.1:0")
+        process = start("agent", *options, stderr=subprocess.PIPE)
         assert process.stderr is not None
-        await process.stderr.readline()  # it says that there is no driver, or what it published
-        process.terminate()
-        assert await asyncio.wait_for(process.wait(), HANG_SECONDS) == 0
+        with process.stderr as said:
+            await asyncio.to_thread(said.readline)  # it says that there is no driver, or what it published
+            process.terminate()
+            assert await asyncio.to_thread(process.wait) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from benchmarks import (
@@ -20,6 +22,7 @@ from benchmarks import (
 from benchmarks.serving import Effort
 from extender.model import RequestShape
 from extender.policy import Policy
+from tests.process_starter import Started, start
 
 
 def test_a_mixed_fleet_is_filled_with_jobs_of_eight_gpus_node_by_node() -> None:
@@ -120,7 +123,11 @@ def test_waiting_gangs_are_planned_only_after_a_change_that_may_help() -> None:
 def test_serving_a_fleet_of_four(capsys: pytest.CaptureFixture[str]) -> None:
     """The processes of `make bench`, with a few calls of each kind: pods fit where they should, are bound, and the
     console tells of it."""
-    found = serving.one_size(4, "uniform", 0, Effort(warm_up=1, calls=2, rounds=1, binds=2))
+
+    def launch(args: Sequence[str], stdout: int) -> Started:
+        return start(*args[1:], module=args[0], stdout=stdout)
+
+    found = serving.one_size(4, "uniform", 0, Effort(warm_up=1, calls=2, rounds=1, binds=2), launch)
     serving_report.show(found)
     assert found["passed"] == {"one": 4, "four": 4, "never": 0}
     assert found["bound"] == 2

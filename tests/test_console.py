@@ -5,8 +5,6 @@ without it.
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.tokens import TokenUser
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.process_starter import start
 from tests.process_worlds import free_port, process, write_kubeconfig
 from tests.running_berth import claim, pod
 
@@ -334,12 +333,11 @@ async def test_two_processes(tmp_path: Path) -> None:
         )
         sender = ("--records", f"http://127.0.0.1:{records}", "--records-token-file", token)
         await stack.enter_async_context(process(tmp_path, "serve", "--listen", f"127.0.0.1:{verbs}", *sender, *policy))
-        command = [sys.executable, "-m", "extender", *people, "--kubeconfig", str(tmp_path / "kubeconfig")]
-        killed = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+        killed = start(*people, "--kubeconfig", str(tmp_path / "kubeconfig"))
         await answers(f"http://127.0.0.1:{verbs}/readyz", 200)
         await answers(f"http://127.0.0.1:{pages}/v1/processes", 200, '"epoch"')
-        killed.send_signal(signal.SIGKILL)
-        await killed.wait()
+        killed.kill()
+        await asyncio.to_thread(killed.wait)
         cluster.apply(claim("p"))
         cluster.apply(pod("p", "p"))
         one = Serve(None, client, cluster)  # type: ignore[arg-type]  # never read here

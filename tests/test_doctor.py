@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,25 +207,10 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
     async with cluster.serving() as api:
         (tmp_path / "k").write_text(kubeconfig(api))
         (tmp_path / "s").write_text(CONFIG)
-        import asyncio
-
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "extender",
-            "doctor",
-            "--kubeconfig",
-            str(tmp_path / "k"),
-            "--scheduler-config",
-            str(tmp_path / "s"),
-            "--output",
-            "json",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        out, err = await process.communicate()
+        files = ["--kubeconfig", str(tmp_path / "k"), "--scheduler-config", str(tmp_path / "s")]
+        code, out, err = await berth_beside(["doctor", *files, "--output", "json"])
     found = [orjson.loads(line)["problem"] for line in out.splitlines()]
-    assert process.returncode == 1, err
+    assert code == 1, err
     assert len(found) == 3, found
     assert "no fresh agent on 1 of 2 GPU nodes: n2" in found[0]
     assert "2 claims were allocated by another scheduler" in found[1]

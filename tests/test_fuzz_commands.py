@@ -19,19 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-import typer
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from extender.cli.main import commands
-from extender.model import BerthError
 from tests.bad_values import FILES, RAW, contents, honest, kubeconfig
+from tests.commands import built, ended
+from tests.process_starter import start
 
-RUNNER = CliRunner()
-APP = commands()
 EXAMPLES = int(os.environ.get("BERTH_FUZZ", "15"))  # of each command
 ROOT = Path(__file__).parents[1]
 
@@ -44,8 +39,7 @@ def leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
         yield words, command
 
 
-COMMANDS = dict(leaves(typer.main.get_command(APP)))
-ALONE = {words[0]: commands([words[0]]) for words in COMMANDS}  # much faster than all of them for each line
+COMMANDS = dict(leaves(built("")))
 # The content that each file of a command should have, by command or for all.
 HOLDS = {
     "kubeconfig": "kubeconfig",
@@ -113,14 +107,6 @@ class Nonsense(BaseHTTPRequestHandler):
 class Quiet(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         """Ignore clients that close their connection."""
-
-
-@pytest.fixture(autouse=True)
-def _logging() -> Iterator[None]:
-    """`berth serve` sets up logging for its process."""
-    known = structlog.get_config()
-    yield
-    structlog.configure(**known)
 
 
 @pytest.fixture(scope="module")
@@ -202,16 +188,15 @@ def arguments(
 
 def check(line: list[str]) -> None:
     """Run the command as `main` does, and check its output."""
-    found = RUNNER.invoke(ALONE[line[0]], line, input=b"")
-    error = found.exception
-    if isinstance(error, BerthError | OSError):
-        message = f"berth: {error}"
-        assert len(message.encode()) < 4096, message
-        assert "\n" not in message, message
-    elif error is not None and not isinstance(error, SystemExit):
-        raise AssertionError(f"{line}: {type(error).__name__}: {error}") from error
-    assert found.exit_code in (0, 1, 2), (line, found.output)
-    assert "Traceback" not in found.output, (line, found.output)
+    try:
+        found = ended(line)
+    except Exception as error:
+        error.add_note(str(line))
+        raise
+    assert len(found.message.encode()) < 4096, found.message
+    assert "\n" not in found.message, found.message
+    assert found.code in (0, 1, 2), (line, found)
+    assert "Traceback" not in f"{found.stdout}{found.stderr}", (line, found)
 
 
 def file_parameters() -> list[tuple[tuple[str, ...], str]]:
@@ -313,30 +298,50 @@ def test_generated_garbage(words: tuple[str, ...], folder: Path, tmp_path: Path,
             ["serve", "--listen", "127.0.0.1:{used}"],
             "--listen: cannot listen on 127.0.0.1:{used}: Address already in use",
         ),
+        (["serve", "--policy", "{bomb}"], "aliases stand for more values than the text has characters (line 3, column"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why_and_nothing_else(
+    line: list[str], words: str, folder: Path, tmp_path: Path, used: int
+) -> None:
+    (tmp_path / "bomb").write_bytes(FILES["bomb"])
+    names = {"used": used, "bomb": tmp_path / "bomb"}
+    given = [word.format(**names) for word in line]
+    found = ended([*given, "--kubeconfig", str(folder / "kubeconfig.yaml")])
+    assert (found.code, found.stdout, found.stderr) == (2, "", "")
+    assert words.format(**names) in found.message
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
         (
             ["serve", "--console", "127.0.0.1:{used}", "--listen", "127.0.0.1:0"],
-            "--console: cannot listen on 127.0.0.1:{used}",
+            "--console: cannot listen on 127.0.0.1:",
         ),
         (
             ["console", "--listen", "127.0.0.1:0", "--records", "127.0.0.1:{used}"],
-            "--records: cannot listen on 127.0.0.1:{used}",
+            "--records: cannot listen on 127.0.0.1:",
         ),
-        (["serve", "--policy", "{bomb}"], "aliases stand for more values than the text has characters (line 3, column"),
-        (["policy", "show", b"\xff"], "argument 3 is not UTF-8"),
     ],
 )
-def test_a_person_sees_one_line(line: list, words: str, folder: Path, tmp_path: Path, used: int) -> None:
-    (tmp_path / "bomb").write_bytes(FILES["bomb"])
-    names = {"used": used, "bomb": tmp_path / "bomb"}
-    given = [word if isinstance(word, bytes) else word.format(**names) for word in line]
-    options = ["--kubeconfig", str(folder / "kubeconfig.yaml")] if line[0] in ("serve", "console") else []
-    found = subprocess.run(
-        [sys.executable, "-m", "extender", *given, *options], cwd=ROOT, capture_output=True, check=False
-    )
+def test_a_person_sees_one_line(line: list[str], words: str, folder: Path, used: int) -> None:
+    given = [*(word.format(used=used) for word in line), "--kubeconfig", str(folder / "kubeconfig.yaml")]
+    process = start(*given, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    with process.stderr:
+        message = process.stderr.read().decode()
+    assert process.wait() == 2
+    assert message.startswith(f"berth: {words}"), message
+    assert message.count("\n") == 1, message
+
+
+def test_an_argument_that_is_not_utf_8() -> None:
+    line: list[str | bytes] = [sys.executable, "-m", "extender", "policy", "show", b"\xff"]
+    found = subprocess.run(line, cwd=ROOT, capture_output=True, check=False)
     message = found.stderr.decode()
     assert found.returncode == 2, message
-    assert words.format(**names).replace("argument 3 is", "argument 3: is") in message, message
-    assert message.startswith("berth: "), message
+    assert message.startswith("berth: argument 3: is not UTF-8"), message
     assert message.count("\n") == 1, message
 
 

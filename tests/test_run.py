@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import termios
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +18,8 @@ from extender.cli.run_command import FLEET
 from tests.commands import berth
 from tests.eventually import answers
 from tests.manifests import script
+from tests.process_starter import ROOT, start
 from tests.process_worlds import free_port
-
-ROOT = Path(__file__).resolve().parents[1]
-
 
 ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0")
 
@@ -112,17 +108,16 @@ def test_a_narrow_terminal_cuts_no_name(tmp_path: Path) -> None:
         shutil.copy(ROOT / "examples" / name, tmp_path)
     leader, follower = os.openpty()
     termios.tcsetwinsize(follower, (50, 80))
-    command = [sys.executable, "-m", "extender", *ONCE, "--examples", str(tmp_path)]
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    with subprocess.Popen(command, cwd=ROOT, stdout=follower, env=env) as process:
-        os.close(follower)
-        shown = b""
-        with suppress(OSError):  # the end of a pseudo-terminal
-            while part := os.read(leader, 65_536):
-                shown += part
+    process = start(*ONCE, "--examples", str(tmp_path), stdout=follower, env=env)
+    os.close(follower)
+    shown = b""
+    with suppress(OSError):  # the end of a pseudo-terminal
+        while part := os.read(leader, 65_536):
+            shown += part
     os.close(leader)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()
-    assert process.returncode == 0
+    assert process.wait() == 0
     assert max(map(len, lines)) <= 80
     assert sum(line.count("hgx-b200-8-degraded-1") for line in lines) == 1
 
@@ -136,11 +131,10 @@ def test_a_folder_without_examples_is_an_error(tmp_path: Path) -> None:
 async def test_the_scheduler_of_a_run_is_supervised() -> None:
     listen, console = free_port(), free_port()
     options = ("--listen", f"127.0.0.1:{listen}", "--console", f"127.0.0.1:{console}")
-    command = (sys.executable, "-m", "extender", "run", *options)
-    run = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    run = start("run", *options)
     try:
         failures = 'berth_task_failures_total{task="sandbox-scheduler"} 0.0'
         await answers(f"http://127.0.0.1:{listen}/metrics", 200, failures)
     finally:
         run.terminate()
-        await run.wait()
+        await asyncio.to_thread(run.wait)

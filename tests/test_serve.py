@@ -17,7 +17,8 @@ from extender.sandbox import Cluster, listening
 from extender.web.asgi import Receive, Scope, Send
 from tests.commands import berth_beside
 from tests.eventually import HANG_SECONDS, answers, eventually
-from tests.process_worlds import ROOT, filtered, served, served_with_console
+from tests.process_starter import ROOT
+from tests.process_worlds import filtered, served, served_with_console
 from tests.running_berth import claim, pod
 
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from extender.cli.main import commands
 from extender.policy import Policy, load_policy
 from tests.eventually import HANG_SECONDS
-from tests.process_worlds import ROOT, free_port, write_kubeconfig
+from tests.process_starter import ROOT
+from tests.process_worlds import free_port, write_kubeconfig
 
 cli = commands()
 

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ import yaml
 
 from tests.commands import berth
 from tests.eventually import HANG_SECONDS
+from tests.process_starter import ROOT, start
 from tests.test_kubectl import KUBECTL
 
-ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = sorted((ROOT / "docs").glob("tutorial-*.md"))
 _DEFAULT = "namespaces/default"
 _PATHS = {
@@ -66,14 +65,13 @@ class Run:
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    command = [sys.executable, "-m", "extender", "run", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0"]
-    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=env) as process:
-        assert process.stdout is not None
+    process = start("run", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout as lines:
         said = ""
-        for line in process.stdout:
-            said += line
-            if "Ctrl-C" in line:
+        for line in lines:
+            said += line.decode()
+            if b"Ctrl-C" in line:
                 break
         yield Run(said)
         process.terminate()
