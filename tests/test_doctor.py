@@ -130,7 +130,7 @@ def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], p
 def test_used_up_quotas_and_claims_that_are_never_created() -> None:
     name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
 
-    def quota(used: str) -> dict:
+    def quota(used: str, name: str = name) -> dict:
         return {
             "metadata": {"name": "q", "namespace": "team"},
             "status": {"hard": {name: "8"}, "used": {name: used}},
@@ -141,6 +141,8 @@ def test_used_up_quotas_and_claims_that_are_never_created() -> None:
     assert [f.problem for f in quota_blocks([quota("7")], [])] == []
     full, claimless = quota_blocks([quota("8")], [waits])
     assert full.problem == "quota team/q: devices of class gpu.nvidia.com: 8 of 8 used"
+    (claims,) = quota_blocks([quota("8", "count/resourceclaims.resource.k8s.io"), quota("8", "count/pods")], [])
+    assert claims.problem == "quota team/q: claims: 8 of 8 used"
     assert claimless.problem == "1 waiting pod has no claim yet: default/p"
     assert claimless.remedy == "kubectl -n default describe pod p"
     waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}

@@ -234,3 +234,14 @@ def test_dashboard_and_alerts_use_metrics_that_exist() -> None:
         used = set(re.findall(r"\bberth_[a-z_]+", text))
         assert used, used - known
         assert used <= known, used - known
+
+
+def test_the_quota_on_objects_leaves_room_in_the_memory_of_serve() -> None:
+    """At the limits of one claim and one pod (docs/limits.md), one namespace takes less than half of it."""
+    quotas = objects_of("components/admission/quota.yaml", "ResourceQuota")
+    hard = quotas["berth-objects"]["spec"]["hard"]
+    claims, pods = (int(hard[name]) for name in ("count/resourceclaims.resource.k8s.io", "count/pods"))
+    (limit,) = re.findall(
+        r"^(\d+)Mi$", container_of("base/scheduler.yaml", "berth-scheduler", "berth")["resources"]["limits"]["memory"]
+    )
+    assert claims * 256 + pods * 100 < int(limit) * 1024 / 2

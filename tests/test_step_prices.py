@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +51,11 @@ def device(position: int, capacities: int = 0, policy: Json | None = None, **fie
 
 def exactly(name: str, **fields: Any) -> Json:
     return {"name": name, "exactly": {"deviceClassName": "any", **fields}}
+
+
+def either(name: str) -> Json:
+    options = [{"name": f"s{i}", "deviceClassName": "any"} for i in range(2)]
+    return {"name": name, "firstAvailable": options}
 
 
 def all_or_one(alternatives: int) -> Json:
@@ -155,3 +162,30 @@ def test_a_rejection_names_one_absent_capacity() -> None:
     recorder = CauseRecorder()
     assert Search(problem(shared_devices(1), exactly("r", capacity=absent)), observer=recorder).run() is None
     assert recorder.causes == {("r", 0): ("undefined-capacity", "y1")}
+
+
+def claims_of(claims: int, *requests: Json) -> Problem:
+    """So many equal claims on a node with one device that all of them can share."""
+    one = problem([device(0, allowMultipleAllocations=True)], *requests)
+    return replace(one, names=tuple(f"c{i}" for i in range(claims)), specs=one.specs * claims)
+
+
+def below(frames: int, work: Callable[[], object]) -> object:
+    """The result of the work with so many frames of callers on the stack."""
+    return below(frames - 1, work) if frames else work()
+
+
+@pytest.mark.parametrize("requests", [1, 8, 32])
+@pytest.mark.parametrize("form", [exactly, either], ids=["exactly", "firstAvailable"])
+def test_a_search_gives_up_before_it_uses_up_the_stack(form: Callable[[str], Json], requests: int) -> None:
+    """A pod with 300 requests that shared devices can serve ended in a RecursionError, which no caller expects."""
+    asked = [form(f"r{i}") for i in range(requests)]
+    found = 0
+    for claims in range(1, 200):
+        try:
+            assert below(100, Search(claims_of(claims, *asked)).run) is not None
+        except OutOfSteps:
+            break
+        found = claims
+    assert found * requests >= 100
+    assert found < 199

@@ -33,7 +33,7 @@ from extender.model import (
 MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 _USUAL_CONSTRAINTS = 4  # of a claim; each further one costs a step per device
 _CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
-MAX_DEPTH = 600  # results and requests of one pod; each takes a frame of Python's stack, which has 1,000
+MAX_DEPTH = 700  # frames of Python's stack, which has 1,000, also for the callers
 
 EVERYTHING = -1  # a mask with all bits set
 
@@ -103,17 +103,19 @@ class Search:
     def _validate(self) -> None:
         depth = 0
         for claim, spec in enumerate(self._problem.specs):
-            least = 0
+            least = most = 0
             for request in spec.requests:
                 counts = [self._count(claim, alternative) for alternative in request.alternatives]
                 least += min(counts)
-                depth += max(counts) + 2
+                most += max(counts)
+            # A claim takes a frame, each of its requests three at most, and each result two.
+            depth += 1 + 3 * len(spec.requests) + 2 * min(most, MAX_RESULTS)
             if least > MAX_RESULTS:
                 raise InvalidClaim(
                     f"claim {self._problem.names[claim]}: number of requested devices {least} "
                     f"exceeds the claim limit of {MAX_RESULTS}"
                 )
-        if min(depth, MAX_RESULTS * len(self._problem.specs)) > MAX_DEPTH:
+        if depth > MAX_DEPTH:
             raise OutOfSteps
 
     def _is_hopeless(self) -> bool:

@@ -28,6 +28,7 @@ _HOOKS = {
 }
 _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}
 _QUOTA = ".deviceclass.resource.k8s.io/devices"
+_CLAIM_QUOTA = "count/resourceclaims.resource.k8s.io"
 _SHORT_SECONDS = 2.0  # doctor warns of a shorter httpTimeout for filter
 _BIND_SECONDS = 10.0  # by which httpTimeout for bind exceeds binding_wait_seconds (docs/policy.md)
 _COMPARE = "compare with scheduler-config/berth-scheduler.yaml"
@@ -354,19 +355,22 @@ def _covers(rule: Json, where: str, group: str, resource: str) -> bool:
 
 
 def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[DoctorFinding]:
-    """Yield the exhausted quotas on devices, and the waiting pods whose claims do not exist."""
+    """Yield the exhausted quotas on devices and claims, and the waiting pods whose claims do not exist."""
     for quota in quotas:
         namespace, quota_name = need(quota["metadata"], "namespace", "ResourceQuota"), quota["metadata"]["name"]
         where = f"quota {namespace}/{quota_name}"
         status = get(quota, "status", dict, where, {})
         hard, used = (quantities(status, field, where) for field in ("hard", "used"))
         for name, most in hard.items():
-            if name.endswith(_QUOTA) and (used[name].nanos if name in used else 0) >= most.nanos:
+            counts = "claims" if name == _CLAIM_QUOTA else f"devices of class {name.removesuffix(_QUOTA)}"
+            if not name.endswith((_QUOTA, _CLAIM_QUOTA)):
+                continue
+            if (used[name].nanos if name in used else 0) >= most.nanos:
                 shown_use = f"{status['used'][name] if name in used else 0} of {status['hard'][name]} used"
                 yield DoctorFinding(
                     "warning",
-                    f"{where}: devices of class {name.removesuffix(_QUOTA)}: {shown_use}",
-                    "no further claim of the class is created there; no scheduler says why the pods wait",
+                    f"{where}: {counts}: {shown_use}",
+                    "no further such claim is created there; no scheduler says why the pods wait",
                     f"kubectl -n {namespace} edit resourcequota {quota_name}",
                 )
     waiting_for = sorted(
