@@ -37,9 +37,9 @@ class SlotLimits:
 class BindSlots:
     """Decides whether a gang gets its slots. `clock` returns seconds."""
 
-    def __init__(self, clock: Callable[[], float], limits: SlotLimits | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], limits: SlotLimits) -> None:
         self._clock = clock
-        self._limits = limits or SlotLimits()
+        self._limits = limits
         self._checked = -inf  # when `began_to_give_way` was last called
 
     def plans_in_the_way(

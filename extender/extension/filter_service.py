@@ -16,7 +16,7 @@ from extender.extension.attempt_reasons import GangNodes, count_reasons, name_ga
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.holds import hold
 from extender.extension.queueing_hints import QueueingHints
-from extender.extension.shortlists import Shortlists
+from extender.extension.shortlist_scores import ShortlistScores
 from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
@@ -83,13 +83,13 @@ class FilterService:
         self.rankings = rankings if rankings is not None else RankingCache()
         # Filter requests that no node passed, by the code of the most frequent reason.
         self.unschedulable_reasons: Counter[str] = Counter()
-        self.shortlists = Shortlists(remembered_pods)
-        self._unschedulable = UnschedulablePods(remembered_pods)
+        self.shortlist_scores = ShortlistScores(remembered_pods)
+        self.unschedulable = UnschedulablePods(remembered_pods)
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
         self._unfinished = UnfinishedEvaluations(remembered_pods)
         self.queueing_hints = QueueingHints(
-            cache, self._unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
+            cache, self.unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
         )
         self.policy_generation = 0
         self._collected: CollectedDomain | None = None
@@ -158,7 +158,7 @@ class FilterService:
     ) -> FilterResult:
         ranking = self.rankings.get_or_create(requirements)
         if not self.update_ranking(pod, requirements, ranking, snapshot):
-            text = str(_unfinished(ranking, snapshot))
+            text = str(_unfinished_reason(ranking, snapshot))
             self._sink.attempted(pod, 0, len(names), [(text, len(names))])
             return FilterResult(error=f"pod {pod.key}: {text}")
         found = shortlist(ranking, requirements, snapshot, names, self._collected)
@@ -170,9 +170,9 @@ class FilterService:
             self._sink.attempted(pod, 0, len(names), counts.items())
             self.unschedulable_reasons[code.name] += 1
             return FilterResult([], found.reasons)
-        self._unschedulable.remove(pod.uid)
+        self.unschedulable.remove(pod.uid)
         listed = {name: placement.score for name, placement in found.nodes}
-        self.shortlists.put(pod, listed)
+        self.shortlist_scores.put(pod, listed)
         self._sink.attempted(pod, len(found.nodes), estimated_len(names))
         self._hold(pod, requirements, snapshot, *found.nodes[0])
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
@@ -237,7 +237,7 @@ class FilterService:
         if done and one.gave_up:
             one.gave_up = False
             kept = self.kept_from(one.requirements)
-            if any(uid in self._unschedulable for uid in one.pods) and ranking.best(None, 1, kept):
+            if any(uid in self.unschedulable for uid in one.pods) and ranking.best(None, 1, kept):
                 self._sink.fits()
         if done and ranking.refresh(snapshot, context):
             self._unfinished.done(one.requirements)
@@ -275,7 +275,7 @@ class FilterService:
         The pod's last filter request computed the scores. A new evaluation would count the pod's own hold against
         the node of the hold.
         """
-        known = self.shortlists.scores(pod.uid, names)
+        known = self.shortlist_scores.scores(pod.uid, names)
         if known is not None:
             return scores(known, names)
         snapshot = self._cache.snapshot()
@@ -342,31 +342,16 @@ class FilterService:
     def forget_deleted(self) -> None:
         """Drop what is remembered about deleted slices and deleted pods."""
         store = self._cache.store
-        self._evaluator.forget_slices(store.gone_slices)
-        for uid in store.gone_pods:
+        self._evaluator.forget_slices(store.deleted_slices)
+        for uid in store.deleted_pods:
             self.forget_pod(uid)
-        store.gone_slices.clear()
-        store.gone_pods.clear()
-
-    def unschedulable_pods(self) -> list[str]:
-        """UIDs of the pods that fitted no node in their last filter request, the longest waiting first.
-
-        Deleted pods are dropped: kube-scheduler may send a filter request after the deletion of its pod.
-        """
-        for uid in self._unschedulable.uids():
-            if uid not in self._cache.store.pods:
-                self._unschedulable.remove(uid)
-        return self._unschedulable.uids()
-
-    @property
-    def unschedulable_count(self) -> int:
-        """How many pods fitted no node in their last filter request."""
-        return len(self._unschedulable)
+        store.deleted_slices.clear()
+        store.deleted_pods.clear()
 
     def forget_pod(self, uid: str) -> None:
         """Drop what is remembered about a pod that is bound or deleted."""
-        self._unschedulable.remove(uid)
-        self.shortlists.forget(uid)
+        self.unschedulable.remove(uid)
+        self.shortlist_scores.forget(uid)
         self._unfinished.forget_pod(uid)
 
     def remembered(self) -> dict[str, int]:
@@ -375,8 +360,8 @@ class FilterService:
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
             "statuses": self.rankings.statuses,
-            "shortlists": len(self.shortlists),
-            "unschedulable": len(self._unschedulable),
+            "shortlists": len(self.shortlist_scores),
+            "unschedulable": len(self.unschedulable),
             **self._evaluator.remembered(),
         }
 
@@ -385,5 +370,5 @@ class FilterService:
         return self._evaluator.evaluation_context(snapshot, budget)
 
 
-def _unfinished(ranking: NodeRanking, snapshot: Snapshot) -> Reason:
+def _unfinished_reason(ranking: NodeRanking, snapshot: Snapshot) -> Reason:
     return Reason(Code.UNFINISHED, (str(min(ranking.nodes, len(snapshot.node_infos))), str(len(snapshot.node_infos))))

@@ -35,7 +35,7 @@ class GangPlans:
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None],
-        limits: SlotLimits | None = None,
+        limits: SlotLimits,
     ) -> None:
         self._cache = cache
         self._waiting = waiting
