@@ -321,6 +321,7 @@ class Explainer:
             return _unfinished(pod, "the other pods of the request took all the work; ask again with fewer pods")
         held = self._cache.held_for(pod.uid)
         nodes = self._cache.store.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
+        # A remembered ranking follows the real snapshots. So it serves only a question without any change.
         as_is = policy is None and not claims and not scenario and ALL_NODES not in nodes
         if not as_is:
             scenario = replace(scenario, released=(*scenario.released, *held))
@@ -332,9 +333,9 @@ class Explainer:
         context, chosen = self._evaluator.evaluation_context(snapshot, budget), policy or self._policy.policy
         requirements = requirements_of(pod, snapshot, chosen) if as_is else None
         ranking = self._rankings.get_or_create(requirements) if isinstance(requirements, PodRequirements) else None
-        own = without_own_holds(snapshot, held, nodes) if as_is else {}
+        without_holds = without_own_holds(snapshot, held, nodes) if as_is else {}
         try:
-            found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, own, narrated))
+            found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, without_holds, narrated))
         except CallBudgetSpent:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)
