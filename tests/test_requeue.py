@@ -109,7 +109,7 @@ def test_a_look_that_was_cut_short_is_made_up_for() -> None:
         cut = list(islice(look, steps))
         assert any(cut) or answer(fleet.filter_service), steps
         fleet.touch_node("node-000003", {"a": "b"})
-        assert not answer(fleet.filter_service), "what was looked at is not looked at again"
+        assert not answer(fleet.filter_service), "a node is searched once"
 
 
 def test_a_change_during_a_check_is_for_the_next_check() -> None:

@@ -17,8 +17,8 @@ _NOTE_BYTES = 4096  # of the annotation: room for 32 devices and all score parts
 class BindTimes:
     """Seconds that one bind call may take beyond `binding_wait_seconds` of the policy.
 
-    httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md). What is left of
-    the 10 s is for the undo.
+    httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md). The rest of the
+    10 s is for the undo.
     """
 
     claims: float = 5.0  # until the Binding is sent
