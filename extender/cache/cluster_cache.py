@@ -154,15 +154,15 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
-        """Apply what a group's object says; None deletes it."""
+        """Apply the policy of a group's object; None deletes it."""
         self.store.put_group_policy(key, new)
 
     def member_bound(self, key: GroupKey, uid: str) -> None:
-        """This process bound a member. Its claims show it from now on, before the watch of pods does."""
+        """Remove a member that this process bound from the waiting ones, before the watch of pods does."""
         self.store.forget_member(key, uid)
 
     def use_bound_members(self, key: GroupKey, members: Mapping[str, str] | None) -> None:
-        """The bound members of a group as just read, UID to node; None forgets them."""
+        """Use the bound members of a group as just read, UID to node; None forgets them."""
         if members is None:
             self.store.bound_members.pop(key, None)
         else:
@@ -221,13 +221,13 @@ class ClusterCache:
         self._snapshot = None
 
     def confirm(self, claim_uid: str) -> None:
-        """The watch showed the claim allocated, by a bind of this process or of another one. Its reservation ends."""
+        """End the reservation of a claim that the watch showed allocated, by a bind of this or of another process."""
         touch = self._freed if self.reservations.state(claim_uid) is ReservationState.HELD else self._touch
         touch(self.reservations.confirm(claim_uid))
         self._snapshot = None
 
     def forget(self, claim_uid: str) -> None:
-        """The bind of the claim failed. Its reservation ends."""
+        """End the reservation of a claim whose bind failed."""
         self._freed(self.reservations.forget(claim_uid))
         self._snapshot = None
 

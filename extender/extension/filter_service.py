@@ -206,7 +206,7 @@ class FilterService:
         return done
 
     def _postpone(self, requirements: PodRequirements, uids: Sequence[str]) -> None:
-        """A budget ended before the evaluation did. The background evaluator continues it for the pods `uids`."""
+        """Have the background evaluator continue an evaluation of the pods `uids` whose budget ended."""
         for uid in uids:
             left = self._unfinished.add(requirements, uid)
             left.gave_up, left.retry_at = True, self._clock() + self.limits.retry_seconds
@@ -322,7 +322,7 @@ class FilterService:
             self.throttle.charge(namespace, budget, seconds, is_step=not (for_plan or for_bind))
 
     def earn(self, namespace: str) -> None:
-        """A pod of the namespace is bound with new devices."""
+        """Give the namespace the evaluation time that it earns when a pod of it is bound with new devices."""
         self.throttle.earn(namespace, self.policy.evaluation_seconds)
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:

@@ -38,5 +38,5 @@ class ShortlistScores:
         return name, known[node] - score
 
     def forget(self, uid: str) -> None:
-        """The pod is bound or deleted."""
+        """Drop the scores of a pod that is bound or deleted."""
         self._known.pop(uid)
