@@ -133,7 +133,7 @@ class SlotQueue:
             self._first[key.namespace] = _First(key, slots, complete_since, since)
 
     def leave(self, key: GroupKey) -> bool:
-        """Remove a gang: it has a plan, or does not wait any more. Returns whether it was the first of its namespace."""
+        """Remove a gang: it has a plan, or no longer waits. Returns whether it was the first of its namespace."""
         first = self._first.get(key.namespace)
         if first is None or first.key != key:
             return False
