@@ -34,7 +34,7 @@ async def audited(b: Berthing, *claims: dict) -> list[str]:
         b.cluster.store.put("resourceclaims", ("default", one["metadata"]["name"]), one)
     await b.settled()
     await b.console.auditor.round()
-    assert b.console.auditor.findings == [], "what one round saw may be on its way out"
+    assert b.console.auditor.findings == [], "a fault of one round may be ending"
     await b.console.auditor.round()
     return [f["check"] for f in (await b.client.get("/v1/audit")).json()]
 

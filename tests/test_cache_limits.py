@@ -170,7 +170,7 @@ def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first()
     rankings.peek(requirements[1])
     for which in (3, 4):
         rankings.get_or_create(requirements[which]).update(snapshot, context)
-    assert [rankings.has(one) for one in requirements] == [False, False, True, True, True, False]
+    assert [rankings.peek(one) is not None for one in requirements] == [False, False, True, True, True, False]
     assert rankings.evaluations == 10, "those of rankings that are gone count"
     tiny = RankingCache(limit_bytes=1)
     for one in requirements:
@@ -201,7 +201,7 @@ def test_shortlists_and_unschedulable_pods_are_bounded() -> None:
         assert not fleet.filter(fleet.pod(f"waits-{number}", 2, 9)).passed
     found = fleet.filter_service.remembered()
     assert (found["shortlists"], found["unschedulable"]) == (3, 3)
-    assert fleet.filter_service.unschedulable_pods() == ["waits-2", "waits-3", "waits-4"]
+    assert fleet.filter_service.unschedulable.uids() == ["waits-2", "waits-3", "waits-4"]
 
 
 def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
@@ -252,8 +252,8 @@ def test_labels_that_tenants_name_are_forgotten() -> None:
     index = ClusterCache().store
     index.put_node("n1", Node("n1", {"zone": "a"}))
     for number in range(200):
-        assert not index.nodes_by(f"tenant-{number}")
-    assert index.nodes_by("zone") == {"a": {"n1"}}
+        assert not index.nodes_by_label(f"tenant-{number}")
+    assert index.nodes_by_label("zone") == {"a": {"n1"}}
     assert index.remembered_labels <= 64
 
 

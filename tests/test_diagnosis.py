@@ -165,7 +165,7 @@ def test_nodes_that_look_different_to_the_pod_are_explained_so() -> None:
     context, snapshot = rules_of(cache), cache.snapshot()
     assert explain(POD, snapshot, Policy(), context).best[0].node == "n2"
     own = without_own_holds(snapshot, given, ["n0", "n9"])
-    found = explain(POD, snapshot, Policy(), context, own=own)
+    found = explain(POD, snapshot, Policy(), context, without_holds=own)
     assert found.fitting == 2
     assert {one.node for one in found.best} == {"n0", "n2"}
     assert found.nodes == 4

@@ -221,8 +221,8 @@ def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
     refused: list[Any] = []
     path.write_text("candidates: 3")
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
-    assert file.reload() == "", "what is in force already is not used again"
-    assert used == [], "what is in force already is not used again"
+    assert file.reload() == "", "a policy in force is not used again"
+    assert used == [], "a policy in force is not used again"
     for content in FILES.values():
         path.write_bytes(content)
         file.reload()

@@ -138,11 +138,11 @@ async def test_policies_of_a_question(berth: Berthing) -> None:
     reply = await berth.client.post(
         "/v1/explain", json={"objects": [], "policy": "weights: {link: [" + "x, " * 4000 + "x]}"}
     )
-    assert reply.status_code == 400, "what comes from the input is cut"
-    assert len(reply.content) < 1000, "what comes from the input is cut"
+    assert reply.status_code == 400, "text from the input is cut"
+    assert len(reply.content) < 1000, "text from the input is cut"
     reply = await berth.client.post("/v1/explain", json={"o" * 100_000: 1, **{f"x{i}": 1 for i in range(1000)}})
-    assert reply.status_code == 400, "what comes from the input is cut"
-    assert len(reply.content) < 2000, "what comes from the input is cut"
+    assert reply.status_code == 400, "text from the input is cut"
+    assert len(reply.content) < 2000, "text from the input is cut"
 
 
 def drawn(strategy: st.SearchStrategy[bytes], count: int) -> list[bytes]:

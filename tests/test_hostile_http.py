@@ -247,7 +247,7 @@ async def test_the_sum_of_bodies_is_limited(request_: bytes) -> None:
         other = next(task for task in answers if task is not refused)
         answers[other][1].write(b" " * 100_000)
         assert b"400" in await asyncio.wait_for(other, HANG_SECONDS), "the other one is read to its end"
-        assert await status(port, head + b" " * 1_000_000) == 400, "what they took is free again"
+        assert await status(port, head + b" " * 1_000_000) == 400, "their memory is free again"
         await hang_up(*answers.values())
 
 

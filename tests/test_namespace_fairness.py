@@ -16,8 +16,8 @@ def test_many_waiting_pods_of_one_namespace_do_not_replace_those_of_others() -> 
     assert not fleet.filter_service.filter(waiting, fleet.names).passed
     for _ in range(6):
         assert not fleet.filter_service.filter(fleet.pod("hostile", count=30), fleet.names).passed
-    assert waiting.uid in fleet.filter_service.unschedulable_pods()
-    assert fleet.filter_service.unschedulable_count == 3
+    assert waiting.uid in fleet.filter_service.unschedulable.uids()
+    assert fleet.filter_service.remembered()["unschedulable"] == 3
 
 
 def test_many_placed_pods_of_one_namespace_do_not_replace_the_shortlists_of_others() -> None:
@@ -28,7 +28,7 @@ def test_many_placed_pods_of_one_namespace_do_not_replace_the_shortlists_of_othe
         pod = fleet.pod("hostile")
         assert fleet.filter_service.filter(pod, fleet.names).passed
         fleet.cache.release(pod.uid)
-    assert fleet.filter_service.shortlists.runner_up(placed.uid, "n0")[0] == "n1"
+    assert fleet.filter_service.shortlist_scores.runner_up(placed.uid, "n0")[0] == "n1"
     assert fleet.filter_service.remembered()["shortlists"] == 3
 
 

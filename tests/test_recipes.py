@@ -37,7 +37,7 @@ NOT_IN_KEY = {
     "allocated_claims": "callers of a ranking leave out the nodes that `mismatch` names",
     "promised_claims": "as allocated_claims",
     "compute_domain": "as allocated_claims",
-    "group": "what is near the group is added to a ranking's score, for the pod that asks",
+    "group": "proximity to the group is added to a ranking's score, for the pod that asks",
     "mappings": "they follow from the special claim, whose resources `for_node` adds to the key",
     "key": "is the key",
 }
@@ -84,7 +84,7 @@ CHANGES: dict[str, Callable[[], Asked]] = {
     "policy": lambda: Asked(policy=load_policy("headroom: roomy")),
     "extended": lambda: Asked(policy=POLICY, resources={"example.com/gpu": "1"}),
 }
-# Annotations that change no status of a node, and what reads them.
+# Annotations that change no status of a node, with their readers.
 KEEP_THE_KEY = {
     "berth.dev/group": "the group of the requirements",
     "berth.dev/group-min": "the gang planner",

@@ -109,7 +109,7 @@ def test_a_look_that_was_cut_short_is_made_up_for() -> None:
         cut = list(islice(look, steps))
         assert any(cut) or answer(fleet.filter_service), steps
         fleet.touch_node("node-000003", {"a": "b"})
-        assert not answer(fleet.filter_service), "what was looked at is not looked at again"
+        assert not answer(fleet.filter_service), "a node is searched once"
 
 
 def test_a_change_during_a_check_is_for_the_next_check() -> None:
@@ -256,10 +256,10 @@ def test_a_deleted_pod_causes_no_requeue() -> None:
     pod = fleet.pod("p", 1, 2)
     fleet.apply("pods", "x/p", None)
     assert fleet.filter(pod).passed == [], "filtered after it had gone"
-    assert fleet.filter_service.unschedulable_count == 1, "filtered after it had gone"
+    assert fleet.filter_service.remembered()["unschedulable"] == 1, "filtered after it had gone"
     fleet.apply("resourceclaims", "held/h0", None)
     assert not answer(fleet.filter_service)
-    assert not fleet.filter_service.unschedulable_count
+    assert not fleet.filter_service.remembered()["unschedulable"]
 
 
 _EVENTS = st.lists(
@@ -287,7 +287,7 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
         if what == "free":
             if ObjectKey("held", f"h{which}") in fleet.cache.store.claims:
                 fleet.apply("resourceclaims", f"held/h{which}", None)
-                fitting = set(fleet.filter_service.unschedulable_pods())
+                fitting = set(fleet.filter_service.unschedulable.uids())
         elif what == "take":
             fleet.hold(which, node, fleet.devices[node])
         elif what == "filter":
@@ -295,10 +295,10 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
             if fleet.filter(fleet.pod(uid, which, 1 + which)).passed == []:
                 fitting.discard(uid)
         elif what == "look" and any(islice(fleet.filter_service.queueing_hints.find_schedulable(), which)):
-            for uid in fleet.filter_service.unschedulable_pods():  # kube-scheduler asks again, as every pod is requeued
+            for uid in fleet.filter_service.unschedulable.uids():  # kube-scheduler asks again, as every pod is requeued
                 fleet.filter(fleet.cache.store.pods[uid])
             fitting = set()
-    waiting = [uid for uid in fleet.filter_service.unschedulable_pods() if uid in fitting]
+    waiting = [uid for uid in fleet.filter_service.unschedulable.uids() if uid in fitting]
     helped = answer(fleet.filter_service)
     now = [uid for uid in waiting if fleet.filter(fleet.cache.store.pods[uid]).passed]
     assert helped or not now

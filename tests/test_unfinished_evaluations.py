@@ -134,7 +134,7 @@ def test_a_pod_that_waits_is_woken_though_the_look_spent_its_budget() -> None:
     asked, filter_service = fleet.pod("a", *texts, count=5), fleet.filter_service
     while fleet.error(asked):
         fleet.clock.now += 60
-    assert filter_service.unschedulable_pods() == [asked.uid]
+    assert filter_service.unschedulable.uids() == [asked.uid]
     fleet.cache.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", MACHINES[1])))
     looks = list(filter_service.queueing_hints.find_schedulable())
     assert filter_service.unfinished_evaluations == 1

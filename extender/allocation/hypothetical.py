@@ -75,7 +75,7 @@ def with_devices_allocated(
     return _with_use(node_info, pools, counters)
 
 
-def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result] = ()) -> NodeInfo:
+def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result]) -> NodeInfo:
     """The node with all devices of its own pools free except `kept`, in a hypothetical state.
 
     The use of pools that other nodes share stays. Memory that is in use on the released devices does not count.

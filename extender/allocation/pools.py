@@ -69,7 +69,7 @@ class Pool:
     trouble: str = ""  # why the pool is invalid
     grouped: frozenset[str] = frozenset()  # counter sets that some device uses with compatibility groups
     waits_for_binding: bool = False  # whether a device has binding conditions
-    roams: bool = False  # whether a slice of the pool names no node
+    names_no_node: bool = False  # whether a slice of the pool names no node
     origin: tuple[Slice, ...] = ()  # all slices that decided about the pool
     placed: list[PoolDevices] = field(default_factory=list)  # the devices, for each position that was asked for
 
@@ -148,8 +148,8 @@ def _known_pool(
     if found is None:
         return None
     waits = any(device.binding_conditions for slice_ in found.slices for device in slice_.devices)
-    roams = not all(slice_.selection.node_name for slice_ in origin)
-    found = replace(found, waits_for_binding=waits, roams=roams, origin=origin)
+    names_no_node = not all(slice_.selection.node_name for slice_ in origin)
+    found = replace(found, waits_for_binding=waits, names_no_node=names_no_node, origin=origin)
     if shared is not None:
         shared[name] = found
     return found

@@ -153,15 +153,15 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
-        """Apply what a group's object says; None deletes it."""
+        """Apply the policy of a group's object; None deletes it."""
         self.store.put_group_policy(key, new)
 
     def member_bound(self, key: GroupKey, uid: str) -> None:
-        """This process bound a member. Its claims show it from now on, before the watch of pods does."""
+        """Remove a member that this process bound from the waiting ones, before the watch of pods does."""
         self.store.forget_member(key, uid)
 
     def use_bound_members(self, key: GroupKey, members: Mapping[str, str] | None) -> None:
-        """The bound members of a group as just read, UID to node; None forgets them."""
+        """Use the bound members of a group as just read, UID to node; None forgets them."""
         if members is None:
             self.store.bound_members.pop(key, None)
         else:
@@ -220,7 +220,7 @@ class ClusterCache:
         self._snapshot = None
 
     def confirm(self, claim_uid: str) -> None:
-        """The watch showed the claim allocated. Its reservation ends, and frees the devices that the claim lacks."""
+        """End the reservation of a claim that the watch showed allocated, and free the devices that the claim lacks."""
         reservation = self.reservations.by_claim.get(claim_uid)
         kept = {result.device for result in self.allocated_devices.results((CLAIM, claim_uid))}
         frees = reservation is not None and any(result.device not in kept for result in reservation.results)
@@ -228,7 +228,7 @@ class ClusterCache:
         self._snapshot = None
 
     def forget(self, claim_uid: str) -> None:
-        """The bind of the claim failed. Its reservation ends."""
+        """End the reservation of a claim whose bind failed."""
         self._freed(self.reservations.forget(claim_uid))
         self._snapshot = None
 
@@ -390,8 +390,8 @@ class ClusterCache:
             self._extended_resources,
             store.special_claims,
             self.reservations.by_claim,
-            store.nodes_by,
-            store.groups,
+            store.nodes_by_label,
+            store.group_claims,
             self._node_infos.states,
             store.claims_on,
             store.members,

@@ -23,7 +23,7 @@ class LinkChanges:
         self.waiting: set[str] = set()
 
     def note(self, node: str, old: Slice | None, new: Slice | None, now: float) -> None:
-        """The slice of a node's agent changed."""
+        """Note a change of the slice of a node's agent."""
         if hardware_facts(old) == hardware_facts(new):
             return
         begin, changes = self._windows.get(node, (now, 0))

@@ -158,4 +158,4 @@ def _to_follow(inventory: Inventory | None) -> list[PoolKey]:
     if inventory is None:
         return []
     shared = {part.key for _, part in inventory.shared_parts}
-    return [pool.key for pool in inventory.pools if pool.roams and pool.key not in shared]
+    return [pool.key for pool in inventory.pools if pool.names_no_node and pool.key not in shared]

@@ -28,9 +28,9 @@ _MAX_AGENT_SLICES = 8  # per node; an agent publishes one
 class ObjectIndex:
     """All objects as of the last event.
 
-    `dirty` are the nodes whose NodeInfo must be built again, `used` those where only the allocated devices changed.
-    `used_pools` are the pools without a single node whose allocated devices changed. A changed rule computes taints
-    only when the marks are taken: until then, the indexes of slices have the taints of the old rules.
+    `dirty` are the nodes whose NodeInfo must be built again, `dirty_use` those where only the allocated devices
+    changed. `dirty_pools` are the pools without a single node whose allocated devices changed. A changed rule computes
+    taints only when the marks are taken: until then, the indexes of slices have the taints of the old rules.
     """
 
     def __init__(self, allocated_devices: AllocatedDevices) -> None:
@@ -42,7 +42,7 @@ class ObjectIndex:
         self._to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
         self.pools: dict[PoolKey, dict[str, Slice]] = {}
         self.by_node: dict[str, dict[str, Slice]] = {}
-        self.roaming: dict[str, Slice] = {}  # slices without a node name
+        self.without_node: dict[str, Slice] = {}  # slices without a node name
         self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
         self.rejected_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were rejected, by node
@@ -50,7 +50,7 @@ class ObjectIndex:
         self.link_changes = LinkChanges()
         self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old for its memory data
         # (namespace, GroupKey.on_claims) to claims with their node.
-        self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}
+        self.group_claims: dict[tuple[str, str], dict[ObjectKey, str]] = {}
         self.nodes_version = 0
         # The labels come from pods and PodGroups, so any tenant can name a new one.
         self._by_label: LRUCache[str, tuple[int, Mapping[str, frozenset[str]]]] = LRUCache(_LABELS)
@@ -76,12 +76,12 @@ class ObjectIndex:
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
         self.dirty: set[str] = set()
-        self.used: set[str] = set()
-        self.used_pools: set[PoolKey] = set()
-        self.gone_slices: set[str] = set()  # names
-        self.gone_pods: set[str] = set()  # UIDs
+        self.dirty_use: set[str] = set()
+        self.dirty_pools: set[PoolKey] = set()
+        self.deleted_slices: set[str] = set()  # names
+        self.deleted_pods: set[str] = set()  # UIDs
 
-    def claim_with(self, uid: str) -> Claim | None:
+    def claim_by_uid(self, uid: str) -> Claim | None:
         """The claim with this UID, or None."""
         key = self._key_of.get(uid)
         return self.claims.get(key) if key is not None else None
@@ -91,9 +91,9 @@ class ObjectIndex:
         for key in keys:
             for slice_ in self.pools.get(key, {}).values():
                 if slice_.selection.node_name:
-                    self.used.add(slice_.selection.node_name)
+                    self.dirty_use.add(slice_.selection.node_name)
                 else:
-                    self.used_pools.add(key)
+                    self.dirty_pools.add(key)
 
     def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
         """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""
@@ -106,10 +106,10 @@ class ObjectIndex:
         return len(self._to_taint) + (len(self.nodes) if everything else len(self.dirty))
 
     def take_dirty_nodes(self) -> tuple[set[str], set[str], set[PoolKey]]:
-        """Return and clear the marks: nodes to build again, nodes where only the use changed, and `used_pools`."""
+        """Return and clear the marks: nodes to build again, nodes where only the use changed, and `dirty_pools`."""
         self.compute_taints(len(self._to_taint))
-        dirty, used, pools = self._all_dirty(), self.used, self.used_pools
-        self.dirty, self.used, self.used_pools = set(), set(), set()
+        dirty, used, pools = self._all_dirty(), self.dirty_use, self.dirty_pools
+        self.dirty, self.dirty_use, self.dirty_pools = set(), set(), set()
         return dirty, used - dirty, pools
 
     def take_some_dirty_nodes(self, most: int) -> list[str]:
@@ -165,7 +165,7 @@ class ObjectIndex:
         before = {node: self.fabric.get(node) for node in ours}
         if old is not None:
             self._unindex(old)
-            self.gone_slices.add(name)
+            self.deleted_slices.add(name)
             self._forget_name(old)
         _replace(self.slices, name, new)
         if new is not None:
@@ -187,7 +187,7 @@ class ObjectIndex:
         if node:
             self.publishers.update((uuid, node) for device in new.devices if (uuid := gpu_uuid(device)))
         self.pools.setdefault(new.pool, {})[name] = new
-        (self.by_node.setdefault(node, {}) if node else self.roaming)[name] = new
+        (self.by_node.setdefault(node, {}) if node else self.without_node)[name] = new
         self._touch_slice(new)
 
     def _unindex(self, old: Slice) -> None:
@@ -204,7 +204,7 @@ class ObjectIndex:
         if node:
             _discard(self.by_node, node, old.name)
         else:
-            self.roaming.pop(old.name, None)
+            self.without_node.pop(old.name, None)
 
     def _choose_agent_slice(self, node: str) -> None:
         chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
@@ -267,10 +267,10 @@ class ObjectIndex:
 
     def _index_group(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
         if old is not None:
-            _discard(self.groups, (key.namespace, old.group), key)
+            _discard(self.group_claims, (key.namespace, old.group), key)
         node = self._node_of(new) if new is not None and new.group else ""
         if new is not None and node:
-            self.groups.setdefault((key.namespace, new.group), {})[key] = node
+            self.group_claims.setdefault((key.namespace, new.group), {})[key] = node
 
     def _index_groups_on(self, slice_: Slice) -> None:
         """Claims may be listed before the slice that says which node their devices belong to."""
@@ -295,10 +295,10 @@ class ObjectIndex:
 
     @property
     def remembered_labels(self) -> int:
-        """For how many labels `nodes_by` remembers its result."""
+        """For how many labels `nodes_by_label` remembers its result."""
         return len(self._by_label)
 
-    def nodes_by(self, label: str) -> Mapping[str, frozenset[str]]:
+    def nodes_by_label(self, label: str) -> Mapping[str, frozenset[str]]:
         """Node names by the value of a label. Computed on demand, and again after a change of the nodes."""
         known = self._by_label.get(label)
         if known is None or known[0] != self.nodes_version:
@@ -327,7 +327,7 @@ class ObjectIndex:
         self.scheduling_queue.put(uid, new)
         _replace(self.pods, uid, new)
         if new is None:
-            self.gone_pods.add(uid)
+            self.deleted_pods.add(uid)
 
     def _index_member(self, uid: str, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):

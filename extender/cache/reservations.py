@@ -155,15 +155,15 @@ class Reservations:
         return touched
 
     def confirm(self, claim_uid: str) -> set[PoolKey]:
-        """The watch showed the claim's allocation. The reservation ends: the claim itself has the devices."""
+        """End a reservation, because the watch showed the claim's allocation: the claim itself has the devices."""
         return self._transition(claim_uid, ReservationEvent.CONFIRM)
 
     def claim_deleted(self, claim_uid: str) -> set[PoolKey]:
-        """The claim was deleted. The reservation ends."""
+        """End the reservation of a deleted claim."""
         return self._transition(claim_uid, ReservationEvent.CLAIM_DELETED)
 
     def forget(self, claim_uid: str) -> set[PoolKey]:
-        """The bind of the claim failed. The watch may have confirmed the write before."""
+        """End the reservation of a claim whose bind failed. The watch may have confirmed the write before."""
         return self._transition(claim_uid, ReservationEvent.FORGET)
 
     def _is_held(self, deadline: float, claim_uid: str) -> bool:

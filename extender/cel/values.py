@@ -40,9 +40,10 @@ class Timestamp:
     nanos: int
     east: int = field(default=0, compare=False)
 
-    def moment(self, zone: datetime.tzinfo = datetime.UTC) -> datetime.datetime:
+    def moment(self) -> datetime.datetime:
+        """The time in UTC, in whole microseconds."""
         start = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-        return (start + datetime.timedelta(microseconds=self.nanos // 1000)).astimezone(zone)
+        return start + datetime.timedelta(microseconds=self.nanos // 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class LossyFile:
     A terminal that Ctrl-S stopped takes nothing. One that hangs may block: it can be ready for less than a line.
     """
 
-    def __init__(self, file: IO[str], pipe_bytes: int = _PIPE_BYTES) -> None:
+    def __init__(self, file: IO[str]) -> None:
         self._file = file
         self._poll = select.poll()
         self._fd = -1
@@ -28,7 +28,7 @@ class LossyFile:
         with suppress(OSError, ValueError, AttributeError):  # no descriptor, no pipe, not Linux
             self._fd = file.fileno()
             self._poll.register(self._fd, select.POLLOUT)
-            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, pipe_bytes)
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def write(self, line: str) -> None:
         """Write a line, or count it as lost. Raises OSError if nothing can be written any more."""

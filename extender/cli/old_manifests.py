@@ -33,7 +33,7 @@ _REMOVED = {  # kinds of older versions, with what to do
 _CLASSIC = ("resourceClassName", "parametersRef", "allocationMode")  # fields of a claim before 1.31
 
 
-def corrected(obj: Json, published: frozenset[str] = frozenset()) -> tuple[Json, list[LintFinding]]:
+def corrected(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFinding]]:
     """Return (corrected copy of the object, findings). Raises WireError if a field has a type of no API version.
 
     `published` has the attributes, with domain, that slices in the same files publish.

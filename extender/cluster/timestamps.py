@@ -29,7 +29,7 @@ def now_micro() -> str:
     return utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def seconds_since(stamp: str, clock: WallClock = utc_now) -> float:
+def seconds_since(stamp: str, clock: WallClock) -> float:
     """Seconds since an RFC 3339 time; 0 for ''. Raises ValueError for other texts."""
     if not stamp:
         return 0.0

@@ -65,9 +65,9 @@ def own_cluster(client: ApiClient, clock: Callable[[], float], supervisor: Super
     store = cache.store
 
     def forget(_: str) -> None:
-        evaluator.forget_slices(store.gone_slices)
-        store.gone_slices.clear()
-        store.gone_pods.clear()
+        evaluator.forget_slices(store.deleted_slices)
+        store.deleted_slices.clear()
+        store.deleted_pods.clear()
         store.take_changed_groups()
 
     return ConsoleCluster(cache, evaluator, Informers(client, cache, clock, supervisor, forget, _OBSERVED), expirer)

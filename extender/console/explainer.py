@@ -91,8 +91,6 @@ class Explainer:
         held_at: Mapping[str, str] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
-        rankings_bytes: int = _RANKINGS_BYTES,
-        waiting: int = _WAITING,
     ) -> None:
         """`read_bound` is that of BoundMemberReader. `held_at` has the time of each hold by claim UID, as RFC 3339."""
         self._cache = cache
@@ -102,10 +100,10 @@ class Explainer:
         self._read_pod = read_pod
         self._clock = clock
         self._work_seconds = work_seconds
-        self._rankings = RankingCache(rankings_bytes)
+        self._rankings = RankingCache(_RANKINGS_BYTES)
         self._bound_members = BoundMemberReader(cache, read_pod, read_bound)
         self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
-        self._questions = Questions(clock, waiting)
+        self._questions = Questions(clock, _WAITING)
         policy.follow(self._rankings.clear)
 
     def named(self, text: str) -> ObjectKey:
@@ -144,9 +142,9 @@ class Explainer:
     def explain_remembered(
         self,
         key: ObjectKey,
-        scenario: Scenario | None = None,
-        policy: Policy | None = None,
-        narrated: str = "",
+        scenario: Scenario | None,
+        policy: Policy | None,
+        narrated: str,
         *,
         work_seconds: float | None = None,
     ) -> Json | None:
@@ -180,7 +178,7 @@ class Explainer:
             nearest = next((_of_group(group, miss.sentence) for miss in group.misses), known)
             key_of_group = pod.membership.key
             return Brief(group.outcome, group.sentence, nearest, key_of_group if key_of_group.name else None)
-        found = self.hypothetical(pod, (), Scenario(), None, work_seconds=work_seconds)
+        found = self.explain_alone(pod, (), Scenario(), None, work_seconds=work_seconds)
         return Brief(found["outcome"], found["sentence"], next(iter(found["misses"]), ""))
 
     def group_of(self, uid: str) -> GroupKey | None:
@@ -200,7 +198,7 @@ class Explainer:
         seconds, began = self._work_seconds if work_seconds is None else work_seconds, self._clock()
         group = self._groups.of_member(pod, scenario, policy, seconds)
         left = seconds - (self._clock() - began)
-        alone = self.hypothetical(pod, (), scenario, policy, narrated, work_seconds=left)
+        alone = self.explain_alone(pod, (), scenario, policy, narrated, work_seconds=left)
         named = _group_named_by(pod)
         if group is None:
             return {**alone, "gang": named}
@@ -277,7 +275,7 @@ class Explainer:
         given: Hypothetical,
         scenario: Scenario,
         policy: Policy | None,
-        narrated: str = "",
+        narrated: str,
         *,
         work_seconds: float | None = None,
     ) -> Iterator[Json]:
@@ -298,12 +296,12 @@ class Explainer:
             yield to_json(explained)
         for pod, claims in given.pods:
             began = self._clock()
-            found = self.hypothetical(pod, claims, scenario, policy, narrated, work_seconds=left)
+            found = self.explain_alone(pod, claims, scenario, policy, narrated, work_seconds=left)
             left -= self._clock() - began
             gang = gangs.get(pod.membership.key) if pod.membership is not None else None
             yield found if gang is None else _with_group(found, gang)
 
-    def hypothetical(
+    def explain_alone(
         self,
         pod: Pod,
         claims: tuple[Claim, ...],
@@ -313,7 +311,7 @@ class Explainer:
         *,
         work_seconds: float | None = None,
     ) -> Json:
-        """Explain a pod as if the pod, its claims and the scenario were real.
+        """Explain a pod without regard to its group, as if the pod, its claims and the scenario were real.
 
         `narrated` names a node whose search is explained in full. The outcome is `unfinished` if the work limit ended
         the explanation, or if no work is left for it.
@@ -323,6 +321,7 @@ class Explainer:
             return _unfinished(pod, "the other pods of the request took all the work; ask again with fewer pods")
         held = self._cache.held_for(pod.uid)
         nodes = self._cache.store.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
+        # A remembered ranking follows the real snapshots. So it serves only a question without any change.
         as_is = policy is None and not claims and not scenario and ALL_NODES not in nodes
         if not as_is:
             scenario = replace(scenario, released=(*scenario.released, *held))
@@ -334,9 +333,9 @@ class Explainer:
         context, chosen = self._evaluator.evaluation_context(snapshot, budget), policy or self._policy.policy
         requirements = requirements_of(pod, snapshot, chosen) if as_is else None
         ranking = self._rankings.get_or_create(requirements) if isinstance(requirements, PodRequirements) else None
-        own = without_own_holds(snapshot, held, nodes) if as_is else {}
+        without_holds = without_own_holds(snapshot, held, nodes) if as_is else {}
         try:
-            found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, own, narrated))
+            found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, without_holds, narrated))
         except CallBudgetSpent:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)

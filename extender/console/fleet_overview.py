@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from math import inf
 from typing import Any
@@ -40,7 +39,7 @@ class FleetOverview:
         history: DecisionHistory,
         explainer: Explainer,
         trend: FleetTrend,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._history = history

@@ -43,7 +43,7 @@ class RemoteReservations:
                 self._end(record.claim_uid)
             return
         self._end(record.claim_uid)
-        claim = self._cache.store.claim_with(record.claim_uid)
+        claim = self._cache.store.claim_by_uid(record.claim_uid)
         if claim is None:
             self.unknown_claims += 1
             return

@@ -112,14 +112,15 @@ def explain(
     policy: Policy,
     context: EvaluationContext,
     ranking: NodeRanking | None = None,
-    own: NodeInfos = MappingProxyType({}),
+    without_holds: NodeInfos = MappingProxyType({}),
     narrated: str = "",
 ) -> Explanation:
     """The explanation of a pod.
 
-    `ranking` is a ranking for the pod's requirements that follows the snapshot's cache; None creates a new one. `own`
-    are NodeInfos that replace the snapshot's, because the pod's own holds do not block it. `narrated` is the name of a
-    node whose search is described line by line. Raises WireError for an unknown node, and CallBudgetSpent.
+    `ranking` is a ranking for the pod's requirements that follows the snapshot's cache; None creates a new one.
+    `without_holds` are NodeInfos that replace the snapshot's: there, the devices that the pod itself holds are free.
+    `narrated` is the name of a node whose search is described line by line. Raises WireError for an unknown node, and
+    CallBudgetSpent.
     """
     requirements = requirements_of(pod, snapshot, policy)
     name = str(pod.key)
@@ -135,8 +136,8 @@ def explain(
             traces = _Traces(requirements, context)
             narration: tuple[str, ...] = ()
             if narrated:
-                narration = trace_search(traces.of(own.get(narrated) or _known(narrated, snapshot)), context)
-            found = _explain(name, snapshot, ranking or NodeRanking(requirements), own, traces)
+                narration = trace_search(traces.of(without_holds.get(narrated) or _known(narrated, snapshot)), context)
+            found = _explain(name, snapshot, ranking or NodeRanking(requirements), without_holds, traces)
             return replace(found, narration=narration)
 
 
@@ -174,7 +175,9 @@ def _known(node: str, snapshot: Snapshot) -> NodeInfo:
     return snapshot.node_infos[node]
 
 
-def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: NodeInfos, traces: _Traces) -> Explanation:
+def _explain(
+    name: str, snapshot: Snapshot, ranking: NodeRanking, without_holds: NodeInfos, traces: _Traces
+) -> Explanation:
     requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise CallBudgetSpent
@@ -183,7 +186,7 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: NodeInfos
     allowed = set(node_infos).difference(*excluded.values()) if limits else None
     statuses = {
         node: evaluate(node_info, requirements.for_node(node_info.node), context)
-        for node, node_info in own.items()
+        for node, node_info in without_holds.items()
         if allowed is None or node in allowed
     }
     unschedulable, nodes = UnschedulableNodes(), 0
@@ -192,7 +195,7 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: NodeInfos
         if isinstance(group.status, Unschedulable):
             first = group.first[0]
             unschedulable.add(
-                EquivalentNodes(group.status, group.nodes, group.first, own.get(first) or node_infos[first])
+                EquivalentNodes(group.status, group.nodes, group.first, without_holds.get(first) or node_infos[first])
             )
     candidates = near_misses.nodes_to_try(unschedulable.groups)
     claims_by_pool = near_misses.claims_on(
@@ -202,7 +205,7 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: NodeInfos
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
-            scored_node(own.get(n) or node_infos[n], placement, requirements, snapshot)
+            scored_node(without_holds.get(n) or node_infos[n], placement, requirements, snapshot)
             for n, placement in _best(ranking, allowed, statuses)
         ]
         return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), groups)
@@ -225,11 +228,11 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: NodeInfos
 
 
 def _best(
-    ranking: NodeRanking, allowed: set[str] | None, own: Mapping[str, FilterStatus]
+    ranking: NodeRanking, allowed: set[str] | None, newer: Mapping[str, FilterStatus]
 ) -> list[tuple[str, Placement]]:
-    """The best nodes by score. Statuses in `own` replace those of the ranking."""
-    found = [(name, placement) for name, placement in ranking.best(allowed, _BEST + len(own)) if name not in own]
-    found += [(name, status) for name, status in own.items() if isinstance(status, Placement)]
+    """The best nodes by score. Statuses in `newer` replace those of the ranking."""
+    found = [(name, placement) for name, placement in ranking.best(allowed, _BEST + len(newer)) if name not in newer]
+    found += [(name, status) for name, status in newer.items() if isinstance(status, Placement)]
     return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_BEST]
 
 
@@ -237,14 +240,14 @@ def _status_groups(
     ranking: NodeRanking,
     excluded: Mapping[Code, list[str]],
     allowed: set[str] | None,
-    own: Mapping[str, FilterStatus],
+    newer: Mapping[str, FilterStatus],
 ) -> Iterator[StatusGroup]:
     """All nodes by status. Nodes outside `allowed` are grouped by what excludes them."""
-    yield from (StatusGroup(status, 1, [name]) for name, status in own.items())
+    yield from (StatusGroup(status, 1, [name]) for name, status in newer.items())
     for code, names in excluded.items():
         if names:
             yield StatusGroup(Unschedulable(Reason(code)), len(names), nsmallest(_EXAMPLES, names))
-    yield from ranking.status_groups(allowed, own)
+    yield from ranking.status_groups(allowed, newer)
 
 
 def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:

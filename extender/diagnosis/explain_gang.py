@@ -44,6 +44,7 @@ from extender.scheduling import (
     plan_sizes,
 )
 
+_NAMED = 4  # nodes of a plan in a sentence
 _NO_MINIMUM = "no minimum is known"
 _UNSEEN = "the others do not exist, have ended, or are bound without devices"
 _UNSERVED = {  # without its CRD, pods with the label are placed alone
@@ -68,7 +69,7 @@ def explain_gang(
     context: EvaluationContext,
     caches: PlannerCaches,
     history: GangHistory,
-    bound_member: Membership | None = None,
+    bound_member: Membership | None,
 ) -> GangExplanation:
     """The explanation of a group. `pods` are those without a node, as `groups_named` gives them.
 
@@ -340,5 +341,6 @@ def _last_answer(gang: Gang, history: GangHistory) -> str:
     return f"; its last answer, at {newest.at}, was: {newest.reasons[0][0]}"
 
 
-def _some(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

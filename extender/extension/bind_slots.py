@@ -37,9 +37,9 @@ class SlotLimits:
 class BindSlots:
     """Decides whether a gang gets its slots. `clock` returns seconds."""
 
-    def __init__(self, clock: Callable[[], float], limits: SlotLimits | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], limits: SlotLimits) -> None:
         self._clock = clock
-        self._limits = limits or SlotLimits()
+        self._limits = limits
         self._checked = -inf  # when `began_to_give_way` was last called
 
     def plans_in_the_way(
@@ -126,14 +126,14 @@ class SlotQueue:
         return found
 
     def wait(self, key: GroupKey, slots: int, complete_since: float) -> None:
-        """A gang did not get its slots: it is the first of its namespace if it waits for longest."""
+        """Queue a gang that did not get its slots: it is the first of its namespace if it waits for longest."""
         first = self._first.get(key.namespace)
         if first is None or complete_since < first.complete_since or first.key == key:
             since = first.since if first is not None else self._clock()
             self._first[key.namespace] = _First(key, slots, complete_since, since)
 
     def leave(self, key: GroupKey) -> bool:
-        """A gang gets its slots if it has a plan now. Returns whether it was the first of its namespace."""
+        """Remove a gang: it has a plan, or no longer waits. Returns whether it was the first of its namespace."""
         first = self._first.get(key.namespace)
         if first is None or first.key != key:
             return False

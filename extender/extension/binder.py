@@ -39,6 +39,7 @@ from extender.extension.gang_state import FormingGang
 from extender.extension.live_reads import LANDING_SECONDS
 from extender.extension.outbox import PutRecord
 from extender.extension.pod_group_reader import pod_group_of
+from extender.extension.shortlist_scores import RunnerUp
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
 from extender.extension.write_barrier import WriteBarrier
@@ -130,7 +131,7 @@ class Binder:
             await asyncio.wait(tasks, timeout=seconds)
 
     @property
-    def in_flight(self) -> int:
+    def running(self) -> int:
         """How many binds run now."""
         return len(self._running)
 
@@ -243,10 +244,10 @@ class Binder:
                 self._cache.assume(claim.uid, pod.uid, cycle.node, allocation.results)
             async with self._in_time(cycle.started):
                 claims = await self._written(cycle, requirements, planned)
-            second = self._filter_service.shortlists.runner_up(pod.uid, cycle.node)
+            runner_up = self._filter_service.shortlist_scores.runner_up(pod.uid, cycle.node)
             with self._dependencies.span(pod.uid, "write binding"):
-                note, seconds = decision_annotation(chosen, second), self._seconds(self._times.binding)
-                await self._bindings.create(cycle, claims, note, seconds)
+                annotations, seconds = decision_annotation(chosen, runner_up), self._seconds(self._times.binding)
+                await self._bindings.create(cycle, claims, annotations, seconds)
         except (BindOutcomeUnknown, BindPending):
             raise  # the writes stay: the API server may have stored the Binding, or the next call continues
         except BerthError as error:
@@ -262,18 +263,18 @@ class Binder:
             self._progress.notify()
         if chosen.devices:
             self._filter_service.earn(requirements.namespace)
-        self._report(cycle, claims, chosen, second)
+        self._report(cycle, claims, chosen, runner_up)
 
-    def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode, second: tuple[str, float]) -> None:
+    def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode, runner_up: RunnerUp) -> None:
         """Record and log a stored Binding. A bug here must not become the answer of the bind."""
         pod = cycle.pod
         try:
-            decision = Decision(self._dependencies.now_rfc3339(), chosen, *second)
+            decision = Decision(self._dependencies.now_rfc3339(), chosen, *runner_up)
             self._dependencies.put(lambda: Bound(pod.key, pod.uid, decision))
             names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
-            what = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
-            when = {"generation": self._cache.version, "seconds": round(seconds, 4)}
-            self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **what, **when)
+            fields = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
+            fields |= {"generation": self._cache.version, "seconds": round(seconds, 4)}
+            self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **fields)
         except Exception:  # noqa: BLE001 - see above
             self._log.exception("a Binding cannot be reported", pod=str(pod.key), node=cycle.node)
 

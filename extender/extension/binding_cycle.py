@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from extender.extension.gang_state import FormingGang
+from extender.extension.shortlist_scores import RunnerUp
 from extender.extension.undo_stack import UndoStack
 from extender.model import DECISION_ANNOTATION, Allocation, BerthError, Claim, Consumer, Pod, PodGroup, cut
 from extender.scheduling import ScoredNode, runner_up_text
@@ -16,8 +17,8 @@ _NOTE_BYTES = 4096  # of the annotation: room for 32 devices and all score parts
 class BindTimes:
     """Seconds that one bind call may take beyond `binding_wait_seconds` of the policy.
 
-    httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md). What is left of
-    the 10 s is for the undo.
+    httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md). The rest of the
+    10 s is for the undo.
     """
 
     claims: float = 5.0  # until the Binding is sent
@@ -79,7 +80,7 @@ class BindOutcomeUnknown(BindError):
     """The API server may have stored the Binding. The bind must not take back any write."""
 
 
-def decision_annotation(chosen: ScoredNode, runner_up: tuple[str, float]) -> dict[str, str]:
+def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
     """The annotation that the Binding writes on the pod: its devices, its score, and the runner-up."""
     if not chosen.parts:
         return {}

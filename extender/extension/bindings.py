@@ -20,8 +20,10 @@ class Bindings:
         self._writer = writer
         self._claims = claims
 
-    async def create(self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str], seconds: float) -> None:
-        """Bind the pod of a cycle, at most `seconds` after the call began. `note` are annotations of the pod.
+    async def create(
+        self, cycle: BindingCycle, claims: list[Claim], annotations: dict[str, str], seconds: float
+    ) -> None:
+        """Bind the pod of a cycle, at most `seconds` after the call began. `annotations` go to the pod.
 
         Raises BindError if the Binding was not stored, BindOutcomeUnknown if that is not known in time.
         """
@@ -29,14 +31,14 @@ class Bindings:
         try:
             async with asyncio.timeout_at(cycle.started + seconds):
                 try:
-                    await self._writer.bind_pod(pod.key, pod.uid, cycle.node, note)
+                    await self._writer.bind_pod(pod.key, pod.uid, cycle.node, annotations)
                 except (Conflict, Unavailable, TooMany) as error:
-                    await self._confirm(cycle, claims, note, error)
+                    await self._confirm(cycle, claims, annotations, error)
         except TimeoutError:
             raise BindOutcomeUnknown(f"binding pod {pod.key}: no answer within {seconds:g} s of the call") from None
 
     async def _confirm(
-        self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str], error: ClusterError
+        self, cycle: BindingCycle, claims: list[Claim], annotations: dict[str, str], error: ClusterError
     ) -> None:
         """Read whether a Binding was stored whose reply was lost or a fault. Returns if the pod is on the node.
 
@@ -56,7 +58,7 @@ class Bindings:
                 if pod.uid != uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
                     raise BindError(f"binding pod {key}: {error}")
                 await self._claims.check_unchanged(cycle, claims)
-                await self._writer.bind_pod(key, uid, node, note)
+                await self._writer.bind_pod(key, uid, node, annotations)
                 return
             except NotFound:
                 raise BindError(f"pod {key} does not exist any more") from None

@@ -77,7 +77,7 @@ class BoundMembers:
         return True
 
     def forget(self, key: GroupKey) -> None:
-        """Other pods of the group wait now, so the pods that were read may be those of an earlier gang of its name."""
+        """Forget the members of a group of which other pods wait now: they may be those of an earlier gang."""
         self._reading.get(key.namespace, set()).discard(key)
         if key in self._cache.store.bound_members:
             self._cache.use_bound_members(key, self._gone(key) or None)

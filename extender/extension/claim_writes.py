@@ -16,8 +16,8 @@ from extender.extension.binding_cycle import (
     same_writer,
     unchanged,
 )
+from extender.extension.compensations import Compensations
 from extender.extension.live_reads import LANDING_SECONDS
-from extender.extension.rollback import Compensations
 from extender.extension.shared_claims import SharedClaims
 from extender.extension.special_claims import SpecialClaims
 from extender.model import Allocation, Claim, Consumer

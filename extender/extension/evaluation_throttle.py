@@ -84,7 +84,7 @@ class EvaluationThrottle:
         self._buckets[namespace] = bucket
 
     def earn(self, namespace: str, most: float) -> None:
-        """A pod of the namespace is bound with new devices."""
+        """Give the namespace `bound_seconds`, because a pod of it is bound with new devices."""
         if namespace in self._buckets:
             self._buckets[namespace] = self._bucket(namespace, most, self._limits.bound_seconds)
 

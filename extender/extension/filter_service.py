@@ -17,7 +17,7 @@ from extender.extension.attempt_reasons import GangNodes, count_reasons, name_ga
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.holds import hold
 from extender.extension.queueing_hints import QueueingHints
-from extender.extension.shortlists import Shortlists
+from extender.extension.shortlist_scores import ShortlistScores
 from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
@@ -84,13 +84,13 @@ class FilterService:
         self.rankings = rankings if rankings is not None else RankingCache()
         # Filter requests that no node passed, by the code of the most frequent reason.
         self.unschedulable_reasons: Counter[str] = Counter()
-        self.shortlists = Shortlists(remembered_pods)
-        self._unschedulable = UnschedulablePods(remembered_pods)
+        self.shortlist_scores = ShortlistScores(remembered_pods)
+        self.unschedulable = UnschedulablePods(remembered_pods)
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
         self._unfinished = UnfinishedEvaluations(remembered_pods)
         self.queueing_hints = QueueingHints(
-            cache, self._unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
+            cache, self.unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
         )
         self.policy_generation = 0
         self._collected: CollectedDomain | None = None
@@ -172,9 +172,9 @@ class FilterService:
             self._sink.attempted(pod, 0, len(names), counts.items())
             self.unschedulable_reasons[code.name] += 1
             return FilterResult([], found.reasons)
-        self._unschedulable.remove(pod.uid)
+        self.unschedulable.remove(pod.uid)
         listed = {name: placement.score for name, placement in found.nodes.items()}
-        self.shortlists.put(pod, listed)
+        self.shortlist_scores.put(pod, listed)
         self._sink.attempted(pod, len(found.nodes), estimated_len(names))
         self._hold(pod, requirements, snapshot, *next(iter(found.nodes.items())))
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
@@ -208,7 +208,7 @@ class FilterService:
         return done
 
     def _postpone(self, requirements: PodRequirements, uids: Sequence[str]) -> None:
-        """A budget ended before the evaluation did. The background evaluator continues it for the pods `uids`."""
+        """Have the background evaluator continue an evaluation of the pods `uids` whose budget ended."""
         for uid in uids:
             left = self._unfinished.add(requirements, uid)
             left.gave_up, left.retry_at = True, self._clock() + self.limits.retry_seconds
@@ -246,7 +246,7 @@ class FilterService:
         if done and one.gave_up:
             one.gave_up = False
             kept = self.kept_from(one.requirements)
-            if any(uid in self._unschedulable for uid in one.pods) and ranking.best(None, 1, kept):
+            if any(uid in self.unschedulable for uid in one.pods) and ranking.best(None, 1, kept):
                 self._sink.fits()
         if done and ranking.refresh(snapshot, context):
             self._unfinished.done(one.requirements)
@@ -283,7 +283,7 @@ class FilterService:
         The pod's last filter request computed the scores. A new evaluation would count the pod's own hold against
         the node of the hold.
         """
-        known = self.shortlists.scores(pod.uid, names)
+        known = self.shortlist_scores.scores(pod.uid, names)
         if known is not None:
             return scores(known, names)
         snapshot = self._cache.snapshot()
@@ -330,7 +330,7 @@ class FilterService:
             self.throttle.charge(namespace, budget, seconds, is_step=not (for_plan or for_bind))
 
     def earn(self, namespace: str) -> None:
-        """A pod of the namespace is bound with new devices."""
+        """Give the namespace the evaluation time that it earns when a pod of it is bound with new devices."""
         self.throttle.earn(namespace, self.policy.evaluation_seconds)
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
@@ -350,31 +350,16 @@ class FilterService:
     def forget_deleted(self) -> None:
         """Drop what is remembered about deleted slices and deleted pods."""
         store = self._cache.store
-        self._evaluator.forget_slices(store.gone_slices)
-        for uid in store.gone_pods:
+        self._evaluator.forget_slices(store.deleted_slices)
+        for uid in store.deleted_pods:
             self.forget_pod(uid)
-        store.gone_slices.clear()
-        store.gone_pods.clear()
-
-    def unschedulable_pods(self) -> list[str]:
-        """UIDs of the pods that fitted no node in their last filter request, the longest waiting first.
-
-        Deleted pods are dropped: kube-scheduler may send a filter request after the deletion of its pod.
-        """
-        for uid in self._unschedulable.uids():
-            if uid not in self._cache.store.pods:
-                self._unschedulable.remove(uid)
-        return self._unschedulable.uids()
-
-    @property
-    def unschedulable_count(self) -> int:
-        """How many pods fitted no node in their last filter request."""
-        return len(self._unschedulable)
+        store.deleted_slices.clear()
+        store.deleted_pods.clear()
 
     def forget_pod(self, uid: str) -> None:
         """Drop what is remembered about a pod that is bound or deleted."""
-        self._unschedulable.remove(uid)
-        self.shortlists.forget(uid)
+        self.unschedulable.remove(uid)
+        self.shortlist_scores.forget(uid)
         self._unfinished.forget_pod(uid)
 
     def remembered(self) -> dict[str, int]:
@@ -383,8 +368,8 @@ class FilterService:
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
             "statuses": self.rankings.statuses,
-            "shortlists": len(self.shortlists),
-            "unschedulable": len(self._unschedulable),
+            "shortlists": len(self.shortlist_scores),
+            "unschedulable": len(self.unschedulable),
             **self._evaluator.remembered(),
         }
 

@@ -18,7 +18,7 @@ from extender.runtime import WatchProgress
 
 
 class GangBarrier:
-    """Used by the binder. Times are in seconds. `clock` is the service's clock."""
+    """Makes the binds of a gang wait for each other. Times are in seconds. `clock` is the service's clock."""
 
     def __init__(self, gangs: GangScheduler, progress: WatchProgress, clock: Callable[[], float]) -> None:
         self._gangs = gangs

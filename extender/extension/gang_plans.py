@@ -35,7 +35,7 @@ class GangPlans:
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None],
-        limits: SlotLimits | None = None,
+        limits: SlotLimits,
     ) -> None:
         self._cache = cache
         self._waiting = waiting
@@ -85,7 +85,7 @@ class GangPlans:
         return waiting.other is not None and (waiting.other in self.forming or waiting.other == self.turn.key)
 
     def left_turn(self, key: GroupKey) -> None:
-        """The gang does not wait for another one any more. If it gets no plan, gangs that wait for it may get one."""
+        """Take the turn from a gang that waits for no other one any more: gangs that wait for it may get a plan."""
         if self.turn.leave(key):
             self._requeue_waiting()
 
@@ -200,19 +200,19 @@ class GangPlans:
         self._end_if_done(forming)
 
     def leave(self, forming: FormingGang, uid: str) -> None:
-        """A member of a committed gang is gone or cannot be bound by the plan: it is placed alone from now on."""
+        """Place a member of a committed gang alone from now on: it is gone, or cannot be bound by the plan."""
         forming.left.add(uid)
         self._release(forming, uid)
         self._cache.freed()
         self._end_if_done(forming)
 
     def keep(self, forming: FormingGang, uid: str) -> None:
-        """The bind of a member of a committed gang failed. No other pod gets its devices before its next attempt."""
+        """Hold the devices of a member of a committed gang whose bind failed, until its next attempt."""
         if uid in forming.planned.plan.placements and not self._is_replaced(forming):
             hold(self._cache, forming, [uid])
 
     def retry(self, forming: FormingGang, uid: str) -> None:
-        """The bind of a member of a committed gang has failed. Without its devices, it is placed alone."""
+        """Await another bind of a member of a committed gang whose bind failed. Without devices, place it alone."""
         forming.arrived.pop(uid, None)
         forming.progress_at = self._clock()
         if not is_held(self._cache, forming, uid):

@@ -71,7 +71,7 @@ class GangScheduler:
         self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
         self._checks = GangChecks(cache, bound_members, is_served, self.rescheduled.set)
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
-        self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, slots)
+        self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, slots or SlotLimits())
 
     @property
     def forming(self) -> dict[GroupKey, FormingGang]:

@@ -45,7 +45,7 @@ class GangTurn:
         self._lost_at: LRUCache[str, float] = LRUCache(namespaces)  # by namespace
 
     def wait(self, key: GroupKey, nodes: frozenset[str], complete_since: float) -> None:
-        """A gang waits for another one, although it fits on these nodes: it gets the turn if it comes first."""
+        """Give the turn to a gang that waits for another one, although it fits on these nodes, if it comes first."""
         first, new = self._valid(), WaitingTurn(key, nodes, complete_since)
         if first is None or first.key == key or self._order(new) < self._order(first):
             self._first = new
@@ -61,7 +61,7 @@ class GangTurn:
             self.requeued()
 
     def leave(self, key: GroupKey) -> bool:
-        """The gang does not wait for another one any more. Returns whether it had the turn."""
+        """Take the turn from a gang that waits for no other one any more. Returns whether it had the turn."""
         had = self.key == key
         if had:
             self._first = None

@@ -18,14 +18,13 @@ MARKER_CLASS = "berth.dev"
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
 _STRETCH_SECONDS = 0.001  # of search before the requeuer yields to the event loop
-_REST = 4.0  # pause after a stretch, as a multiple of its time
+_REST = 4.0  # pause after a stretch, as a multiple of its time: a search must not take the time of the calls
 
 
 class Requeuer:
     """A background task of serve. Call `supply_changed` after every event that may make devices available.
 
-    `stamp` returns the new value of the annotation. `pause` and `stretch` are in seconds, as `clock`. `rest` is the
-    length of the pause after a stretch as a multiple of the stretch: a search must not take the time of the calls.
+    `stamp` returns the new value of the annotation. `pause` and `stretch` are in seconds, as `clock`.
     """
 
     def __init__(
@@ -34,14 +33,12 @@ class Requeuer:
         stamp: Callable[[], str],
         pause: float = _PAUSE_SECONDS,
         stretch: float = _STRETCH_SECONDS,
-        rest: float = _REST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
         self._stamp = stamp
         self._pause = pause
         self._stretch = stretch
-        self._rest = rest
         self._clock = clock
         self._changed = asyncio.Event()
         self._log = structlog.get_logger("berth.wake")
@@ -91,7 +88,7 @@ class Requeuer:
             self._touch_pending = fits
             took = self._clock() - began
             if not fits and took > self._stretch:
-                await asyncio.sleep(self._rest * took)
+                await asyncio.sleep(_REST * took)
                 await rebuilt()
                 began = self._clock()
 

@@ -167,7 +167,7 @@ class Service:
         self.gangs.collecting.wake()
 
     def _applied(self, kind: str) -> None:
-        """After each applied event: drop deleted objects, and wake the requeuer if devices may be new."""
+        """Called after each applied event: drop deleted objects, and wake the requeuer if devices may be new."""
         self.filter_service.forget_deleted()
         changed, resized = self.cache.store.take_changed_groups()
         if changed or resized:

@@ -66,10 +66,10 @@ class SharedClaims:
             # An undo may have ended the allocation that the other binds know, or removed an earlier reservation.
             known = shared.read = await self._writer.read_claim(claim.key)
         known = unchanged(claim, known)
-        room = max(MAX_CONSUMERS - len(known.reserved_for), 1)
+        free = max(MAX_CONSUMERS - len(known.reserved_for), 1)
         # A bind that knows another allocation chose its node for that: it fails in its own turn.
         others = [one for claim, one in shared.waiting.values() if claim.allocation == known.allocation]
-        batch = [first, *(one for one in others if one.uid != first.uid and not known.is_reserved_for(one.uid))][:room]
+        batch = [first, *(one for one in others if one.uid != first.uid and not known.is_reserved_for(one.uid))][:free]
 
         def refreshed(known: Claim, fresh: Claim) -> Claim:
             shared.read = unchanged(known, fresh)

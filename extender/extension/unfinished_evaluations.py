@@ -39,7 +39,7 @@ class UnfinishedEvaluations:
         return self._evaluations.get(_key(requirements))
 
     def add(self, requirements: PodRequirements, uid: str) -> UnfinishedEvaluation:
-        """A call for the pod `uid` did not finish the evaluation of its requirements."""
+        """Remember that a call for the pod `uid` did not finish the evaluation of its requirements."""
         key = _key(requirements)
         if self._keys.get(uid) != key:
             self.forget_pod(uid)
@@ -61,13 +61,13 @@ class UnfinishedEvaluations:
         return self._evaluations[key]
 
     def done(self, requirements: PodRequirements) -> None:
-        """The evaluation is finished."""
+        """Forget an evaluation that is finished."""
         found = self._evaluations.pop(_key(requirements), None)
         for uid in found.pods if found is not None else ():
             self._keys.pop(uid)
 
     def forget_pod(self, uid: str) -> None:
-        """The pod is bound or deleted, or its requirements changed. An evaluation without pods is dropped."""
+        """Forget a pod that is bound or deleted, or whose requirements changed, and an evaluation without pods."""
         key = self._keys.pop(uid)
         if key is not None:
             self._drop(uid, key)

@@ -25,7 +25,7 @@ class UnschedulablePods:
         return uid in self._pods
 
     def add(self, uid: str, requirements: PodRequirements) -> None:
-        """The pod fits on no node."""
+        """Remember a pod that fits on no node."""
         self.remove(uid)
         key = requirements.key, requirements.node_selectors
         self._classes.setdefault(key, (requirements, {}))[1][uid] = None
@@ -34,7 +34,7 @@ class UnschedulablePods:
             self._remove_pod(*dropped)
 
     def remove(self, uid: str) -> None:
-        """The pod fits now, or is bound or deleted."""
+        """Forget a pod that fits now, or that is bound or deleted."""
         key = self._pods.pop(uid)
         if key is not None:
             self._remove_pod(uid, key)

@@ -99,7 +99,7 @@ class WaitingGangs:
                 gang.retry_at = -inf
 
     def wait(self, key: GroupKey, uid: str, reason: Reason, other: GroupKey | None = None) -> WaitingGang:
-        """The gang waits for an event that Berth sees: new members, or the end of the plan of the gang `other`."""
+        """Let a gang wait for an event that Berth sees: new members, or the end of the plan of the gang `other`."""
         gang = self._gangs.get(key)
         if gang is None or gang.reason != reason:
             if reason.code not in MISSING:
@@ -112,7 +112,7 @@ class WaitingGangs:
         return gang
 
     def rejected(self, key: GroupKey, uid: str, reason: Reason) -> None:
-        """Only an edit lets this member run. A gang that waits already keeps its reason, which an edit ends as well."""
+        """Note a member that only an edit lets run. A gang that waits already keeps its reason."""
         gang = self._gangs.get(key)
         if gang is None:
             gang = WaitingGang(reason)
@@ -120,7 +120,7 @@ class WaitingGangs:
         gang.note(uid)
 
     def pause(self, key: GroupKey, reason: Reason, version: int = -1, uid: str = "", *, wakes: bool = True) -> None:
-        """A plan failed: its members get this reason for a while, the longer, the more plans failed in a row.
+        """After a failed plan, give its members this reason for a while: the longer, the more plans failed in a row.
 
         `version` is that of the snapshot without room; -1 if the gang did not fail for want of devices. `wakes`:
         whether a plan may succeed later although Berth sees no change.
@@ -131,9 +131,9 @@ class WaitingGangs:
         self._pause(key, reason, version, uid, seconds).wakes = wakes
 
     def go_on(self, key: GroupKey, reason: Reason, version: int, uid: str) -> None:
-        """No plan exists for the nodes of one filter request. The next one may name others: the gang does not pause.
+        """Give a gang without a plan for the nodes of one filter request this reason, without a pause.
 
-        For `version` see `pause`.
+        The next request may name other nodes. For `version` see `pause`.
         """
         gang = self._pause(key, reason, version, "", 0.0)
         gang.wakes = False

@@ -31,12 +31,10 @@ class WriteBarrier:
         cache: ClusterCache,
         progress: WatchProgress,
         watched_version: Callable[[], str],
-        timeout_seconds: float = _SECONDS,
     ) -> None:
         self._cache = cache
         self._progress = progress
         self._watched_version = watched_version
-        self._timeout_seconds = timeout_seconds
         self.waits = 0  # completed waits
         self.seconds = 0.0  # sum of the completed waits
         self.losses = 0  # binds that gave way to an earlier write
@@ -48,8 +46,8 @@ class WriteBarrier:
         """
         started = asyncio.get_running_loop().time()
         for claim in written:
-            if not await self._progress.wait_for(partial(self._shown, claim), self._timeout_seconds):
-                raise BindError(f"the watch did not show claim {claim.key} within {self._timeout_seconds:.0f} s")
+            if not await self._progress.wait_for(partial(self._shown, claim), _SECONDS):
+                raise BindError(f"the watch did not show claim {claim.key} within {_SECONDS:.0f} s")
             if self._deleted(claim):
                 raise BindError(f"claim {claim.key} was deleted in the meantime")
         self.waits += 1

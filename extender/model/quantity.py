@@ -71,9 +71,9 @@ def whole_units(nanos: int) -> int:
     return min(nanos // NANO, MAX_INT64)
 
 
-def from_int(value: int, form: str = DECIMAL_SI) -> Quantity:
+def from_int(value: int) -> Quantity:
     """The quantity of a whole number of units."""
-    return Quantity(value * NANO, form, 0)
+    return Quantity(value * NANO, DECIMAL_SI, 0)
 
 
 def readable(nanos: int) -> str:

@@ -34,8 +34,8 @@ class Informers:
         cache: ClusterCache,
         clock: Callable[[], float],
         supervisor: Supervisor,
-        after: Callable[[str], None] = lambda _: None,
-        observed: Collection[str] = (),
+        after: Callable[[str], None],
+        observed: Collection[str],
     ) -> None:
         self._cache = cache
         self._supervisor = supervisor

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.scheduling.placement_results import held_results
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.shortlist import held_results
 from extender.scoring import ScorePart
 
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000

@@ -92,7 +92,7 @@ def gang_problem(
     gang: Gang,
     members: GangMembers,
     policy: Policy,
-    nodes: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    nodes: Mapping[str, frozenset[str]],
     excluded: Mapping[str, Collection[str]] = _NONE,
     limits: Mapping[str, NodeLimit] = MappingProxyType({}),
 ) -> GangProblem:

@@ -27,7 +27,7 @@ class GaveUp(Exception):
 class Steps:
     """The steps that are left for one plan."""
 
-    def __init__(self, limit: int = MAX_STEPS) -> None:
+    def __init__(self, limit: int) -> None:
         self.left = limit
 
     def spend(self, steps: int = 1) -> None:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from extender.allocation import NodeInfo, Snapshot, with_devices_allocated
 from extender.model import Device, DeviceId, PoolKey, Result
 from extender.scheduling.gang_plan import NodeLimit
+from extender.scheduling.placement_results import held_results
 from extender.scheduling.placements import Placement
-from extender.scheduling.shortlist import held_results
 
 Taken = tuple[Hashable, ...]
 """The devices of a node that a plan has taken, sorted. Two nodes of one equivalence class with the same devices taken

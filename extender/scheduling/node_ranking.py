@@ -49,7 +49,7 @@ class NodeRanking:
         self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup
         self._classes: EquivalenceClasses | None = None  # None: each NodeState of the snapshot is an equivalence class
         self._nodes: Mapping[int, NodeState | EquivalenceClass] = {}  # those with nodes, by number
-        # What to evaluate, by number, each with one of its nodes; None: any node that is in the state now.
+        # Numbers to evaluate, each with one of its nodes; None: any node that is in the state now.
         self._pending: dict[int, NodeInfo | None] = {}
         self._statuses = StatusStore(share_placements=requirements.extended is None)
         self._version = -1

@@ -47,10 +47,6 @@ class RankingCache:
         """The cached ranking or None. This does not count as a use."""
         return self._rankings.get(requirements.key)
 
-    def has(self, requirements: PodRequirements) -> bool:
-        """Whether a ranking for the requirements is cached."""
-        return requirements.key in self._rankings
-
     @property
     def estimated_bytes(self) -> int:
         """The estimated memory of all rankings, in bytes."""

@@ -1,15 +1,14 @@
-"""The results of filter and prioritize, computed from a ranking; the devices of a hold; the allocations of a bind."""
+"""The results of filter and prioritize, computed from a ranking."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from extender.allocation import NodeInfo, Snapshot, allocations
-from extender.model import Allocation, Claim, Code, Reason, Result
+from extender.allocation import Snapshot
+from extender.model import Code, Reason
 from extender.scheduling.collected_domain import CollectedDomain
-from extender.scheduling.evaluate import EvaluationContext, problem_for
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import PodGroupProximity, proximity_of
@@ -134,42 +133,3 @@ def _scaled(score: float | None, best: float) -> int:
     if score is None:
         return 0
     return min(MAX_SCORE - 1, int(MAX_SCORE * score / best)) if best else MAX_SCORE - 1
-
-
-def held_results(node_info: NodeInfo, placement: Placement) -> tuple[Result, ...]:
-    """The devices that a hold reserves. The results omit the fields that only an API write needs."""
-    return tuple(result for claim in held_by_claim(node_info, placement) for result in claim)
-
-
-def held_by_claim(node_info: NodeInfo, placement: Placement) -> list[tuple[Result, ...]]:
-    """The devices that a hold reserves, per pending claim, in the order of `pending_claims`."""
-    return [
-        tuple(
-            Result(
-                pick.request.name,
-                node_info.inventory.devices[pick.bit].id,
-                pick.request.admin_access,
-                share_id="hold" if pick.consumed is not None else "",
-                consumed=pick.consumed,
-            )
-            for pick in claim
-        )
-        for claim in placement.solution.picks
-    ]
-
-
-def new_allocations(
-    node_info: NodeInfo,
-    requirements: PodRequirements,
-    placement: Placement,
-    context: EvaluationContext,
-    new_share: Callable[[], str],
-) -> list[tuple[Claim, Allocation]]:
-    """The allocation of each pending claim on this node, as bind writes it.
-
-    `new_share` returns a new share ID. Raises InvalidClaim and CallBudgetSpent.
-    """
-    classes = {class_.name: class_ for class_ in requirements.classes}
-    problem = problem_for(node_info, requirements, context)
-    found = allocations(problem, placement.solution, node_info.node.name, classes.get, new_share)
-    return list(zip(requirements.pending_claims, found, strict=True))

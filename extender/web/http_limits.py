@@ -48,7 +48,7 @@ class RequestRates:
     returns seconds.
     """
 
-    def __init__(self, per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_second: int, clock: Callable[[], float]) -> None:
         self._per_second = per_second
         self._clock = clock
         self._buckets: LRUCache[str, _Bucket] = LRUCache(_MOST_CLIENTS)

@@ -13,7 +13,7 @@ from extender.model import BerthError, WireError
 from extender.records import MAX_BODY, Batch, UnknownVersion, decode
 from extender.web.access_control import header
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, TooLarge, TooManyBodies, problem
-from extender.web.http_limits import RECORDS, HttpLimits, RejectionLog
+from extender.web.http_limits import RECORDS, RejectionLog
 
 PATH = "/v1/records"
 _UNAUTHENTICATED = ((b"www-authenticate", b"Bearer"),)
@@ -44,13 +44,12 @@ class Records:
         self,
         reviewer: TokenReviewer,
         take: Callable[[Batch], None],
-        limits: HttpLimits = RECORDS,
         rejections: RejectionLog | None = None,
         counts: Counter[str] | None = None,
     ) -> None:
         self._reviewer = reviewer
         self._take = take
-        self._bodies = BodyReader(limits)
+        self._bodies = BodyReader(RECORDS)
         self._rejections = rejections or RejectionLog()
         self._log = structlog.get_logger("berth.web")
         self.counts: Counter[str] = Counter() if counts is None else counts

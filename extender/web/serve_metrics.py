@@ -26,7 +26,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
         "berth_waiting_pods",
         GAUGE,
         "Pods whose last filter request no node passed",
-        lambda s: s.filter_service.unschedulable_count,
+        lambda s: len(s.filter_service.unschedulable),
     ),
     MetricSource(
         "berth_refusals_total",

@@ -11,7 +11,7 @@ from extender.extension import Service, TracedService
 from extender.model import BerthError, WireError
 from extender.web.access_control import rejection_by_verbs
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, TooLarge, TooManyBodies, problem
-from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
+from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.wire import (
     NameOffsets,
     decode_args,
@@ -30,9 +30,7 @@ MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names have 0.6 MB, 1,000 complete N
 class Verbs:
     """Answers POST /filter, /prioritize, /bind and /preempt."""
 
-    def __init__(
-        self, service: Service | TracedService, limits: HttpLimits = VERBS, rejections: RejectionLog | None = None
-    ) -> None:
+    def __init__(self, service: Service | TracedService, limits: HttpLimits, rejections: RejectionLog | None) -> None:
         self._service = service
         self._bodies = BodyReader(limits)
         self._rejections = rejections or RejectionLog()

@@ -6,8 +6,11 @@ from collections.abc import Collection, Mapping
 
 from extender.model import FairCache, Pod
 
+RunnerUp = tuple[str, float]
+"""The best node that was not chosen, and how much lower it scored than the chosen one; ('', 0.0) without one."""
 
-class Shortlists:
+
+class ShortlistScores:
     """Node names with scores, the best first, for at most `limit` pods, see FairCache."""
 
     def __init__(self, limit: int) -> None:
@@ -25,11 +28,8 @@ class Shortlists:
         known = self._known.get(uid)
         return known if known is not None and known.keys() >= set(names) else None
 
-    def runner_up(self, uid: str, node: str) -> tuple[str, float]:
-        """The best node of the pod other than `node`, and how much lower it scored than `node`.
-
-        ('', 0.0) if there is no other node.
-        """
+    def runner_up(self, uid: str, node: str) -> RunnerUp:
+        """The best node of the pod other than `node`."""
         known = self._known.get(uid) or {}
         others = [(score, name) for name, score in known.items() if name != node]
         if node not in known or not others:
@@ -38,5 +38,5 @@ class Shortlists:
         return name, known[node] - score
 
     def forget(self, uid: str) -> None:
-        """The pod is bound or deleted."""
+        """Drop the scores of a pod that is bound or deleted."""
         self._known.pop(uid)
