@@ -218,11 +218,24 @@ async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() 
         await hang_up(*waiting)
 
 
+async def test_a_new_connection_takes_the_place_of_one_whose_body_is_incomplete() -> None:
+    """256 users' bodies that did not arrive once kept kubelet from the console's probes, again and again for 10 s."""
+    async with berth(replace(LIMITS, connections=2)) as port:
+        slow = [await connected(port, FILTER + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n") for _ in range(2)]
+        for reader, _ in slow:
+            assert b"100 Continue" in await reader.readline()
+        assert await status(port, HEAD + b"\r\n") == 200
+        await left(slow[0])  # ends: the server has closed it
+        slow[1][1].write(b"\r\n" + b"{" * 9)
+        assert b"400" in await slow[1][0].readuntil(b" Bad Request")
+        await hang_up(slow[1])
+
+
 async def test_a_new_connection_is_closed_where_all_others_are_in_use() -> None:
     async with berth(replace(LIMITS, connections=2)) as port:
-        busy = [await connected(port, FILTER + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n") for _ in range(2)]
+        busy = [await connected(port, b"GET /v1/updates HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(2)]
         for reader, _ in busy:
-            assert b"100 Continue" in await reader.readline()
+            await reader.readuntil(b": connected")
         assert await left(await connected(port)) == b""
         await hang_up(busy[0])
 

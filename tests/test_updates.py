@@ -51,6 +51,8 @@ async def test_a_stream_of_updates_ends_on_a_quiet_fleet() -> None:
         overview = FleetOverview(b.console.cache, b.console.history, b.console.explainer, FleetTrend(), lambda: now)
         readers = [asyncio.ensure_future(anext(overview.updates(), None)) for _ in range(MOST_WATCHERS)]
         await eventually(lambda: overview.is_full)
+        too_many = anext(overview.updates(), None)  # its request came while there was room
+        assert await asyncio.wait_for(too_many, HANG_SECONDS) is None
         now = 600.0
         assert await asyncio.wait_for(asyncio.gather(*readers), HANG_SECONDS) == [None] * MOST_WATCHERS
         assert not overview.is_full

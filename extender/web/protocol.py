@@ -66,7 +66,7 @@ class Listener:
         self.limits = limits
         self.rejections = rejections
         self.rates = RequestRates(limits.requests_per_second, clock) if limits.requests_per_second else None
-        # Connections without a running request, the longest idle first.
+        # Connections without a complete request that waits for its answer, the longest idle first.
         self.waiting: OrderedDict[Protocol, None] = OrderedDict()
 
 
@@ -145,7 +145,7 @@ class Protocol(HttpToolsProtocol):
         self._in_head = self._head_is_timed = False
         self._unparsed = 0
         self._length = int(dict(self.headers).get(b"content-length", b"0"))
-        self._listener.waiting.pop(self, None)
+        self._listener.waiting.move_to_end(self)
         self._unset_keepalive_if_required()
         super().on_headers_complete()
         self.headers = []  # drops trailers, which must not become headers of the request
@@ -167,6 +167,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unparsed = 0
+        if not self.cycle.response_complete:
+            self._listener.waiting.pop(self, None)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
