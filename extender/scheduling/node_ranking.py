@@ -45,6 +45,7 @@ class NodeRanking:
 
     def __init__(self, requirements: PodRequirements, *, vacant: int = 16) -> None:
         self.requirements = requirements
+        self._requirements_bytes = requirements.estimated_bytes
         self._vacant = vacant
         self._numbers = StateNumbers(requirements)
         self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup
@@ -181,12 +182,11 @@ class NodeRanking:
     @property
     def estimated_bytes(self) -> int:
         """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
-        specs = sum(len(spec.content) for spec in self.requirements.specs)
         own = len(self._classes) * _NODE_BYTES + self.statuses * _EQUIVALENCE_BYTES if self._classes is not None else 0
         statuses = self.statuses * _STATUS_BYTES + len(self._unschedulable_by_text) * _UNSCHEDULABLE_BYTES
         return (
             _BASE_BYTES
-            + specs
+            + self._requirements_bytes
             + own
             + statuses
             + len(self._numbers) * _GROUP_BYTES
