@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from cachetools import LRUCache
+
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.attempt_reasons import GangNodes, count_reasons, name_gangs
@@ -88,6 +90,8 @@ class FilterService:
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
         self._unfinished = UnfinishedEvaluations(remembered_pods)
+        # UIDs of pods that were deleted: a filter request may come later, and no event would tell to forget it.
+        self._gone: LRUCache[str, None] = LRUCache(remembered_pods)
         self.queueing_hints = QueueingHints(
             cache, self._unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
         )
@@ -163,7 +167,8 @@ class FilterService:
             return FilterResult(error=f"pod {pod.key}: {text}")
         found = shortlist(ranking, requirements, snapshot, names, self._collected)
         if not found.nodes:
-            self.queueing_hints.add(pod.uid, requirements, snapshot.version)
+            if pod.uid not in self._gone or pod.uid in snapshot.pods:
+                self.queueing_hints.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
             for_gangs = name_gangs(found.reasons, gang_nodes)
             counts, code = count_reasons(ranking, found.reasons, self._collected, for_gangs)
@@ -345,6 +350,7 @@ class FilterService:
         self._evaluator.forget_slices(store.gone_slices)
         for uid in store.gone_pods:
             self.forget_pod(uid)
+            self._gone[uid] = None
         store.gone_slices.clear()
         store.gone_pods.clear()
 
