@@ -119,3 +119,44 @@ async def test_a_list_applies_no_version_again() -> None:
         async with running(found):
             await eventually(lambda: found.lists == 2)
     assert sorted(applied) == [("changed", True), ("odd", True)]
+
+
+def page(version: str, token: str, *names: str) -> dict:
+    items = [{"metadata": {"name": name, "resourceVersion": "1"}} for name in names]
+    return {"kind": "NodeList", "metadata": {"resourceVersion": version, "continue": token}, "items": items}
+
+
+async def test_a_watch_begins_at_the_version_of_the_first_page() -> None:
+    """The pages of a proxy may have different versions: the first page lacks the changes until that of the last."""
+    pages, watched = [page("10", "more", "a"), page("20", "", "b")], asyncio.get_running_loop().create_future()
+
+    class Client:
+        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
+            return pages.pop(0)
+
+        async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
+            watched.set_result(params["resourceVersion"])
+            yield b""
+            await asyncio.Event().wait()
+
+    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: None)
+    async with running(Reflector(cast("ApiClient", Client()), kind, lambda: None)):
+        assert await watched == "10"
+
+
+async def test_a_long_text_of_an_error_event_is_cut() -> None:
+    """It is logged, and /readyz shows it."""
+    text = orjson.dumps({"type": "ERROR", "object": {"message": "x\n" * 1_000_000}}) + b"\n"
+
+    class Client:
+        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
+            return page("10", "")
+
+        async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
+            yield text
+
+    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: None)
+    async with running(Reflector(cast("ApiClient", Client()), kind, lambda: None)) as found:
+        await eventually(lambda: found.failures)
+        assert len(found.problem) < 1000
+        assert "\n" not in found.problem

@@ -40,3 +40,19 @@ async def test_a_watch_that_the_server_does_not_open_ends() -> None:
     async with server, ApiClient(credentials(f"http://127.0.0.1:{port}"), open_seconds=0.05) as client:
         with pytest.raises(Unavailable, match="watch /watched: TimeoutError"):
             _ = [line async for line in client.lines("/watched", {}, silence_seconds=20.0)]
+
+
+async def test_a_watch_whose_lines_do_not_end_ends() -> None:
+    """A proxy that sends a byte now and then keeps the connection busy, and shows nothing."""
+
+    async def dripping(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for part in (b"{}\n", *[b" "] * 2000):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await asyncio.sleep(0.01)
+
+    async with listening(dripping, "127.0.0.1", 0) as url, ApiClient(credentials(url)) as client:
+        lines = client.lines("/watched", {}, silence_seconds=0.5)
+        assert [line async for line in lines] == [b"", b"{}\n"], "none of the spaces, which take 20 s"

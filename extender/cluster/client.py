@@ -121,12 +121,12 @@ class ApiClient:
     async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncGenerator[bytes, None]:
         """The lines of a watch. The first line is empty: the server accepted the watch.
 
-        The iterator ends when the server ends the watch, or after `silence_seconds` without data. A caller that stops
+        The iterator ends when the server ends the watch, or after `silence_seconds` without a line. A caller that stops
         early must close it. Raises ClusterError; Gone for a line that is too long, because only a list can show that
         object.
         """
         headers = await self._headers(_JSON)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_seconds, sock_read=silence_seconds)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_seconds)
         try:
             async with asyncio.timeout(self._open_seconds):
                 opened = await self._open().get(
@@ -136,9 +136,8 @@ class ApiClient:
                 if response.status != 200:  # noqa: PLR2004 - OK
                     raise error_for(response.status, await self._refusal(path, response), _retry_after(response))
                 yield b""
-                with suppress(aiohttp.SocketTimeoutError):
-                    async for line in response.content:
-                        yield line
+                while line := await _line(response, silence_seconds):
+                    yield line
         except LineTooLong as error:
             raise Gone(f"watch {path}: an event is longer than {2 * _READ_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -172,6 +171,14 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     except asyncio.IncompleteReadError as error:
         return error.partial
     raise TooLong(f"the response has more than {most_bytes} bytes")
+
+
+async def _line(response: aiohttp.ClientResponse, seconds: float) -> bytes:
+    """The next line, or what is left at the end of the response; empty after that, and after so many seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await response.content.readline()
+    return b""
 
 
 async def decode_json(content: bytes) -> Any:

@@ -199,7 +199,7 @@ class Reflector:
                 if not self._is_known(key, item):
                     self._put(key, item, self.kind.listed or self.kind.apply)
                 await self._let_others_run()
-            version = _text(page, "resourceVersion") or version
+            version = version or _text(page, "resourceVersion")  # as in client-go, if pages show different versions
         self._delete(self._known.keys() - seen)
         self._shown = self._clock()
         if not (self.listed and self._served):
@@ -263,7 +263,7 @@ class Reflector:
     def _event(self, event: Json) -> None:
         kind, obj = event.get("type"), event["object"]
         if kind == "ERROR":
-            message = str(obj.get("message", obj))
+            message = one_line(str(obj.get("message", obj)), _SHOWN)
             if obj.get("code") == 410:  # noqa: PLR2004 - Gone
                 raise Gone(message)
             self.version = ""  # as in client-go: the next list has the missing objects

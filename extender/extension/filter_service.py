@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 
+from cachetools import LRUCache
+
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.attempt_reasons import GangNodes, count_reasons, name_gangs
@@ -89,6 +91,8 @@ class FilterService:
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
         self._unfinished = UnfinishedEvaluations(remembered_pods)
+        # UIDs of pods that were deleted: a filter request may come later, and no event would tell to forget it.
+        self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)
         self.queueing_hints = QueueingHints(
             cache, self.unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
         )
@@ -165,7 +169,8 @@ class FilterService:
             return FilterResult(error=f"pod {pod.key}: {text}")
         found = shortlist(ranking, requirements, snapshot, names, self._collected)
         if not found.nodes:
-            self.queueing_hints.add(pod.uid, requirements, snapshot.version)
+            if pod.uid not in self._deleted_pods or pod.uid in snapshot.pods:
+                self.queueing_hints.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
             for_gangs = name_gangs(found.reasons, gang_nodes)
             counts, code = count_reasons(ranking, found.reasons, self._collected, for_gangs)
@@ -353,6 +358,7 @@ class FilterService:
         self._evaluator.forget_slices(store.deleted_slices)
         for uid in store.deleted_pods:
             self.forget_pod(uid)
+            self._deleted_pods[uid] = None
         store.deleted_slices.clear()
         store.deleted_pods.clear()
 

@@ -97,7 +97,17 @@ from extender.model.reasons import Code, Reason
 from extender.model.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
 from extender.model.reservation import Reservation, ReservationState
 from extender.model.semver import Semver, parse_semver
-from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, literal, one_line, printable, shown, visible
+from extender.model.text_limits import (
+    REASON_BYTES,
+    USER_BYTES,
+    cut,
+    decoded_bytes,
+    literal,
+    one_line,
+    printable,
+    shown,
+    visible,
+)
 
 __all__ = [
     "BINARY_SI",
@@ -193,6 +203,7 @@ __all__ = [
     "amount_of_memory",
     "counted",
     "cut",
+    "decoded_bytes",
     "extended_resources",
     "from_int",
     "is_complete",

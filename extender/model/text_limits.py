@@ -7,6 +7,14 @@ REASON_BYTES = 512  # of a reason, which the reply to a filter request repeats f
 REMEMBERED_TEXT = 256  # characters; a cache by the text of a user keeps no longer one, since it counts its entries only
 _ELLIPSIS = "…"
 _ELLIPSIS_BYTES = len(_ELLIPSIS.encode())
+_TEXT_BYTES = 64  # estimated size of a decoded text, besides its characters
+_WIDE = 4  # bytes of each character in a text that has a character beyond ASCII, at most
+
+
+def decoded_bytes(content: bytes) -> int:
+    """Estimated size in bytes of a JSON text with its decoded texts."""
+    texts = len(content) * (1 if content.isascii() else _WIDE) + content.count(b'"') // 2 * _TEXT_BYTES
+    return len(content) + texts
 
 
 def cut(text: str, most: int = USER_BYTES) -> str:

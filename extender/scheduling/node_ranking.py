@@ -44,6 +44,7 @@ class NodeRanking:
 
     def __init__(self, requirements: PodRequirements, *, vacant: int = 16) -> None:
         self.requirements = requirements
+        self._requirements_bytes = requirements.estimated_bytes
         self._vacant = vacant
         self._numbers = StateNumbers(requirements)
         self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup
@@ -173,9 +174,9 @@ class NodeRanking:
     @property
     def estimated_bytes(self) -> int:
         """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
-        specs = sum(len(spec.content) for spec in self.requirements.specs)
         own = len(self._classes) * _NODE_BYTES + self.statuses * _EQUIVALENCE_BYTES if self._classes is not None else 0
-        return _BASE_BYTES + specs + own + len(self._numbers) * _GROUP_BYTES + self._statuses.estimated_bytes
+        groups = len(self._numbers) * _GROUP_BYTES
+        return _BASE_BYTES + self._requirements_bytes + own + groups + self._statuses.estimated_bytes
 
     def best(
         self, names: AbstractSet[str] | None, count: int, without: Collection[str] = ()

@@ -32,6 +32,7 @@ from extender.model import (
     Reservation,
     ReservationState,
     cut,
+    decoded_bytes,
     lacks_label_or_has,
     only_node,
 )
@@ -80,6 +81,7 @@ class IdentityKey:
 
 
 SPECIAL_NAME = "<extended-resources>"
+_RESULT_BYTES, _ASKED_BYTES = 512, 512  # of a device; of a container's request, with that of the special claim
 MAX_EXTENDED_REQUESTS = 64  # a claim has at most 32 requests, one for each long-lived container and resource
 
 
@@ -147,6 +149,16 @@ class PodRequirements:
             mappings=mappings,
             key=key,
         )
+
+    @property
+    def estimated_bytes(self) -> int:
+        """The estimated memory of the claims and of the requests of containers, in bytes."""
+        claims = (*self.pending_claims, *self.allocated_claims, *self.promised_claims)
+        results = sum(len(claim.allocation.results) for claim in claims if claim.allocation is not None)
+        containers = self.extended.pod.containers if self.extended is not None else ()
+        asked = sum(1 + len(container.requests) for container in containers)
+        specs = sum(decoded_bytes(claim.spec.content) for claim in claims)
+        return specs + results * _RESULT_BYTES + asked * _ASKED_BYTES
 
     @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:

@@ -10,18 +10,26 @@ from extender.scheduling.pod_requirements import PodRequirements
 
 # 500 rankings of 5,000 half-full nodes need about half of this; the memory limit of the process is 512 MiB.
 _LIMIT_BYTES = 128 << 20
-_CALLS_PER_SIZE_CHECK = 64  # calls between two size checks, because rankings grow
+_MOST = 4096  # rankings: /metrics reads each; so many pods may wait
+_MEASURED = 16  # rankings that one call measures at most
 
 
 class RankingCache:
-    """Rankings by requirements key, limited by estimated bytes. The least recently used ranking is evicted first."""
+    """Rankings by requirements key, limited in number and bytes. The least recently used one is evicted first.
 
-    def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
+    A ranking grows after a call has returned it, so later calls measure it. The time of a call does not depend on the
+    number of rankings.
+    """
+
+    def __init__(self, limit_bytes: int = _LIMIT_BYTES, most: int = _MOST) -> None:
         self._limit_bytes = limit_bytes
+        self._most = most
         # Not an LRUCache: that takes the size of an entry when it is stored, and rankings grow.
         self._rankings: OrderedDict[object, NodeRanking] = OrderedDict()
+        self._measured: dict[object, int] = {}  # bytes by key, as last measured
+        self._bytes = 0  # their sum
+        self._used: dict[object, None] = {}  # keys that were returned since they were measured
         self._evicted_evaluations = 0  # evaluations of evicted rankings
-        self._calls = 0
 
     def __len__(self) -> int:
         return len(self._rankings)
@@ -32,20 +40,23 @@ class RankingCache:
 
     def get_or_create(self, requirements: PodRequirements) -> NodeRanking:
         """The ranking for the requirements. The caller must update it to its snapshot."""
-        ranking = self._rankings.get(requirements.key)
-        self._calls += 1
-        if ranking is None:
-            self._shrink()
-            ranking = self._rankings[requirements.key] = NodeRanking(requirements)
-            return ranking
-        self._rankings.move_to_end(requirements.key)
-        if self._calls % _CALLS_PER_SIZE_CHECK == 0:
-            self._shrink()
-        return ranking
+        key = requirements.key
+        if key in self._rankings:
+            self._rankings.move_to_end(key)
+        self._measure()
+        self._shrink()
+        found = self._rankings.get(key)
+        if found is None:
+            found = self._rankings[key] = NodeRanking(requirements)
+        self._used[key] = None
+        return found
 
     def peek(self, requirements: PodRequirements) -> NodeRanking | None:
         """The cached ranking or None. This does not count as a use."""
-        return self._rankings.get(requirements.key)
+        found = self._rankings.get(requirements.key)
+        if found is not None:
+            self._used[requirements.key] = None
+        return found
 
     @property
     def estimated_bytes(self) -> int:
@@ -64,12 +75,21 @@ class RankingCache:
 
     def clear(self) -> None:
         self._evicted_evaluations = self.evaluations
-        self._rankings.clear()
+        for table in (self._rankings, self._measured, self._used):
+            table.clear()
+        self._bytes = 0
+
+    def _measure(self) -> None:
+        for _ in range(min(_MEASURED, len(self._used))):
+            key, _ = self._used.popitem()
+            size = self._rankings[key].estimated_bytes
+            self._bytes += size - self._measured.get(key, 0)
+            self._measured[key] = size
 
     def _shrink(self) -> None:
-        """Evict rankings until the rest is within the limit; keep at least the most recently used one."""
-        size = self.estimated_bytes
-        while size > self._limit_bytes and len(self._rankings) > 1:
-            _, oldest = self._rankings.popitem(last=False)
-            size -= oldest.estimated_bytes
+        """Evict rankings until the rest is within the limits; keep at least the most recently used one."""
+        while len(self._rankings) > 1 and (self._bytes > self._limit_bytes or len(self._rankings) > self._most):
+            key, oldest = self._rankings.popitem(last=False)
+            self._bytes -= self._measured.pop(key, 0)
+            self._used.pop(key, None)
             self._evicted_evaluations += oldest.evaluations

@@ -33,6 +33,7 @@ from extender.model import (
     Result,
     WireError,
     cut,
+    decoded_bytes,
 )
 from extender.wire.fields import (
     Json,
@@ -51,8 +52,6 @@ _SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 u
 _MOST_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 10 KiB, but a tenant's may have 1.4 MB
 _MOST_DECODED = 2 * _MOST_SPEC  # estimated size of one spec with its JSON; short texts take ten times as much decoded
 _SPEC_OBJECT_BYTES = 2048  # estimated size of one decoded spec without its text
-_TEXT_BYTES = 64  # estimated size of a decoded text, besides its characters
-_WIDE = 4  # bytes of each character in a text that has a character beyond ASCII, at most
 _MOST_FINALIZERS = 4096  # characters of all finalizers
 _WORD_BYTES = 512  # of a UID, name or mark that a tenant may write; a longer one is cut, so it names nothing
 _REQUIRED_FIELDS = 4  # number of required fields of an allocation result; most results have no other
@@ -167,7 +166,7 @@ class SpecCache:
             raise WireError("spec", f"has {len(content)} bytes; Berth reads {_MOST_SPEC} bytes of a claim at most")
         known = self._known.get(content)
         if known is None:
-            if _decoded_bytes(content) > _MOST_DECODED:
+            if decoded_bytes(content) > _MOST_DECODED:
                 raise WireError("spec", f"takes more than {_MOST_DECODED} bytes of memory: it has too many texts")
             known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)
             if _spec_bytes(known) <= self._known.maxsize:
@@ -176,13 +175,7 @@ class SpecCache:
 
 
 def _spec_bytes(spec: ClaimSpec) -> int:
-    return _decoded_bytes(spec.content) + _SPEC_OBJECT_BYTES
-
-
-def _decoded_bytes(content: bytes) -> int:
-    """Estimated size of a spec: the content and its decoded texts."""
-    texts = len(content) * (1 if content.isascii() else _WIDE) + content.count(b'"') // 2 * _TEXT_BYTES
-    return len(content) + texts
+    return decoded_bytes(spec.content) + _SPEC_OBJECT_BYTES
 
 
 _SPECS = SpecCache()
