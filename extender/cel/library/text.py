@@ -138,7 +138,12 @@ OVERLOADS = [
     *function(
         "matches", member((_S, _S), t.BOOL, matches), plain((_S, _S), t.BOOL, matches), price=_PATTERN, pattern=True
     ),
-    *function("find", member((_S, _S), _S, _find), price=replace(_PATTERN, work=_match_work), pattern=True),
+    *function(
+        "find",
+        member((_S, _S), _S, _find),
+        price=replace(_PATTERN, size=pricing.first_size, work=_match_work),
+        pattern=True,
+    ),
     *function(
         "findAll",
         member((_S, _S), _WORDS, _find_all),
