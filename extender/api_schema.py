@@ -15,7 +15,7 @@ import kubernetes
 from kubernetes.client import models
 
 from extender.model import shown
-from extender.wire import Json, get
+from extender.wire import Json, get, string_list
 
 RELEASE = f"1.{kubernetes.__version__.partition('.')[0]}"  # of Kubernetes
 _GROUPS = {
@@ -116,7 +116,7 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
     known = request_names(obj)
     for field in ("constraints", "config"):
         for one, where in _objects(devices, field, path):
-            for position, name in enumerate(get(one, "requests", list, where, [])):
+            for position, name in enumerate(string_list(one, "requests", where)):
                 if name not in known:
                     problem = f"Invalid value: {shown(name)}: must be the name of a request in the claim"
                     advice = f"the requests are: {', '.join(sorted(known))}"

@@ -312,6 +312,7 @@ def test_new_expressions_may_use_only_the_version_before(version: tuple, express
 def test_cost_is_that_of_the_api_server() -> None:
     assert cost(check_selector('device.attributes["d"].model == "x"')) == 5
     assert cost(check_selector('device.capacity["d"].memory != quantity("1")')) == UNBOUNDED
+    assert cost(check_selector("""isSemver(device.attributes["d"].s.find('[0-9.]+'), true)""")) == 25
     with pytest.raises(CompileError, match="too complex"):
         check_cost(HOSTILE["nested loops"], Dialect(stored=False))
 

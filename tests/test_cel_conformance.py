@@ -28,7 +28,7 @@ def differing(cases: list[dict]) -> list[str]:
     return [f"{case['name']} {case['expression']}: {found}" for case in cases if (found := difference(case))]
 
 
-@pytest.mark.parametrize(("name", "count"), [("probes", 526), ("odd_selectors", 998)])
+@pytest.mark.parametrize(("name", "count"), [("probes", 526), ("odd_selectors", 998), ("more_selectors", 1754)])
 def test_recorded_selectors_as_in_the_reference(name: str, count: int) -> None:
     cases = selectors(name)
     assert len(cases) == count

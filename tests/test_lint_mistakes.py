@@ -220,3 +220,18 @@ def test_a_pod_with_more_claims_or_requests_than_berth_reads_is_an_error(
     done = RUNNER.invoke(app, ["lint", str(tmp_path / "m.yaml")])
     assert problem in done.output
     assert ("error: Pod default/p, spec.resourceClaims" in done.output) == bool(problem), done.output
+
+
+@pytest.mark.parametrize("field", ["constraints", "config"])
+@pytest.mark.parametrize("name", [{}, [], 5])
+def test_a_name_of_a_request_that_is_no_text_is_told(tmp_path: Path, field: str, name: object) -> None:
+    path = tmp_path / "claims.yaml"
+    devices = {
+        "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}],
+        field: [{"requests": [name]}],
+    }
+    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
+    path.write_text(yaml.safe_dump({**claim, "spec": {"devices": devices}}))
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert f"spec.devices.{field}[0].requests[0]: must be a string, is " in result.output
+    assert result.exit_code == 1

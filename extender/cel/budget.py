@@ -63,11 +63,12 @@ def charged(overload: Overload, *, grows: bool) -> Callable[..., Any] | None:
 
 
 def _listed(frame: Frame, items: Any, units: int) -> list[Any]:
-    """The items of an iterator, each of which costs as many units. Raises BudgetExceeded."""
+    """The items of an iterator, each of which costs as many units; without None. Raises BudgetExceeded."""
     found = []
     for item in items:
         spend(frame, units)
-        found.append(item)
+        if item is not None:
+            found.append(item)
     return found
 
 

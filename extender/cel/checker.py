@@ -83,7 +83,8 @@ class Checker(ast.Visitor[t.Type]):
     def select(self, node: ast.Select) -> t.Type:
         name = qualified(node)
         if name is not None and not node.test and name in self._variables:
-            return self._variables[name]
+            undefined = name in self._structs  # the name of an input's type is no value
+            return self._fail(node, f"reference to undefined type: {name}") if undefined else self._variables[name]
         result = self._field(node, node.operand, node.field_name, optional=node.optional)
         return t.BOOL if node.test else self._resolved(result)
 
@@ -169,9 +170,7 @@ class Checker(ast.Visitor[t.Type]):
             if not self._bindings.assignable(have, want):
                 continue
             chosen.append(overload)
-            unknown = any(
-                t.is_dynamic(h) and any(map(t.has_variable, w.params)) for h, w in zip(have, want, strict=True)
-            )
+            unknown = any(map(t.leaves_open, have, want))
             if unknown and node.function != "orValue":  # orValue() checks its result when it runs
                 gives = t.with_dyn(gives)
             given = self._resolved(gives)

@@ -25,10 +25,6 @@ _STANDARD_TYPES: dict[str, t.Type] = {
     "uint": t.UINT,
     **{name: message.type for name, message in MESSAGES.items()},
     "optional_type": t.DYN,
-    "kubernetes.Quantity": t.QUANTITY,
-    "kubernetes.Semver": t.SEMVER,
-    "kubernetes.URL": t.URL,
-    "kubernetes.NamedFormat": t.FORMAT,
     "net.IP": t.DYN,
     "net.CIDR": t.DYN,
 }

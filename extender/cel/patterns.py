@@ -5,6 +5,7 @@ RE2 keeps its program and the states that its searches made within `max_mem`, an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ _CLASS_CHARACTER_BYTES, _CHARACTER_BYTES = 2000, 100
 _FLAT, _CHARACTER, _INSTRUCTION = 500, 50, 10
 _CLASS_CHARACTER = 1250  # in a pattern with Unicode classes such as \pL, which have hundreds of ranges
 _TOO_LARGE = 140_000  # RE2 fills its memory before it refuses the pattern
+_ESCAPES = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.", re.DOTALL)  # Go does not have RE2's \C, a byte
 
 
 class _Pattern(NamedTuple):
@@ -72,12 +74,14 @@ def _known_pattern(pattern: str) -> _Pattern:
 
 
 def _compiled_now(pattern: str) -> _Pattern:
+    if "\\C" in (match.group() for match in _ESCAPES.finditer(pattern)):
+        return _Pattern(None, "error parsing regexp: invalid escape sequence: `\\C`", 0)
     problem = ""
     for options in _OPTIONS:
         try:
             program = re2.compile(pattern, options)
         except re2.error as error:
-            problem = f"error parsing regexp: {error}"
+            problem = f"error parsing regexp: {error.args[0].decode()}"
             if "too large" not in problem:
                 return _Pattern(None, problem, 0)
         else:

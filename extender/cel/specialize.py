@@ -19,7 +19,7 @@ from extender.cel.library.text import matches
 from extender.cel.overloads import Overload
 from extender.cel.patterns import compiled
 from extender.cel.pricing import pattern_units
-from extender.cel.values import UInt, equal, not_equal, require_hash
+from extender.cel.values import UInt, equal, key_of, not_equal, require_hash
 from extender.model import Quantity, Semver
 
 # Values of one attribute for which a pattern remembers its answer, and characters of the longest one. Texts that an
@@ -29,7 +29,6 @@ REMEMBERED_BYTES = 32 * 1024  # of all texts that one pattern remembers, at most
 _COMPARISON = 6  # units
 _SCALARS = (str, int, bool)
 _HASHED = frozenset({str, int, bool, float, UInt})  # constants of a list from which the reference makes a set
-_PRIMITIVES = frozenset({"int", "string", "bool"})
 _PYTHON_TYPES: dict[t.Type, type] = {t.STRING: str, t.INT: int, t.BOOL: bool, t.QUANTITY: Quantity, t.SEMVER: Semver}
 
 
@@ -68,12 +67,7 @@ def scalar_constant(node: ast.Node) -> Constant | None:
 
 
 def _equality(node: ast.Call, args: list[Closure]) -> Closure | None:
-    (left, right), same_wanted = args, node.function == "_==_"
-    kinds = {part.type.kind if part.type is not None else "dyn" for part in node.parts}
-    if len(kinds) == 1 and kinds <= _PRIMITIVES:
-        if same_wanted:
-            return lambda frame: left(frame) == right(frame)
-        return lambda frame: left(frame) != right(frame)
+    left, same_wanted = args[0], node.function == "_==_"
     constant = scalar_constant(node.parts[1])
     if constant is None:
         return None
@@ -120,10 +114,14 @@ def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
 
 
 def is_among(frame: Frame, constants: Collection[object], value: object) -> bool:
-    """Whether a value equals one of the constants, which the reference looks up by hash. Raises EvalError."""
+    """Whether a value is one of the constants, which the reference looks up by hash. Raises EvalError."""
     spend(frame, _COMPARISON * len(constants))
     require_hash(value)
-    return any(equal(constant, value) for constant in constants)
+    try:
+        wanted = key_of(value)
+    except EvalError:
+        return False
+    return any(key_of(constant) == wanted for constant in constants)
 
 
 def _evaluated(overload: Overload, parts: list[ast.Node]) -> Closure | None:

@@ -104,6 +104,14 @@ def is_dynamic(type_: Type) -> bool:
     return type_.kind in ("dyn", "any", "error")
 
 
+def leaves_open(have: Type, want: Type) -> bool:
+    """Whether a value of the type `have` does not say what a part of `want` stands for: list(dyn) as
+    list(list(A))."""
+    if is_dynamic(have):
+        return any(map(has_variable, want.params))
+    return any(map(leaves_open, have.params, want.params))
+
+
 def unwrap_optional(type_: Type) -> Type | None:
     return type_.params[0] if type_.kind == "opaque" and type_.name == "optional_type" else None
 

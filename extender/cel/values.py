@@ -195,6 +195,7 @@ def _equal(left: object, right: object) -> bool:
             return _equal_optionals(left, right)  # type: ignore[arg-type] # both are Optional
         return left == right
     if a in _NUMBERS and b in _NUMBERS:
+        left, right = _comparable(left, right)
         return left == right
     if isinstance(left, dict) and isinstance(right, dict):
         return _equal_maps(left, right)
@@ -240,12 +241,18 @@ def not_equal(left: object, right: object) -> bool:
     return not same(left, right)
 
 
+def _comparable(left: Any, right: Any) -> tuple[Any, Any]:
+    """Two numbers as the reference compares them: beside a double, an integer is rounded to a double."""
+    return (float(left), float(right)) if float in (type(left), type(right)) else (left, right)
+
+
 def compare(left: object, right: object) -> int:
     """-1, 0 or 1. Raises EvalError for types without an order between them."""
     a, b = type(left), type(right)
     if a in _NUMBERS and b in _NUMBERS:
         if left != left or right != right:  # noqa: PLR0124 - NaN is the value that differs from itself
             raise EvalError("NaN values cannot be ordered")
+        left, right = _comparable(left, right)
     elif a is not b or a not in (str, bytes, bool, Duration, Timestamp):
         raise EvalError("no such overload")
     return int(left > right) - int(left < right)  # type: ignore[operator] # checked above

@@ -117,7 +117,7 @@ def add(left: Quantity, right: Quantity) -> Quantity:
     total = left.nanos + right.nanos
     if left.scale is None or right.scale is None:
         return Quantity(total, left.form, None)
-    scale = min(left.scale, right.scale)
+    scale = min((q.scale for q in (left, right) if q.nanos and q.scale is not None), default=left.scale)
     fits = abs(total) <= MAX_INT64 * 10 ** (9 + scale)
     return Quantity(total, left.form, scale if fits else None)
 

@@ -16,7 +16,7 @@ _STRICT = re.compile(
     rf"(?:-({_IDENTIFIER}(?:\.{_IDENTIFIER})*))?(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?",
     re.ASCII,
 )
-_UINT64 = 2**64
+_UINT64, _MOST_DIGITS = 2**64, 20
 
 
 @total_ordering
@@ -54,10 +54,12 @@ def _parsed(text: str) -> Semver:
     match = _STRICT.fullmatch(text)
     if match is None:
         raise ValueError(f"{shown(text)} is not a semantic version (major.minor.patch)")
-    major, minor, patch = (int(part) for part in match.group(1, 2, 3))
-    if max(major, minor, patch) >= _UINT64:
+    *parts, prerelease = match.group(1, 2, 3, 4)
+    numbers = [*parts, *(part for part in (prerelease or "").split(".") if part.isdigit())]
+    if any(len(number) > _MOST_DIGITS or int(number) >= _UINT64 for number in numbers):
         raise ValueError(f"{shown(text)} has a number beyond 64 bits")
-    return Semver(text, major, minor, patch, (major, minor, patch, _prerelease_key(match.group(4))))
+    major, minor, patch = map(int, parts)
+    return Semver(text, major, minor, patch, (major, minor, patch, _prerelease_key(prerelease)))
 
 
 def _prerelease_key(prerelease: str | None) -> tuple[object, ...]:

@@ -13,12 +13,13 @@ from extender.cel.errors import EvalError
 from extender.cel.library.operators import duration, int64, uint64
 from extender.cel.overloads import Overload, Version, function, member, plain
 from extender.cel.pricing import WALK, Price
-from extender.cel.values import NONE, Duration, Optional, UInt, compare, same
+from extender.cel.values import NONE, Duration, Optional, Timestamp, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)
 MAX_RANGE = 10_000  # elements of lists.range; the reference has no limit and hangs beyond 100,000
 MAX_INCLUDES = 48  # resource.k8s.io ResourceSliceMaxAttributeValuesPerDevice
 
+_COMPARABLE = (int, UInt, float, bool, Duration, Timestamp, str, bytes)
 _ORDERED = (t.INT, t.UINT, t.DOUBLE, t.BOOL, t.DURATION, t.TIMESTAMP, t.STRING, t.BYTES)
 
 
@@ -38,8 +39,19 @@ def _sum_durations(items: list[Duration]) -> Duration:
     return duration(sum(item.nanos for item in items))
 
 
+def _order(left: object, right: object) -> int:
+    """-1, 0 or 1; 0 for values without an order between them, such as NaN or 1 and 'a'. Raises EvalError for a value
+    of a type without an order."""
+    if type(left) not in _COMPARABLE or type(right) not in _COMPARABLE:
+        raise EvalError("no such overload")
+    try:
+        return compare(left, right)
+    except EvalError:
+        return 0
+
+
 def _is_sorted(items: list[object]) -> bool:
-    return all(compare(a, b) <= 0 for a, b in itertools.pairwise(items))
+    return all(_order(a, b) <= 0 for a, b in itertools.pairwise(items))
 
 
 def _extreme(name: str, sign: int) -> Callable[[list[object]], object]:
@@ -48,7 +60,7 @@ def _extreme(name: str, sign: int) -> Callable[[list[object]], object]:
             raise EvalError(f"{name} called on empty list")
         best = items[0]
         for item in items[1:]:
-            if compare(item, best) * sign > 0:
+            if _order(item, best) * sign > 0:
                 best = item
         return best
 
@@ -91,14 +103,14 @@ def sort(items: list[object]) -> list[object]:
 
 
 def _compare_keys(left: tuple[Any, Any], right: tuple[Any, Any]) -> int:
-    return compare(left[0], right[0])
+    return _order(left[0], right[0])
 
 
 def sort_by(items: list[Any], keys: list[Any]) -> list[object]:
     if any(type(key) is not type(keys[0]) for key in keys[1:]):
         raise EvalError("list elements must have the same type")
-    if keys:
-        compare(keys[0], keys[0])
+    if keys and type(keys[0]) not in _COMPARABLE:
+        raise EvalError("list elements must be comparable")
     pairs = list(zip(keys, items, strict=True))
     pairs.sort(key=functools.cmp_to_key(_compare_keys))
     return [item for _, item in pairs]

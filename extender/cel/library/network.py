@@ -1,4 +1,4 @@
-"""url(), ip(), cidr() and the named formats."""
+"""ip(), cidr() and the named formats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import binascii
 import ipaddress
 import re
-import urllib.parse
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,59 +14,15 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.conversions import TO_STRING
 from extender.cel.library.time import parse_timestamp
+from extender.cel.library.urls import url_of_request
 from extender.cel.overloads import Overload, function, member, plain
-from extender.cel.pricing import PARSE, Price, first_size
-from extender.cel.values import NONE, Cidr, Format, Optional, Url
+from extender.cel.pricing import PARSE, Price
+from extender.cel.values import NONE, Cidr, Format, Optional
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(.*)", re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
-_PORT = re.compile(r"(.*?)(?::(\d*))?", re.DOTALL)
 _LONGEST_ADDRESS = 64  # characters; the longest valid form has 45
 _PREFIX = re.compile(r"(0|[1-9]\d{0,2})", re.ASCII)
-
-
-def url(text: str) -> Url:
-    """An absolute URL or absolute path, as Go's url.ParseRequestURI accepts it."""
-    if not text or _CONTROL.search(text):
-        raise EvalError(f"URL parse error during conversion from string: {shown(text)}")
-    match = _URL.fullmatch(text)
-    scheme, rest = match.groups() if match else ("", text)
-    if not match and not text.startswith("/"):
-        raise EvalError(f"URL parse error during conversion from string: parse {shown(text)}: invalid URI for request")
-    if match and not rest.startswith("/"):
-        raise EvalError(f"URL parse error during conversion from string: parse {shown(text)}: invalid URI for request")
-    rest, _, _ = rest.partition("#")
-    rest, _, query = rest.partition("?")
-    authority, path = "", rest
-    if rest.startswith("//"):
-        authority, slash, tail = rest[2:].partition("/")
-        path = slash + tail
-    host = authority.rpartition("@")[2]
-    hostname, port = _split_host(text, host)
-    if _BAD_ESCAPE.search(path) or " " in host:
-        raise EvalError(f"URL parse error during conversion from string: parse {shown(text)}: invalid URL escape")
-    quoted = urllib.parse.quote(path, safe="/%:@!$&'()*+,;=~-._")
-    return Url(text, scheme.lower(), host, hostname, port, quoted, _query(query))
-
-
-def _split_host(text: str, host: str) -> tuple[str, str]:
-    if host.startswith("["):
-        inner, _, tail = host[1:].partition("]")
-        return inner, tail.removeprefix(":")
-    match = _PORT.fullmatch(host)
-    if match is None or ":" in match.group(1):
-        raise EvalError(f"URL parse error during conversion from string: parse {shown(text)}: invalid port")
-    return match.group(1), match.group(2) or ""
-
-
-def _query(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    found: dict[str, list[str]] = {}
-    for key, value in urllib.parse.parse_qsl(text, keep_blank_values=True):
-        found.setdefault(key, []).append(value)
-    return tuple((key, tuple(values)) for key, values in found.items())
 
 
 def ip(text: str) -> Address:
@@ -135,7 +90,7 @@ def _is_global_unicast(address: Address) -> bool:
 def _is_link_local_multicast(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv4Address):
         return address in ipaddress.IPv4Network("224.0.0.0/24")
-    return address in ipaddress.IPv6Network("ff02::/16")
+    return address.packed[0] == 0xFF and address.packed[1] % 16 == 2  # noqa: PLR2004 - any flags, the scope link-local
 
 
 # -- named formats: name to (longest text or None, pattern, whether a trailing dash is allowed as for prefixes) ----
@@ -193,7 +148,7 @@ FORMATS: dict[str, Callable[[str], list[str]]] = {
     "dns1123SubdomainPrefix": _bounded(_SUBDOMAIN, _SUBDOMAIN_LENGTH, prefix=True),
     "dns1035LabelPrefix": _bounded(_LABEL_1035, _LABEL_LENGTH, prefix=True),
     "labelValue": _bounded(_LABEL_VALUE, _LABEL_LENGTH),
-    "uri": _parsed(url, "invalid URI for request"),
+    "uri": _parsed(url_of_request, "invalid URI for request"),
     "uuid": lambda text: [] if _UUID.fullmatch(text) else ["does not match the UUID format"],
     "byte": _byte,
     "date": _date,
@@ -211,10 +166,8 @@ def _named(name: str) -> Optional:
 
 
 _S, _IP, _CIDR = t.STRING, t.IP, t.CIDR
-_PARTS = Price(overhead=60)
 _TEST = Price(overhead=80)
 _MADE = Price(overhead=20)
-_URL_PRICE = replace(PARSE, size=first_size, overhead=100, slowness=80)
 
 
 def _formats() -> list[Overload]:
@@ -292,22 +245,4 @@ def _blocks() -> list[Overload]:
     ]
 
 
-def _urls() -> list[Overload]:
-    query = t.map_of(_S, t.list_of(_S))
-    return [
-        *function("url", plain((_S,), t.URL, url), price=_URL_PRICE, pure=True),
-        *function(
-            "isURL",
-            plain((_S,), t.BOOL, _holds(url)),
-            price=Price(overhead=100, slowness=80),
-        ),
-        *function("getScheme", member((t.URL,), _S, lambda u: u.scheme), price=_PARTS),
-        *function("getHost", member((t.URL,), _S, lambda u: u.host), price=_PARTS),
-        *function("getHostname", member((t.URL,), _S, lambda u: u.hostname), price=_PARTS),
-        *function("getPort", member((t.URL,), _S, lambda u: u.port), price=_PARTS),
-        *function("getEscapedPath", member((t.URL,), _S, lambda u: u.path), price=_PARTS),
-        *function("getQuery", member((t.URL,), query, lambda u: {k: list(v) for k, v in u.query}), price=_PARTS),
-    ]
-
-
-OVERLOADS = [*_urls(), *_addresses(), *_blocks(), *_formats()]
+OVERLOADS = [*_addresses(), *_blocks(), *_formats()]

@@ -12,14 +12,16 @@ from extender.cel.errors import EvalError
 from extender.cel.overloads import Overload, function, member, plain
 from extender.cel.pricing import PARSE, Price
 from extender.cel.values import INT_MAX
-from extender.model import NANO, Quantity, Semver, add, from_int, parse_quantity, parse_semver
+from extender.model import Quantity, Semver, add, from_int, parse_quantity, parse_semver
 
-_LEADING_ZEROS = re.compile(r"^0+(?=[0-9])")
+_DIGITS = tuple("0123456789")
+_NO_DIGITS = re.compile(r"^([+-]?)(?![-+0-9]|\.[0-9]|\.?[PE]i$)")
 
 
 def quantity(text: str) -> Quantity:
+    """As the reference parses it: a text without digits, such as 'Gi', is 0."""
     try:
-        return parse_quantity(text)
+        return parse_quantity(_NO_DIGITS.sub(r"\g<1>0", text) if text else text)
     except ValueError as error:
         raise EvalError(str(error)) from error
 
@@ -36,8 +38,10 @@ def _is(parse: Callable[..., object]) -> Callable[..., bool]:
 
 
 def _approximate(quantity: Quantity) -> float:
+    """As the reference computes it: 0.3 gives 0.30000000000000004."""
+    places = -9 if quantity.scale is None else quantity.scale
     try:
-        return quantity.nanos / NANO
+        return float(quantity.nanos // 10 ** (9 + places)) * 10.0**places
     except OverflowError:
         return math.inf if quantity.nanos > 0 else -math.inf
 
@@ -73,9 +77,15 @@ def semver(text: str, normalize: bool = False) -> Semver:  # noqa: FBT001,FBT002
         raise EvalError(str(error)) from error
 
 
+def _without_zeros(part: str) -> str:
+    """'02' to '2'; also '-rc' to '0-rc', as the reference does."""
+    rest = part.lstrip("0")
+    return part if len(part) < 2 else rest if rest.startswith(_DIGITS) else f"0{rest}"  # noqa: PLR2004 - '0' stays
+
+
 def _normalized(text: str) -> str:
     """'v1.02' to '1.2.0': no v, no leading zeros, three numbers."""
-    parts = [_LEADING_ZEROS.sub("", part) for part in text.removeprefix("v").split(".", 2)]
+    parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
     if len(parts) < 3 and ("-" in parts[-1] or "+" in parts[-1]):  # noqa: PLR2004 - major.minor.patch
         raise ValueError("short version cannot contain PreRelease/Build meta data")
     return ".".join([*parts, "0", "0"][: max(3, len(parts))])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from extender.cel import pricing
@@ -35,9 +34,21 @@ def _find(text: str, program: Any) -> str:
     return found.group(0) if found else ""
 
 
-def _find_all(text: str, program: Any, limit: int = -1) -> Iterator[str]:
-    """The matches; the caller pays for each one before the search for the next one, which may read the whole text."""
-    return islice((match.group(0) for match in program.finditer(text)), limit if limit >= 0 else None)
+def _find_all(text: str, program: Any, limit: int = -1) -> Iterator[str | None]:
+    """The matches; None for an empty match at the end of the match before, which Go leaves out.
+
+    The caller pays for each item before the search for the next one, which may read the whole text.
+    """
+    end, left = -1, limit
+    if left == 0:
+        return
+    for match in program.finditer(text):
+        found = None if match.start() == match.end() == end else match.group(0)
+        end = match.end()
+        yield found
+        left -= found is not None
+        if left == 0:
+            return
 
 
 def _checked(text: str, at: int) -> int:
@@ -127,7 +138,12 @@ OVERLOADS = [
     *function(
         "matches", member((_S, _S), t.BOOL, matches), plain((_S, _S), t.BOOL, matches), price=_PATTERN, pattern=True
     ),
-    *function("find", member((_S, _S), _S, _find), price=replace(_PATTERN, work=_match_work), pattern=True),
+    *function(
+        "find",
+        member((_S, _S), _S, _find),
+        price=replace(_PATTERN, size=pricing.first_size, work=_match_work),
+        pattern=True,
+    ),
     *function(
         "findAll",
         member((_S, _S), _WORDS, _find_all),
