@@ -1,5 +1,6 @@
-"""A bind whose caller is gone goes on. A bind that a bug cancels takes nothing back, as if the process had been
-killed; the tests say what gives its claim back.
+"""A bind whose caller is gone goes on. One that a bug cancels takes nothing back, as if the process had been killed.
+
+The tests say what gives its claim back.
 """
 
 from __future__ import annotations
