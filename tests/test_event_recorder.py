@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -144,6 +145,19 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
         for name in ("a", "b", "c"):
             w.refused(name)
         await eventually(lambda: w.pods_with_events() == ["b", "c"])
+
+
+async def test_the_reasons_of_past_events_take_no_memory() -> None:
+    """A forged record may have 64 reasons of 1 KiB, and the recorder remembers thousands of pods."""
+    async with recording() as w:
+        w.history = DecisionHistory(limit_bytes=1)
+        w.event_recorder = EventRecorder(w.b.console.explainer, w.history, Writer(w.b.console.client), lambda: w.now)
+        tracemalloc.start()
+        for number in range(100):
+            w.refused(f"p{number}", f"{number}" * 20_000)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken < 1_000_000
 
 
 async def test_namespaces_take_turns() -> None:

@@ -40,7 +40,7 @@ from extender.records import (
     decode,
 )
 from extender.records.encoding import encode
-from extender.records.limits import MAX_DEVICES, MAX_RECORDS
+from extender.records.limits import MAX_RECORDS, MAX_RESULTS
 from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scoring import ScorePart
 
@@ -169,8 +169,8 @@ def test_texts_of_users_are_cut() -> None:
 def test_devices_are_limited() -> None:
     (got,) = decode(encode(batch(1, Reserved("c", "p", "n", (RESULT,) * 2000, ReservationState.HELD, 1.0)))).records
     assert isinstance(got, Reserved)
-    assert len(got.results) == MAX_DEVICES
-    for new, kept in ((1000, 24), (2000, 0)):
+    assert len(got.results) == MAX_RESULTS
+    for new, kept in ((100, 28), (200, 0)):
         chosen = ScoredNode("n", 1.0, ("d",) * new, 0.0, 0.0, "", (), ("r",) * 1000)
         (bound,) = decode(encode(batch(1, Bound(HELD_BY, "p", Decision("", chosen))))).records
         assert isinstance(bound, Bound)
@@ -273,7 +273,7 @@ HOSTILE = [
     (_with(records=[{"kind": "k" * 500_000}]), "records.0: kind must be one of 'attempted', .*, is 'kkkk"),
     (_with(records=[{}]), "records.0: has no kind"),
     (_with(records=[7]), "records.0: "),
-    (_with_record(results=[SHORT] * (MAX_DEVICES + 1)), "results: .* at most 1024 items"),
+    (_with_record(results=[SHORT] * (MAX_RESULTS + 1)), "results: .* at most 32 items"),
     (_with(records=[{"kind": "reserved", "results": [{}] * 1024}] * 200), "records.0.reserved"),
     (_with_record(seconds=-1), r"seconds: .* \(is -1\)"),
     (_with_record(seconds=1e300), r"seconds: .* \(is 1e\+300\)"),

@@ -43,8 +43,8 @@ class EventRecorder:
         self._history = history
         self._writer = writer
         self._clock = clock
-        # Pod UID to (reasons, time) of the last Event.
-        self._recorded: LRUCache[str, tuple[str, float]] = LRUCache(remembered)
+        # Pod UID to (hash of the reasons, time) of the last Event; the texts may be long.
+        self._recorded: LRUCache[str, tuple[int | None, float]] = LRUCache(remembered)
         self._queue: FairCache[str, ObjectKey] = FairCache(remembered)  # pod UID to pod
         self._queued = asyncio.Event()
         self._problem = ""  # why the last explanation gave up; '' if it did not
@@ -54,10 +54,10 @@ class EventRecorder:
     def unschedulable(self, pod: ObjectKey, uid: str) -> None:
         """Queue a pod whose last filter request no node passed."""
         entry = self._history.entry(uid)
-        if entry is None or not entry.attempts:
+        if entry is None or not entry.attempts or not entry.attempts[-1].reasons:
             return
-        reasons = "; ".join(text for text, _ in entry.attempts[-1].reasons)
-        last_reasons, when = self._recorded.get(uid, ("", float("-inf")))
+        reasons = hash(tuple(text for text, _ in entry.attempts[-1].reasons))
+        last_reasons, when = self._recorded.get(uid, (None, float("-inf")))
         if reasons == last_reasons or self._clock() - when < _POD_SECONDS:
             return
         self._recorded[uid] = reasons, self._clock()
@@ -90,7 +90,7 @@ class EventRecorder:
                     if found is not None and found.outcome in _REPORTED:
                         await self._record(other, name, found)
                     elif other in self._recorded:  # so that the same reasons can cause an Event later
-                        self._recorded[other] = "", self._recorded[other][1]
+                        self._recorded[other] = None, self._recorded[other][1]
                     await asyncio.sleep(_PAUSE_SECONDS)
                 await asyncio.sleep(max(0.0, rest - _PAUSE_SECONDS))
             self._queued.clear()

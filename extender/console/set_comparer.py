@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from extender.allocation import NodeInfo, Snapshot, with_devices_released
 from extender.cache import ClusterCache
@@ -29,7 +30,8 @@ class _Queued:
 
     record: Bound
     node_info: NodeInfo
-    later: set[str] = field(default_factory=set)
+    later: list[tuple[str, ...]] = field(default_factory=list)  # the devices of each such pod
+    lacks_later: bool = False  # `later` lacks the devices of a pod, for which the queue had no room
     checks: int = 0
 
 
@@ -54,17 +56,19 @@ class SetComparer:
         self._most = waiting
         self._queue: deque[_Queued] = deque()
         self._queued = asyncio.Event()
-        self.left_out = 0  # decisions that found the queue full
+        self.left_out = 0  # decisions that found the queue full, or whose node has later ones that did
 
     def bound(self, record: Bound) -> None:
         """Queue the decision of a bind, if it gave the pod devices."""
         chosen = record.decision.chosen
         if not chosen.devices:
             return
+        is_full = len(self._queue) >= self._most
         for earlier in self._queue:
             if earlier.record.decision.chosen.node == chosen.node:
-                earlier.later.update(chosen.devices)
-        if len(self._queue) >= self._most:
+                earlier.lacks_later |= is_full
+                earlier.later += [] if is_full else [chosen.devices]
+        if is_full:
             self.left_out += 1
             return
         node_info = self._cache.snapshot().node_infos.get(chosen.node)
@@ -89,7 +93,10 @@ class SetComparer:
                 await asyncio.sleep(_REST * (self._clock() - began))
 
     def _compare(self, one: _Queued) -> bool:
-        """Compare one decision. Returns whether the watch shows its claims."""
+        """Compare one decision. Returns whether the watch shows its claims, or a comparison would be wrong."""
+        if one.lacks_later:
+            self.left_out += 1
+            return True
         one.checks += 1
         snapshot = self._cache.snapshot()
         claims = _claims(one.record, snapshot)
@@ -102,7 +109,7 @@ class SetComparer:
         budget = CallBudget(_WORK_SECONDS, sys.maxsize, self._clock)
         budget.mark_progress()
         context = self._evaluator.evaluation_context(snapshot, budget)
-        others = [claim for claim in _claims_with(one.later, snapshot) if claim not in claims]
+        others = [claim for claim in _claims_with(set(chain.from_iterable(one.later)), snapshot) if claim not in claims]
         results = [result for claim in others if claim.allocation is not None for result in claim.allocation.results]
         node_info = with_devices_released(one.node_info, results, idle=False)
         return compare_sets(node_info, claims, snapshot.classes, context)

@@ -34,6 +34,7 @@ from extender.records.limits import (
     MAX_NAME,
     MAX_QUANTITY,
     MAX_RECORDS,
+    MAX_RESULTS,
     MAX_SENTENCE,
     VERSION,
 )
@@ -193,7 +194,7 @@ class _Reserved(_Strict):
     claim_uid: _Word
     pod_uid: _Word
     node: _Name
-    results: _Devices[_Result]
+    results: Annotated[list[_Result], Field(max_length=MAX_RESULTS), FailFast()]
     state: Literal["held", "binding"]
     seconds: Annotated[float, Field(ge=0, le=MAX_HOLD)] | None
 

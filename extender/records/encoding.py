@@ -21,6 +21,7 @@ from extender.records.limits import (
     MAX_LIST,
     MAX_MIX,
     MAX_NAME,
+    MAX_RESULTS,
     MAX_SENTENCE,
     VERSION,
 )
@@ -127,7 +128,7 @@ def _reserved(record: Reserved) -> Json:
         "claim_uid": _cut(record.claim_uid),
         "pod_uid": _cut(record.pod_uid),
         "node": _cut(record.node, MAX_NAME),
-        "results": [_result(result) for result in record.results[:MAX_DEVICES]],
+        "results": [_result(result) for result in record.results[:MAX_RESULTS]],
         "state": record.state.value,
         "seconds": None if math.isinf(record.seconds) else min(max(record.seconds, 0.0), MAX_HOLD),
     }
