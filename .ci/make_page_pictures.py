@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import socket
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +43,7 @@ async def _take(page: Page) -> None:
 
 
 async def _main() -> None:
-    with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
+    with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         free.close()
@@ -54,7 +53,7 @@ async def _main() -> None:
             assert run.stdout is not None
             while b"Ctrl-C" not in (line := await run.stdout.readline()):
                 assert line, "berth run ended"
-            async with browsing(f"http://{address}", Path(folder), 1600, 1150) as page:
+            async with browsing(f"http://{address}", 1600, 1150) as page:
                 await _take(page)
         finally:
             run.terminate()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,31 +90,55 @@ class Page:
         path.write_bytes(base64.b64decode(found["data"]))  # noqa: ASYNC240 - a few kilobytes, and nothing else runs
 
 
-@asynccontextmanager
-async def browsing(url: str, folder: Path, width: int = 1280, height: int = 800) -> AsyncIterator[Page]:
-    """A tab at this address. The process is ended by its own pid."""
-    process = await asyncio.create_subprocess_exec(
+@cache
+def _chromium() -> int:
+    """The DevTools port of a Chromium that runs as long as this process. It is ended by its own pid."""
+    folder = tempfile.TemporaryDirectory()
+    command = [
         CHROMIUM,
         "--headless=new",
         "--no-sandbox",
         "--disable-gpu",
         "--disable-dev-shm-usage",
         "--remote-debugging-port=0",
-        f"--user-data-dir={folder / 'profile'}",
+        f"--user-data-dir={folder.name}",
         "about:blank",
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        file = folder / "profile" / "DevToolsActivePort"
-        await eventually(lambda: file.exists() and file.read_text().count("\n"), "Chromium listens")
-        port = file.read_text().splitlines()[0]
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json") as reply:
-                target = next(t for t in await reply.json() if t["type"] == "page")
-            async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                page = Page(socket)
-                listener = asyncio.create_task(page.listen())
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end() -> None:
+        process.terminate()
+        process.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    file, last = Path(folder.name) / "DevToolsActivePort", time.monotonic() + HANG_SECONDS
+    while not file.exists() or "\n" not in file.read_text():
+        assert time.monotonic() < last, "Chromium listens"
+        time.sleep(0.02)
+    return int(file.read_text().splitlines()[0])
+
+
+@asynccontextmanager
+async def _connected(session: aiohttp.ClientSession, address: str) -> AsyncIterator[Page]:
+    async with session.ws_connect(address, max_msg_size=0) as socket:
+        page = Page(socket)
+        listener = asyncio.create_task(page.listen())
+        yield page
+        listener.cancel()
+
+
+@asynccontextmanager
+async def browsing(url: str, width: int = 1280, height: int = 800) -> AsyncIterator[Page]:
+    """A tab at this address, with storage of its own."""
+    root = f"127.0.0.1:{await asyncio.to_thread(_chromium)}"
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://{root}/json/version") as reply:
+            address = (await reply.json())["webSocketDebuggerUrl"]
+        async with _connected(session, address) as browser:
+            context = (await browser.send("Target.createBrowserContext"))["browserContextId"]
+            target = await browser.send("Target.createTarget", url="about:blank", browserContextId=context)
+            async with _connected(session, f"ws://{root}/devtools/page/{target['targetId']}") as page:
                 for domain in ("Runtime", "Log", "Network", "Page"):
                     await page.send(f"{domain}.enable")
                 await page.send("Emulation.setFocusEmulationEnabled", enabled=True)  # else elements get no focus events
@@ -118,7 +146,4 @@ async def browsing(url: str, folder: Path, width: int = 1280, height: int = 800)
                 await page.send("Page.navigate", url=url)
                 await page.until(f"location.href.startsWith({url!r}) && document.readyState === 'complete'")
                 yield page
-                listener.cancel()
-    finally:
-        process.terminate()
-        await process.wait()
+            await browser.send("Target.disposeBrowserContext", browserContextId=context)

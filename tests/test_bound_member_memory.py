@@ -12,7 +12,7 @@ from extender.model import GroupKey, GroupSource, ObjectKey
 from extender.wire import Json
 
 _PEAK = 48 << 20  # a page of 2 MiB takes 20 times as much decoded
-_PODS = 12
+_PODS = 6  # twice the limit, decoded at once
 
 
 class Namespace:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,9 +14,9 @@ from structlog.testing import capture_logs
 
 from extender.entry.listening import Tls, contents_of, load_certificates, watch_certificates
 from extender.runtime import Supervisor
-from tests.certificates import NEEDS_OPENSSL, certificate
-from tests.eventually import HANG_SECONDS, eventually
-from tests.http_worlds import LIMITS, listening
+from tests.certificates import NEEDS_OPENSSL, certificate, openssl, shown
+from tests.eventually import eventually
+from tests.http_worlds import LIMITS, SOON, listening
 
 
 async def nothing(scope: Any, receive: Any, send: Any) -> None:
@@ -43,8 +40,7 @@ def absent(folder: Path) -> None:
 
 
 def encrypted(folder: Path) -> None:
-    command = ["openssl", "rsa", "-aes256", "-passout", "pass:abc", "-in", "other.key", "-out", "server.key"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    openssl(folder, "pkey", "-aes256", "-passout", "pass:abc", "-in", "other.key", "-out", "server.key")
 
 
 def pipe(folder: Path) -> None:
@@ -71,24 +67,12 @@ async def watched(folder: Path) -> AsyncIterator[tuple[int, list[MutableMapping[
     with capture_logs() as lines:
         async with listening(nothing, LIMITS, tls) as (web, port):
             load = partial(load_certificates, [web], tls)
-            watch = partial(watch_certificates, tls.files, contents_of(tls.files), load)
+            watch = partial(watch_certificates, tls.files, contents_of(tls.files), load, every=SOON)
             supervisor.start("certificates", watch)
             try:
                 yield port, lines
             finally:
                 await supervisor.stop()
-
-
-async def shown(port: int) -> bytes:
-    """The certificate that the server shows."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connecting = asyncio.open_connection("127.0.0.1", port, ssl=context)
-    _, writer = await asyncio.wait_for(connecting, HANG_SECONDS)
-    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
-    assert isinstance(found, bytes)
-    return found
 
 
 @NEEDS_OPENSSL

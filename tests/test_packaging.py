@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -50,26 +51,11 @@ def ran(command: list[str], folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_the_wheel_runs_away_from_the_sources(tmp_path: Path) -> None:
-    """The wheel is installed without its dependencies, which the test's environment has."""
+    """The wheel is unpacked, which is all that an installation of it does; the test's environment has the rest."""
     wheel, site = built(tmp_path), str(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": site}
-    ran(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "--no-index",
-            "--no-compile",
-            "--target",
-            site,
-            str(wheel),
-        ],
-        tmp_path,
-        dict(os.environ),
-    )
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(site)
     assert ran([sys.executable, "-c", "import extender; print(extender.__file__)"], tmp_path, environment).startswith(
         site
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 from pathlib import Path
 
 import httpx
@@ -13,7 +12,7 @@ import pytest
 from extender.cluster import tls_context
 from extender.entry.listening import Tls
 from extender.web.http_limits import HttpLimits
-from tests.certificates import NEEDS_OPENSSL, certificate
+from tests.certificates import NEEDS_OPENSSL, certificate, shown
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.http_worlds import SOON, connected, hang_up, listening
 from tests.process_worlds import served
@@ -51,39 +50,13 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
         known = ssl.create_default_context(cafile=paths[2])
         known.load_cert_chain(tmp_path / "scheduler.crt", tmp_path / "scheduler.key")
         await answers(url, 405, verify=known)
-        first = await serial(verbs, tmp_path)
+        first = await shown(verbs, tmp_path / "scheduler")
         certificate(tmp_path, "server")
 
         async def renewed() -> bool:
-            return await serial(verbs, tmp_path) != first
+            return await shown(verbs, tmp_path / "scheduler") != first
 
         await eventually(renewed, "the new certificate is used")
-
-
-async def serial(port: int, folder: Path) -> str:
-    """The serial number of the certificate that a server shows to the scheduler."""
-
-    def asked() -> str:
-        done = subprocess.run(
-            [
-                "openssl",
-                "s_client",
-                "-connect",
-                f"127.0.0.1:{port}",
-                "-cert",
-                str(folder / "scheduler.crt"),
-                "-key",
-                str(folder / "scheduler.key"),
-            ],
-            input=b"",
-            capture_output=True,
-            check=False,
-        )
-        return subprocess.run(
-            ["openssl", "x509", "-noout", "-serial"], input=done.stdout, capture_output=True, check=True
-        ).stdout.decode()
-
-    return await asyncio.to_thread(asked)
 
 
 @NEEDS_OPENSSL

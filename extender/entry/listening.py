@@ -160,15 +160,18 @@ def contents_of(files: Sequence[Path]) -> list[bytes]:
     return [read_mounted(path, _MOST_CERTIFICATES) for path in files]
 
 
-async def watch_certificates(files: Sequence[Path], known: list[bytes], load: Callable[[], Awaitable[None]]) -> None:
-    """Run until cancelled: call `load` when a file changes. `known` is the contents of the files at the start.
+async def watch_certificates(
+    files: Sequence[Path], known: list[bytes], load: Callable[[], Awaitable[None]], *, every: float = LOOK_SECONDS
+) -> None:
+    """Run until cancelled: call `load` when a file changes. `known` is the contents of the files at the start; they are
+    read again after `every` seconds.
 
     If a file cannot be read, or `load` raises OSError or WireError, the old certificates stay in use. After an error,
     `load` is called until it succeeds, also if the files become what they were.
     """
     log, names, problem = structlog.get_logger("berth.files"), [str(path) for path in files], ""
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(every)
         before, problem = problem, ""
         try:
             fresh = await asyncio.to_thread(contents_of, files)
