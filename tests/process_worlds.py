@@ -42,9 +42,10 @@ def write_kubeconfig(folder: Path, api: str) -> Path:
 
 
 @asynccontextmanager
-async def process(folder: Path, *words: str) -> AsyncIterator[None]:
-    """A process of berth, which exits with 0 on SIGTERM."""
+async def process(folder: Path, *words: str, shell: str = "") -> AsyncIterator[None]:
+    """A process of berth, which exits with 0 on SIGTERM. `shell` is a command that bash runs before."""
     command = [sys.executable, "-m", "extender", *words, "--kubeconfig", str(folder / "kubeconfig")]
+    command = ["bash", "-c", f'{shell} && exec "$@"', "berth", *command] if shell else command
     running = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -65,11 +66,15 @@ async def sandbox(folder: Path) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def served(folder: Path, *options: str, probes: bool = True) -> AsyncIterator[tuple[int, int]]:
-    """(port of the verbs, port of the probes, perhaps the same) of a berth serve that is ready."""
+async def served(folder: Path, *options: str, probes: bool = True, shell: str = "") -> AsyncIterator[tuple[int, int]]:
+    """(port of the verbs, port of the probes, perhaps the same) of a berth serve that is ready. For `shell` see
+    `process`."""
     verbs, other = free_port(), free_port()
     more = ("--probes", f"127.0.0.1:{other}") if probes else ()
-    async with sandbox(folder), process(folder, "serve", "--listen", f"127.0.0.1:{verbs}", *more, *options):
+    async with (
+        sandbox(folder),
+        process(folder, "serve", "--listen", f"127.0.0.1:{verbs}", *more, *options, shell=shell),
+    ):
         await answers(f"http://127.0.0.1:{other if probes else verbs}/readyz", 200)
         yield verbs, other if probes else verbs
 
