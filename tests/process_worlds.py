@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import yaml
 
 from extender.sandbox import Cluster, carried_machines
 from tests.eventually import answers, eventually
-from tests.process_starter import start
+from tests.process_starter import ROOT, start
 
 
 def free_port() -> int:
@@ -38,10 +40,16 @@ def write_kubeconfig(folder: Path, api: str) -> Path:
     return folder / "kubeconfig"
 
 
+def _after(shell: str, words: Iterable[str]) -> subprocess.Popen[bytes]:
+    command = ["bash", "-c", f'{shell} && exec "$@"', "berth", sys.executable, "-m", "extender", *words]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+
+
 @asynccontextmanager
-async def process(folder: Path, *words: str) -> AsyncIterator[None]:
-    """A process of berth, which exits with 0 on SIGTERM."""
-    running = start(*words, "--kubeconfig", str(folder / "kubeconfig"))
+async def process(folder: Path, *words: str, shell: str = "") -> AsyncIterator[None]:
+    """A process of berth, which exits with 0 on SIGTERM. `shell` is a command that bash runs before."""
+    words = (*words, "--kubeconfig", str(folder / "kubeconfig"))
+    running = _after(shell, words) if shell else start(*words)
     try:
         yield
     finally:
@@ -61,11 +69,15 @@ async def sandbox(folder: Path) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def served(folder: Path, *options: str, probes: bool = True) -> AsyncIterator[tuple[int, int]]:
-    """(port of the verbs, port of the probes, perhaps the same) of a berth serve that is ready."""
+async def served(folder: Path, *options: str, probes: bool = True, shell: str = "") -> AsyncIterator[tuple[int, int]]:
+    """(port of the verbs, port of the probes, perhaps the same) of a berth serve that is ready. For `shell` see
+    `process`."""
     verbs, other = free_port(), free_port()
     more = ("--probes", f"127.0.0.1:{other}") if probes else ()
-    async with sandbox(folder), process(folder, "serve", "--listen", f"127.0.0.1:{verbs}", *more, *options):
+    async with (
+        sandbox(folder),
+        process(folder, "serve", "--listen", f"127.0.0.1:{verbs}", *more, *options, shell=shell),
+    ):
         await answers(f"http://127.0.0.1:{other if probes else verbs}/readyz", 200)
         yield verbs, other if probes else verbs
 

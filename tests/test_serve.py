@@ -17,6 +17,7 @@ from extender.sandbox import Cluster, listening
 from extender.web.asgi import Receive, Scope, Send
 from tests.commands import berth_beside
 from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.http_worlds import connected, hang_up, status
 from tests.process_starter import ROOT
 from tests.process_worlds import filtered, served, served_with_console
 from tests.running_berth import claim, pod
@@ -64,6 +65,15 @@ async def test_verbs_and_probes_can_have_addresses_of_their_own(tmp_path: Path) 
         reply = await client.get(f"http://127.0.0.1:{probes}/metrics")
         assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_process_may_have_as_many_files_open_as_its_addresses_have_connections(tmp_path: Path) -> None:
+    """Many systems start a process with a soft limit of 1,024 files, some with 256."""
+    async with served(tmp_path, shell="ulimit -Sn 200") as (verbs, _):
+        waiting = [await connected(verbs) for _ in range(300)]
+        assert await status(verbs, b"GET /filter HTTP/1.1\r\nHost: localhost\r\n\r\n") == 405
+        assert not any(reader.at_eof() for reader, _ in waiting), "no connection had to end first"
+        await hang_up(*waiting)
 
 
 async def test_one_address_has_both_and_nothing_for_people(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 import ssl
@@ -23,6 +24,7 @@ from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.web.http_server import Server
 from extender.web.protocol import Listener, Protocol
 
+_OPEN_FILES = 4096
 _MOST_CERTIFICATES = 1024 * 1024  # bytes of one file
 
 
@@ -92,6 +94,7 @@ async def serve_all(servers: Mapping[Server, list[socket.socket]]) -> None:
     uvicorn's own serve() raises the signal again at its end. That would kill the process before the running binds
     complete.
     """
+    _raise_file_limit()
     stopped = asyncio.Event()
 
     def stop() -> None:
@@ -115,6 +118,18 @@ async def serve_all(servers: Mapping[Server, list[socket.socket]]) -> None:
     if early:
         addresses = ", ".join(f"{one.config.host}:{one.config.port}" for one in early)
         raise ServerEnded(f"the server at {addresses} ended, although no signal came")
+
+
+def _raise_file_limit() -> None:
+    """Let the process have as many files open as its connections need, as Go programs do, if the hard limit allows it.
+
+    Many systems start a process with a soft limit of 1,024. The verbs, pages, probes and records of one process, with
+    their handshakes and the connections to the API server, may need 1,800.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def check_certificates(tls: Tls | None) -> None:

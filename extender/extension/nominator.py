@@ -19,7 +19,7 @@ from extender.cluster import Backoff, ClusterError, Conflict, Delays, NotFound, 
 from extender.extension.filter_service import FilterService
 from extender.extension.holds import hold
 from extender.model import CallBudgetSpent, Pod
-from extender.scheduling import Placement, PodRequirements, UsableNodes, gang_of, requirements_of
+from extender.scheduling import Placement, PodRequirements, UsableNodes, gang_minimum, is_incomplete, requirements_of
 from extender.wire import has_all
 
 _LEFT = 4  # pods at the head of the queue: kube-scheduler takes them before a write can arrive
@@ -162,8 +162,10 @@ class Nominator:
             pod = store.pods.get(uid)
             if pod is None or self._cache.held_for(uid) or uid in self._nominations:
                 continue
+            if self._lacks_members(pod):
+                continue
             requirements = requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
-            if not isinstance(requirements, PodRequirements) or self._lacks_members(pod):
+            if not isinstance(requirements, PodRequirements):
                 continue
             if self._is_tied(pod, requirements):
                 return
@@ -172,8 +174,8 @@ class Nominator:
 
     def _lacks_members(self, pod: Pod) -> bool:
         """Whether the pod belongs to a gang that is not complete: kube-scheduler may keep it back for any time."""
-        group = pod.membership
-        return group is not None and not gang_of(pod, group, self._cache.snapshot()).is_complete
+        group, snapshot = pod.membership, self._cache.snapshot()
+        return group is not None and is_incomplete(group, gang_minimum(group, snapshot), snapshot)
 
     def _is_tied(self, pod: Pod, requirements: PodRequirements) -> bool:
         """Whether the node depends on other pods or claims, or bind writes to the pod's status."""
