@@ -168,7 +168,7 @@ class ApiServer:
                 async with asyncio.timeout(min(self._bookmark_seconds, left)):
                     change = await watcher.queue.get()
             except TimeoutError:
-                if watcher.queue.empty():  # everything up to here has been sent
+                if watcher.queue.empty() and self.store.version >= watcher.since:  # all up to here has been sent
                     await stream.bookmark(self.store.version)
                 continue
             if change is None:

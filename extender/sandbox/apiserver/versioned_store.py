@@ -27,9 +27,10 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """A queue of the changes of one resource; None ends the watch."""
+    """A queue of the changes of one resource after version `since`; None ends the watch."""
 
     resource: str
+    since: int
     queue: asyncio.Queue[Change | None] = field(default_factory=asyncio.Queue)
 
 
@@ -91,7 +92,7 @@ class ObjectStore:
         if since < self._forgotten:
             return None
         missed = [change for change in self.changes(since) if change.resource == resource]
-        watcher = Watcher(resource)
+        watcher = Watcher(resource, since)
         self._watchers[watcher] = None
         return watcher, missed
 
@@ -102,6 +103,13 @@ class ObjectStore:
         """End every watch, as a restarting server does."""
         for watcher in self._watchers:
             watcher.queue.put_nowait(None)
+
+    def restore(self, backup: ObjectStore) -> None:
+        """Go back to a copy, as etcd does: a watch from a later version shows nothing until that version is over."""
+        self.cut_watches()
+        self._objects = backup.copy()._objects  # noqa: SLF001 - of its own class
+        self.version = backup.version
+        self.forget_history()
 
     def forget_history(self) -> None:
         """Drop the history, as compaction does: a watch from an older version gets 410."""
@@ -117,7 +125,7 @@ class ObjectStore:
             self._forgotten = self._history[0].version
         self._history.append(change)
         for watcher in self._watchers:
-            if watcher.resource == change.resource:
+            if watcher.resource == change.resource and watcher.since < change.version:
                 watcher.queue.put_nowait(change)
         for listener in self._listeners:
             listener(change)
