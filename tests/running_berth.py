@@ -13,10 +13,11 @@ import httpx
 from extender.cluster import Writer, now_rfc3339
 from extender.console import Console
 from extender.entry.desk import both
+from extender.extension import no_span
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
-from extender.extension.tracing import SpanFactory, no_span
+from extender.extension.tracing import SpanFactory
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.records import Record

@@ -18,8 +18,7 @@ from extender.cluster import load_credentials
 from extender.files import read_file
 from extender.model import WireError
 from extender.sockets import listen_on
-from extender.wire import MOST_YAML, DocumentPart, parts_of
-from extender.wire.documents import values_of
+from extender.wire import MOST_YAML, DocumentPart, parts_of, values_of
 from tests.bad_values import honest
 from tests.commands import berth
 

@@ -19,14 +19,15 @@ from extender.cluster import (
     ClusterError,
     Conflict,
     Credentials,
+    Forbidden,
     NotFound,
     TooMany,
     Unavailable,
     load_credentials,
+    pages,
 )
-from extender.cluster.api_errors import Forbidden, Gone, Invalid, Unexpected, error_for
+from extender.cluster.api_errors import Gone, Invalid, Unexpected, error_for
 from extender.cluster.credentials import TokenCache
-from extender.cluster.pager import pages
 from extender.sandbox import Cluster, listening
 from extender.web.asgi import Receive, Scope, Send
 from tests.eventually import HANG_SECONDS, eventually

@@ -233,3 +233,38 @@ def test_other_packages_are_imported_by_their_api(path: Path) -> None:
         parts = name.split(".")
         if parts[0] == "extender" and len(parts) > 2 and parts[1] != mine and parts[1] not in OPEN:
             pytest.fail(f"{path}: import from extender.{parts[1]}, not from {name}")
+
+
+def imported(path: Path) -> set[tuple[str, str]]:
+    """(module, name) of each `from module import name` in a file."""
+    nodes = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)]
+    return {(str(node.module), alias.name) for node in nodes for alias in node.names}
+
+
+def listed(path: Path) -> set[str]:
+    """The names in `__all__`."""
+    nodes = [node for node in parsed(path).body if isinstance(node, ast.Assign)]
+    (names,) = [ast.literal_eval(one.value) for one in nodes if ast.unparse(one.targets[0]) == "__all__"] or [[]]
+    return set(names)
+
+
+API = {module(path): listed(path) for path in FILES if path.name == "__init__.py"}
+PYTHON = [path for path in WRITTEN if path.suffix == ".py"]
+
+
+def test_exported_names_are_imported_from_their_package() -> None:
+    bypassing = [
+        (path.name, module_, name)
+        for path in PYTHON
+        for module_, name in imported(path)
+        if module_ not in API and name in API.get(module_.rpartition(".")[0], ())
+        if path not in FILES or module(path).split(".")[1] != module_.split(".")[1]
+    ]
+    assert not bypassing, "import these from the package, not from its module"
+
+
+def test_every_export_is_imported_by_another_package() -> None:
+    """Tests and benchmarks count. `cel` exports the whole language, see tests/test_cel_api.py."""
+    found = {f"{package}.{name}" for path in PYTHON for package, name in imported(path)}
+    exports = {f"{package}.{name}" for package, names in API.items() for name in names if package != "extender.cel"}
+    assert exports <= found, "no other package needs these: delete them from the __init__"

@@ -10,9 +10,10 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Delays
-from extender.console.ingest import Ingest, StaleEpoch
-from extender.extension import Service
-from extender.extension.outbox import EpochEnded, NotDelivered, Outbox, Rejected
+from extender.console import StaleEpoch
+from extender.console.ingest import Ingest
+from extender.extension import Rejected, Service
+from extender.extension.outbox import EpochEnded, NotDelivered, Outbox
 from extender.model import DEFAULT_MIX, DeviceId, ObjectKey, ReservationState, Result
 from extender.policy import Policy
 from extender.records import MAX_BODY, Attempted, Batch, PolicyState, Record, Released, Reserved, decode
