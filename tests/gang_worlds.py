@@ -17,6 +17,7 @@ from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import (
+    MAX_STEPS,
     Evaluator,
     GangMember,
     GangMemory,
@@ -30,7 +31,6 @@ from extender.scheduling import (
     plan_gang,
     requirements_of,
 )
-from extender.scheduling.gang_search import MAX_STEPS
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import Json, claim, pod
 

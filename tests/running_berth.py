@@ -13,11 +13,12 @@ import httpx
 from extender.cluster import Writer, now_rfc3339
 from extender.console import Console
 from extender.entry.desk import both
+from extender.extension import no_span
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.outbox import PutRecord
-from extender.extension.tracing import SpanFactory, no_span
+from extender.extension.tracing import SpanFactory
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening

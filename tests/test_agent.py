@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from extender.agent import AgentApp, Reader, SlicePublisher
-from extender.agent.agent_slice import quantize
 from extender.agent.reader import sysfs_numa
+from extender.agent.slice_body import quantize
 from extender.cluster import ApiClient, Credentials
 from extender.fabric import bandwidth, fabric_of, ranked
 from extender.model import Fabric

@@ -10,10 +10,9 @@ import pytest
 
 from extender.allocation import FleetBaseline
 from extender.cache import ClusterCache
-from extender.fabric import bandwidth, best_gbps, choose_fabric, gpu_uuid, live_fabric, ranked, ring
+from extender.fabric import Graphs, bandwidth, best_gbps, choose_fabric, gpu_uuid, live_fabric, ranked, ring
 from extender.fabric.agent_slices import read_fabric
 from extender.fabric.ring import MAX_MESH
-from extender.fabric.sets import Graphs
 from extender.model import Fabric, Graph, Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object

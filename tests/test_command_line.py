@@ -12,14 +12,13 @@ import pytest
 import typer
 import yaml
 
-from extender.agent.agent_slice import slice_body
+from extender.agent.slice_body import slice_body
 from extender.cli.main import commands
 from extender.cluster import load_credentials
 from extender.files import read_file
 from extender.model import WireError
 from extender.sockets import listen_on
-from extender.wire import MOST_YAML, DocumentPart, parts_of
-from extender.wire.documents import values_of
+from extender.wire import MOST_YAML, DocumentPart, parts_of, values_of
 from tests.bad_values import honest
 from tests.commands import berth
 

@@ -19,12 +19,13 @@ from extender.cluster import (
     ClusterError,
     Conflict,
     Credentials,
+    Forbidden,
     NotFound,
     TooMany,
     Unavailable,
     load_credentials,
 )
-from extender.cluster.api_errors import Forbidden, Gone, Invalid, Unexpected, error_for
+from extender.cluster.api_errors import Gone, Invalid, Unexpected, error_for
 from extender.cluster.credentials import TokenCache
 from extender.sandbox import listening
 from extender.web.asgi import Receive, Scope, Send

@@ -16,8 +16,7 @@ from extender.files import read_file, read_mounted
 from extender.model import WireError, one_line
 from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime import CandidateFile, PolicyFile
-from extender.wire import Positions, json_value, one_value, parts_of, text_of
-from extender.wire.documents import values_of
+from extender.wire import Positions, json_value, one_value, parts_of, text_of, values_of
 from extender.wire.json_text import MOST_DEPTH
 from tests.bad_values import FILES, bomb
 

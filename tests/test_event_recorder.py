@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Writer
-from extender.console import DecisionHistory
+from extender.console import DecisionHistory, Explainer, ForkedCallFailed
 from extender.console.event_recorder import EventRecorder
-from extender.console.explainer import Brief, Explainer
-from extender.console.forked_call import ForkedCallFailed
+from extender.console.explainer import Brief
 from extender.model import ObjectKey
 from extender.records import Attempted
 from extender.sandbox.apiserver.status_errors import ApiError

@@ -13,9 +13,8 @@ import httpx
 import pytest
 
 from extender.cache import ClusterCache
-from extender.console import DecisionHistory
-from extender.console.active_policy import ActivePolicy
-from extender.console.explainer import Brief, Explainer
+from extender.console import ActivePolicy, DecisionHistory, Explainer
+from extender.console.explainer import Brief
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
 from extender.diagnosis import Scenario

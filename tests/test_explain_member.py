@@ -6,10 +6,9 @@ import asyncio
 from typing import Any
 
 from extender.cluster import Writer
-from extender.console import DecisionHistory
-from extender.console.active_policy import ActivePolicy
+from extender.console import ActivePolicy, DecisionHistory, Explainer
 from extender.console.event_recorder import EventRecorder
-from extender.console.explainer import Brief, Explainer
+from extender.console.explainer import Brief
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
 from extender.policy import Policy

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from extender.console.forked_call import ForkedCallFailed, forked
+from extender.console import ForkedCallFailed
+from extender.console.forked_call import forked
 from extender.extension import Traces
 from extender.model import BerthError, WireError
 from tests.eventually import HANG_SECONDS, eventually

@@ -11,7 +11,7 @@ import yaml
 
 from extender.cache import ClusterCache
 from extender.model import GroupKey, GroupSource, Membership
-from extender.runtime.watched_resources import watched_resources
+from extender.runtime import watched_resources
 from extender.scheduling import gang_minimum
 from extender.wire import decode_pod
 from extender.wire.pod_groups import may_be_in_gang

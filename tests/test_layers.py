@@ -107,6 +107,8 @@ class Facts(NamedTuple):
     names: set[str]
     attributes: set[str]
     fields: dict[str, list[str]]  # of the classes, with their types
+    imported: set[tuple[str, str]]  # (module, name) of each `from module import name`
+    listed: set[str]  # the names in `__all__`
 
 
 @cache
@@ -120,7 +122,13 @@ def facts(path: Path) -> Facts:
         {node.id for node in nodes if isinstance(node, ast.Name)},
         {node.attr for node in nodes if isinstance(node, ast.Attribute)},
         {node.name: fields_of(node) for node in nodes if isinstance(node, ast.ClassDef)},
+        {(str(one.module), alias.name) for one in nodes if isinstance(one, ast.ImportFrom) for alias in one.names},
+        {name for node in nodes if isinstance(node, ast.Assign) for name in listed(node)},
     )
+
+
+def listed(node: ast.Assign) -> list[str]:
+    return ast.literal_eval(node.value) if ast.unparse(node.targets[0]) == "__all__" else []
 
 
 def fields_of(node: ast.ClassDef) -> list[str]:
@@ -248,3 +256,25 @@ def test_other_packages_are_imported_by_their_api(path: Path) -> None:
         parts = name.split(".")
         if parts[0] == "extender" and len(parts) > 2 and parts[1] != mine and parts[1] not in OPEN:
             pytest.fail(f"{path}: import from extender.{parts[1]}, not from {name}")
+
+
+API = {module(path): facts(path).listed for path in FILES if path.name == "__init__.py"}
+PYTHON = [path for path in WRITTEN if path.suffix == ".py"]
+
+
+def test_exported_names_are_imported_from_their_package() -> None:
+    bypassing = [
+        (path.name, module_, name)
+        for path in PYTHON
+        for module_, name in facts(path).imported
+        if module_ not in API and name in API.get(module_.rpartition(".")[0], ())
+        if path not in FILES or module(path).split(".")[1] != module_.split(".")[1]
+    ]
+    assert not bypassing, "import these from the package, not from its module"
+
+
+def test_every_export_is_imported_by_another_package() -> None:
+    """Tests and benchmarks count. `cel` exports the whole language, see tests/test_cel_api.py."""
+    found = {f"{package}.{name}" for path in PYTHON for package, name in facts(path).imported}
+    exports = {f"{package}.{name}" for package, names in API.items() for name in names if package != "extender.cel"}
+    assert exports <= found, "no other package needs these: delete them from the __init__"

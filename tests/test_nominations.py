@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.fleet import Fleet
-from extender.cluster import ClusterError, Conflict, NotFound, Unavailable, Writer
-from extender.cluster.api_errors import Forbidden
+from extender.cluster import ClusterError, Conflict, Forbidden, NotFound, Unavailable, Writer
 from extender.entry.serve_process import application
 from extender.extension.nominator import Nominator
 from extender.model import Pod

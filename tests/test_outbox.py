@@ -11,9 +11,10 @@ from typing import Any, cast
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Delays, Writer
-from extender.console.ingest import Ingest, StaleEpoch
-from extender.extension import Service
-from extender.extension.outbox import EpochEnded, NotDelivered, Outbox, Rejected
+from extender.console import StaleEpoch
+from extender.console.ingest import Ingest
+from extender.extension import Rejected, Service
+from extender.extension.outbox import EpochEnded, NotDelivered, Outbox
 from extender.extension.requeue import Requeuer
 from extender.extension.sinks import ReservationSink
 from extender.model import DEFAULT_MIX, DeviceId, ObjectKey, Reservation, ReservationState, Result

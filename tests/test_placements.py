@@ -14,8 +14,14 @@ from extender.model import DeviceId, ObjectKey, Pod, PodClaim, Result
 from extender.policy import Policy, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, evaluate, requirements_of
-from extender.scheduling.equivalence_key import ignores_identity
+from extender.scheduling import (
+    EvaluationContext,
+    NodeRanking,
+    PodRequirements,
+    evaluate,
+    ignores_identity,
+    requirements_of,
+)
 from extender.scheduling.placements import PlacementCache
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim

@@ -30,9 +30,9 @@ from extender.scheduling import (
     Unschedulable,
     UnschedulableAndUnresolvable,
     evaluate,
+    problem_for,
     requirements_of,
 )
-from extender.scheduling.evaluate import problem_for
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.wire import decode_claim
 from tests.budget_worlds import GPU, Fleet

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from extender.cluster import Credentials
 from extender.entry.serve_process import Listen, RecordsTo, run
-from extender.extension import Poster
-from extender.extension.outbox import EpochEnded, NotDelivered, Rejected
+from extender.extension import Poster, Rejected
+from extender.extension.outbox import EpochEnded, NotDelivered
 from extender.model import WireError
 from extender.sandbox import listening
 from extender.sandbox.apiserver.api_server import ApiServer

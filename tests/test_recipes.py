@@ -19,8 +19,7 @@ from extender.cel.dra import Masks
 from extender.cli.annotation_findings import annotation_findings
 from extender.manifests import PodTemplate
 from extender.model import NO_ATTRIBUTES, Code, Node, Taint
-from extender.policy import Policy, load_policy
-from extender.policy.policy_schema import Weights
+from extender.policy import Policy, Weights, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of

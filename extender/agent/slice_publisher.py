@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
-from extender.agent.agent_slice import quantize, slice_body
+from extender.agent.slice_body import quantize, slice_body
 from extender.cluster import ApiClient, ClusterError, Conflict, NotFound
 from extender.fabric import Reading
 from extender.wire import Json

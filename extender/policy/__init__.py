@@ -2,7 +2,6 @@
 
 from extender.policy.policy_schema import (
     MOST_POLICY,
-    Intent,
     Policy,
     PolicyError,
     UnreadablePolicy,
@@ -13,7 +12,6 @@ from extender.policy.schema_faults import faults_of, in_plain_words
 
 __all__ = [
     "MOST_POLICY",
-    "Intent",
     "Policy",
     "PolicyError",
     "UnreadablePolicy",

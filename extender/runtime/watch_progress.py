@@ -15,6 +15,10 @@ class WatchProgress:
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
+    def __len__(self) -> int:
+        """How many tasks wait."""
+        return len(self._waiting)
+
     def notify(self) -> None:
         """Wake the tasks whose condition holds: an event was applied."""
         for woken, condition in self._waiting.items():

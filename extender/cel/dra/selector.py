@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from extender.cel import ast
-from extender.cel.dra.binding import DeviceBinding
+from extender.cel.dra.device_binding import DeviceBinding
 from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect, environment_of
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError
 from extender.cel.pricing import UNBOUNDED
