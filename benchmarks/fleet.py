@@ -151,6 +151,7 @@ class Fleet:
     def filter(self, pod: Pod, names: list[str] | None = None) -> FilterResult:
         """Filter one millisecond later than the last call; without `names`, all nodes."""
         self.now += 0.001
+        self.cache.expire(self.now)
         return self.filter_service.filter(pod, list(self.devices) if names is None else names)
 
     def end(self, uid: str) -> None:

@@ -127,7 +127,7 @@ async def test_one_call_waits_for_drivers_as_long_as_the_policy_says() -> None:
 
 
 async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
+    async with berthing({"n1": "t4-4"}, Policy(binding_wait_seconds=600)) as b:
         custom(b, [CONDITIONAL])
         b.cluster.apply(asks("p"))
         b.cluster.apply(pod("p", "p"))

@@ -182,8 +182,12 @@ async def test_an_allocation_of_berth_without_reservation_is_collected() -> None
                 grace_seconds=60.0,
             )
             orphans.sweep()
+            now[0] = 59.0
+            orphans.sweep()
+            assert not orphans.busy, "the bind may still add the consumer"
             now[0] = 60.0
             orphans.sweep()
+            assert orphans.busy == 1, "the claim of another allocator is not even read"
             await eventually(lambda: orphans.without_consumer == 1)
         await eventually(lambda: len(b.held()) == 1)
         assert b.cluster.store["resourceclaims", ("default", "foreign")]["status"]["allocation"]

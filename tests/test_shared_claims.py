@@ -257,6 +257,18 @@ async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation()
     assert [uid for uid, one in zip(binds, done, strict=True) if isinstance(one, BindError)] == ["q"]
 
 
+async def test_a_write_reserves_a_claim_for_as_many_pods_as_there_is_room_for() -> None:
+    others = tuple(Consumer(f"other{i}", f"other{i}") for i in range(MAX_CONSUMERS - 3))
+    known = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation(), reserved_for=others)
+    writes = _Writes(known)
+    shared = SharedClaims(writes, _once)
+    binds = [asyncio.create_task(shared.add_consumer(known, Consumer(uid, uid))) for uid in ("p", "q", "r", "s", "t")]
+    await eventually(lambda: writes.batches, "the first write is under way")
+    writes.go.set()
+    await asyncio.gather(*binds)
+    assert writes.batches == [{"p"}, {"q", "r", "s"}, {"t"}]
+
+
 class _OldReply(Writer):
     """The reply to the first write shows a reservation of p, which an undo removes before the reply comes."""
 

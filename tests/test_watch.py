@@ -362,6 +362,7 @@ def test_delays_double_with_jitter_and_start_anew_after_a_quiet_while() -> None:
     assert backoff.failures == 0
     assert backoff.next() <= 1.0
     assert len({backoff.next() for _ in range(20)}) > 1, "jitter"
+    assert all(backoff.next() <= 10.0 for _ in range(2000)), "a day of failures"
 
 
 async def test_bookmarks_move_the_version() -> None:

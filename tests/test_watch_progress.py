@@ -48,7 +48,7 @@ async def test_a_cancelled_task_and_a_time_out_leave_nothing_behind() -> None:
         asked += 1
         return False
 
-    assert not await progress.wait_for(condition, 0.01)
+    assert not await progress.wait_for(condition, 0.0)
     waiting = asyncio.create_task(progress.wait_for(condition, 60.0))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -56,3 +56,9 @@ async def test_a_cancelled_task_and_a_time_out_leave_nothing_behind() -> None:
     before = asked
     progress.notify()
     assert asked == before
+
+
+async def test_a_condition_that_holds_at_the_time_out_is_enough() -> None:
+    """The event and the time-out may come in one turn of the loop."""
+    answers = iter([False, True])
+    assert await WatchProgress().wait_for(lambda: next(answers), 0.0)

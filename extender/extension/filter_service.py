@@ -132,7 +132,6 @@ class FilterService:
         """
         if not pod.may_need_devices:
             return FilterResult()
-        self._cache.expire(self._clock())
         released = self._cache.release(pod.uid)
         answer = self._filter(pod, names, gang_nodes)
         if released:  # the pod may now hold other devices than before
