@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from extender.entry.serve_process import application
 from extender.model import BerthError, Container, ObjectKey
-from extender.sandbox import Cluster, carried_machines
+from extender.sandbox import Cluster, carried_machines, listening
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling.extended_resources import special_claim
 from tests.dra_worlds import extended
 from tests.eventually import eventually
@@ -94,6 +96,52 @@ async def test_a_process_that_has_just_started_binds_no_pod_before_it_knows_the_
         (made,) = cluster.store.all("resourceclaims")
         assert made["status"]["allocation"]
         assert all(one["spec"]["nodeName"] == "n1" for one in cluster.store.all("pods"))
+
+
+async def test_a_class_that_the_watch_has_not_shown_yet_lets_no_pod_start_without_devices() -> None:
+    """kube-scheduler has its own watch, and may know the class before Berth does."""
+    cluster, shown, lists = Cluster(), asyncio.Event(), Counter[str]()
+    for name in ("n1", "n2"):
+        cluster.add_node(name, carried_machines()["t4-4"])
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("path", "").endswith("/deviceclasses"):
+            is_watch = b"watch=1" in scope["query_string"]
+            lists["watch" if is_watch else "list"] += 1
+            if is_watch:
+                await shown.wait()
+        await cluster.api(scope, receive, send)
+
+    async with listening(late, "127.0.0.1", 0) as api, application(api, patient()) as app:
+        await eventually(lambda: not app.service.informers.not_ready and lists["watch"])
+        cluster.apply(
+            {"kind": "DeviceClass", "metadata": {"name": "late"}, "spec": {"extendedResourceName": "x.dev/late"}}
+        )
+        for node in ("n1", "n2"):
+            offers = {"status": {"allocatable": {"x.dev/plugin": "1"}}}
+            cluster.api.registry.patch(RESOURCES["", "nodes"], ("", node), offers, "status", strategic=False)
+        await eventually(lambda: "x.dev/plugin" in app.service.cache.store.nodes["n2"].allocatable)
+
+        def asks(name: str, resource: str) -> str:
+            """A pod that asks for a resource; returns its UID."""
+            resources = {"limits": {resource: "1"}, "requests": {resource: "1"}}
+            made = cluster.apply(pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}]))
+            return str(made["metadata"]["uid"])
+
+        for resource in ("x.dev/late", "deviceclass.resource.kubernetes.io/late"):
+            name = resource.replace("/", "-")
+            with pytest.raises(BerthError, match=f"a DeviceClass that provides {resource} is not known yet"):
+                await app.service.bind(ObjectKey("default", name), asks(name, resource), "n1")
+        before = lists["list"]
+        await app.service.bind(ObjectKey("default", "p"), asks("p", "x.dev/plugin"), "n1")
+        assert lists["list"] == before, "the node offers the resource"
+        await app.service.bind(ObjectKey("default", "q"), asks("q", "x.dev/of-another-extender"), "n1")
+        assert {one["metadata"]["name"] for one in cluster.store.all("pods") if one["spec"].get("nodeName")} == {
+            "p",
+            "q",
+        }
+        shown.set()
+        cluster.store.cut_watches()
 
 
 async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None:

@@ -17,6 +17,7 @@ from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import (
     EvaluationContext,
     NodeRanking,
+    Placement,
     PodRequirements,
     evaluate,
     ignores_identity,
@@ -111,6 +112,21 @@ def test_a_shared_placement_equals_the_placement_of_the_pod_alone(
             shared = shared.sharing_selections()
         for node_info in snapshot.node_infos.values():
             assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
+
+
+def test_a_cached_placement_keeps_no_request() -> None:
+    """A request may take 128 KiB, and a tenant may fill the cache with pods that differ in their annotations."""
+    cache, masks = fleet([])
+    long = " " * 10_000 + "true"
+    wanted, snapshot, placements = requirements(cache, 1, long, {}, Policy(), "gpu"), cache.snapshot(), PlacementCache()
+    context = EvaluationContext(masks, Features(), snapshot.baseline, placements)
+    found = [evaluate(node_info, wanted, context) for node_info in snapshot.node_infos.values()]
+    assert len(placements) == len(set(map(id, (one.shared_from for one in found if isinstance(one, Placement))))) == 4
+    for one in found:
+        assert isinstance(one, Placement)
+        assert one.solution.picks[0][0].request is wanted.specs[0].requests[0].alternatives[0]
+        assert one.shared_from is not None
+        assert not one.shared_from.solution.picks[0][0].request.selectors
 
 
 def test_nodes_that_differ_in_use_alone_are_matched_once() -> None:

@@ -40,6 +40,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_pod_group": (KEY,),
     "read_bound_members": ("default",),
     "read_has_bound_member": (KEY,),
+    "read_extended_resources": (),
     "announce_take_back": (ALLOCATED,),
     "add_finalizer": (Claim(KEY, "c", "1"), "g"),
     "take_over": (ALLOCATED,),
@@ -69,7 +70,8 @@ class Recording:
         async def call(path: str, body: dict | None = None, *_: object, **__: object) -> dict:
             self.calls.add(call_of(_VERB[method.upper()], path))
             answer = success(path, body)
-            return answer | {"kind": "PodList"} if path.endswith("/pods") else answer
+            lists = {"pods": "PodList", "deviceclasses": "DeviceClassList"}
+            return answer | {"kind": lists.get(path.rpartition("/")[2], answer["kind"])}
 
         return call
 
@@ -80,6 +82,8 @@ def call_of(verb: str, path: str) -> Call:
     group, resource, name, sub = found.groups()
     if resource == "namespaces" or not name:
         name = name or ""
+    if verb == "get" and not name:
+        verb = "list"  # a GET of a collection
     return group or "", f"{resource}/{sub}" if sub else resource, verb, name or ""
 
 

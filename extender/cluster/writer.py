@@ -17,6 +17,7 @@ from extender.model import (
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
     GROUP_ANNOTATION,
+    IMPLICIT_RESOURCE_PREFIX,
     OURS_ANNOTATION,
     SCHEDULING_GROUP,
     TAKE_BACK,
@@ -29,12 +30,14 @@ from extender.model import (
     Pod,
     WireError,
     cut,
+    extended_resources,
     special_claim_prefix,
 )
 from extender.wire import (
     Json,
     decode_bound_pod,
     decode_claim,
+    decode_class,
     decode_pod,
     encode_allocation,
     encode_consumer,
@@ -111,6 +114,16 @@ class Writer:
                         which = succeeded if pod.phase == "Succeeded" else found
                         which.setdefault(pod.membership.key, {})[pod.uid] = pod.node_name
         return {key: succeeded.get(key, {}) | running for key, running in found.items()}
+
+    async def read_extended_resources(self) -> set[str]:
+        """The extended resources that DeviceClasses provide, by a new list; their implicit names, too."""
+        path, names = f"{_GROUP}/deviceclasses", set[str]()
+        async with aclosing(pages(self._client, path, "DeviceClassList", _PAGE)) as found:
+            async for page in found:
+                classes, _ = readable(page.get("items") or (), decode_class)
+                names |= {f"{IMPLICIT_RESOURCE_PREFIX}{one.name}" for one in classes}
+                names |= extended_resources(classes).keys()
+        return names
 
     async def read_pod_group(self, key: ObjectKey) -> Json | None:
         """The PodGroup; None if it does not exist or the server does not serve the kind."""

@@ -42,6 +42,7 @@ from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.shortlist_scores import RunnerUp
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
+from extender.extension.unseen_classes import check_classes_are_known
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason
 from extender.records import Bound
@@ -175,6 +176,7 @@ class Binder:
     async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):
             group = await pod_group_of(self._writer, pod, self._requirements(pod)) if pod.group else None
+            await check_classes_are_known(self._writer, pod, node, self._cache.snapshot())
             cycle = BindingCycle(pod, node, started, UndoStack(pod.key), forming, group)
             requirements = await self._wait_for_other_binds(pod)
         released = self._cache.release(pod.uid)
@@ -221,11 +223,8 @@ class Binder:
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:
         known = self._cache.store.pods.get(uid)
-        if known is None or known.key != key or known.deleting or not known.has_claim_names:
-            return await self._read_pod(key, uid)
-        return known
-
-    async def _read_pod(self, key: ObjectKey, uid: str) -> Pod:
+        if known is not None and known.key == key and not known.deleting and known.has_claim_names:
+            return known
         try:
             pod = await self._writer.read_pod(key)
         except NotFound as error:

@@ -174,7 +174,7 @@ def _without_search(
         return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), expected, context.budget))
     status = _scored(DeviceChoice(node_info, problem, solution), requirements, context)
     if placements is not None and key is not None and isinstance(status, Placement):
-        placements.put(key, context.baseline, status)
+        return placements.put(key, context.baseline, status)
     return status
 
 

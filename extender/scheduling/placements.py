@@ -5,7 +5,7 @@ Requirements with other names or other selectors can match the same devices; the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cachetools import FIFOCache
 
@@ -14,6 +14,7 @@ from extender.model import DeviceRequest
 from extender.scheduling.pod_requirements import IdentityKey, PodRequirements
 from extender.scoring import ScorePart
 
+_NO_REQUEST = DeviceRequest("", "")  # of a cached placement: a tenant's request may take 128 KiB
 _LIMIT = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
 
 
@@ -49,12 +50,13 @@ class PlacementCache:
         """The cached placement of a key; None for an unknown key or another baseline."""
         return self._placements.get(key) if baseline is self._baseline else None
 
-    def put(self, key: tuple[object, ...], baseline: FleetBaseline, placement: Placement) -> None:
-        """Cache a placement. A new baseline clears the cache."""
+    def put(self, key: tuple[object, ...], baseline: FleetBaseline, placement: Placement) -> Placement:
+        """Cache a placement without its request, and return it as shared. A new baseline clears the cache."""
         if baseline is not self._baseline:
             self._placements = FIFOCache(self._limit)
             self._baseline = baseline
-        self._placements[key] = placement
+        kept = self._placements[key] = replace(placement.for_request(_NO_REQUEST), shared_from=None)
+        return kept.for_request(placement.solution.picks[0][0].request)
 
 
 def placement_key(
