@@ -38,6 +38,15 @@ def must_exist(path: Path) -> None:
         raise WireError(name_of(path), "does not exist")
 
 
+def is_missing(path: Path) -> bool:
+    """Whether no file has this path; unlike Path.exists, it never raises."""
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        return isinstance(error, FileNotFoundError)
+    return False
+
+
 def read_mounted(path: Path, most: int) -> bytes:
     """The content of a regular file that Berth reads many times. Raises WireError, also for a pipe."""
     try:

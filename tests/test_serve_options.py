@@ -56,6 +56,14 @@ def test_options_that_do_not_go_together(line: str, words: str) -> None:
     assert words in str(found.exception), found.output
 
 
+def test_a_token_file_that_cannot_be_named_is_told(tmp_path: Path) -> None:
+    kubeconfig = write_kubeconfig(tmp_path, "http://127.0.0.1:9")
+    line = ["console", "--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0", "--page-token-file", "x" * 5000]
+    found = CliRunner().invoke(cli, line)
+    assert str(found.exception).endswith("…: cannot be read: File name too long"), found.exception
+    assert len(str(found.exception)) < 1100
+
+
 def test_an_address_that_is_taken(tmp_path: Path) -> None:
     kubeconfig = str(write_kubeconfig(tmp_path, "http://127.0.0.1:9"))
     with socket.create_server(("127.0.0.1", 0)) as taken:

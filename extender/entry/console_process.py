@@ -23,7 +23,7 @@ from extender.entry.listening import (
     server,
     watch_certificates,
 )
-from extender.files import name_of, read_mounted
+from extender.files import is_missing, name_of, read_mounted
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.runtime import CandidateFile, PolicyFile, Supervisor, in_this_loop, read_policy, watch_policies
@@ -114,7 +114,7 @@ def open_pages(pages: Pages, option: str) -> OpenPages:
 
     Raises WireError, which names the option if the address cannot be bound.
     """
-    if pages.token is not None and pages.token.exists():
+    if pages.token is not None and not is_missing(pages.token):
         text_of(read_mounted(pages.token, MOST_TOKEN), name_of(pages.token))
     access = Access(pages.address[0], pages.hosts, pages.token)
     return OpenPages(pages, access, listen_on(option, *pages.address))
