@@ -24,6 +24,7 @@ DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
 TOPOLOGY_ANNOTATION = "berth.dev/topology"  # on a pod, as the next two: what it asks of its devices
 BANDWIDTH_ANNOTATION = "berth.dev/min-bandwidth-gbps"
 MEMORY_ANNOTATION = "berth.dev/expected-memory"
+MARKER_CLASS = "berth.dev"  # the DeviceClass that Berth updates so that kube-scheduler retries waiting pods
 COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
 COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"  # on a node: the UID of the only domain that can use it
 GROUP_ANNOTATION = "berth.dev/group"  # names a pod's group; Berth writes it to the claims of all groups' pods
