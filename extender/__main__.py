@@ -6,6 +6,7 @@ inside `__set_name__`, Python 3.11 raises RuntimeError.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ def main() -> None:
     try:
         if sys.stderr is None:  # the caller has closed it
             sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
+        gc.disable()  # while modules load: a collection finds nothing then, and all take a tenth of the start
         import_module("extender.cli.main").main()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

@@ -233,13 +233,13 @@ def test_a_namespace_pays_for_its_searches_from_the_first_step() -> None:
 def test_a_namespace_pays_for_searches_that_find_no_room_in_each_filter_request() -> None:
     """The requests are shorter than 5 ms, which once were free: 100 such pods took a fifth of the time."""
     fleet, took = Fleet(nodes=3), list[float]()
-    for _ in range(1000):
+    for _ in range(600):
         start = fleet.clock.now
         fleet.filter_service.filter(fleet.searching("hostile", 2), fleet.names)
         took.append(fleet.clock.now - start)
         fleet.clock.now += 0.01
     assert max(took) < 0.005
-    assert sum(took[500:]) < 0.5 * 500 * took[0], "after the burst"
+    assert sum(took[300:]) < 0.5 * 300 * took[0], "after the burst"
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])

@@ -13,8 +13,7 @@ import yaml
 from extender.agent import slice_publisher as agent_module
 from extender.cache import ClusterCache
 from extender.cluster import Writer
-from extender.extension import MARKER_CLASS
-from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
+from extender.model import MARKER_CLASS, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from extender.runtime import watched_resources
 from tests.answering import success
 from tests.manifests import MANIFESTS, rules, script, spec_of

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from extender.allocation import NodeInfo, field_of
 from extender.cache import ClusterCache
 from extender.diagnosis import Finding, check_consistency
-from extender.extension import MARKER_CLASS
 from extender.fabric import gpu_uuid
-from extender.model import Source, counted, members
+from extender.model import MARKER_CLASS, Source, counted, members
 
 _SHOWN = 5
 

@@ -18,11 +18,10 @@ from extender.cli.manifest_checks import check_manifests, print_findings, read_m
 from extender.cli.object_files import Objects, documents, objects_of
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of, one_sentence
-from extender.extension import MARKER_CLASS
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.manifests import HypotheticalPod, hypothetical_pods
-from extender.model import Device, Graph, WireError, counted
+from extender.model import MARKER_CLASS, Device, Graph, WireError, counted
 from extender.scheduling import too_many_claims
 
 Json = dict[str, Any]

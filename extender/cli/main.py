@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import traceback
@@ -118,6 +119,8 @@ def main() -> None:
             if not argument.isascii() and argument != argument.encode("utf-8", "replace").decode():
                 raise WireError(f"argument {position}", f"is not UTF-8: {shown(argument)}")
         app = commands(sys.argv[1:])
+        gc.freeze()  # the modules stay
+        gc.enable()  # see extender/__main__.py
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see extender/__main__.py
             signal.signal(signal.SIGINT, signal.default_int_handler)
         app()

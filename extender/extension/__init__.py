@@ -5,12 +5,10 @@ HTTP, the JSON of the extender protocol and the search for devices do not belong
 
 from extender.extension.outbox import Post, Rejected
 from extender.extension.poster import Poster
-from extender.extension.requeue import MARKER_CLASS
 from extender.extension.service import Service
 from extender.extension.tracing import TracedService, Traces, no_span
 
 __all__ = [
-    "MARKER_CLASS",
     "Post",
     "Poster",
     "Rejected",

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import structlog
 
 from extender.cluster import ClusterError, Writer
+from extender.model import MARKER_CLASS
 
-MARKER_CLASS = "berth.dev"
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
 _STRETCH_SECONDS = 0.001  # of search before the requeuer yields to the event loop
