@@ -21,13 +21,7 @@ TAKE_BACK = "/take-back"  # end of the mark of a process that is about to take t
 OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer
 SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
-<<<<<<< HEAD
-=======
-TOPOLOGY_ANNOTATION = "berth.dev/topology"  # on a pod, as the next two: what it asks of its devices
-BANDWIDTH_ANNOTATION = "berth.dev/min-bandwidth-gbps"
-MEMORY_ANNOTATION = "berth.dev/expected-memory"
 MARKER_CLASS = "berth.dev"  # the DeviceClass that Berth updates so that kube-scheduler retries waiting pods
->>>>>>> h-cpu
 COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
 COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"  # on a node: the UID of the only domain that can use it
 GROUP_ANNOTATION = "berth.dev/group"  # names a pod's group; Berth writes it to the claims of all groups' pods
