@@ -45,6 +45,7 @@ from extender.scheduling.placements import Placement
 from extender.scheduling.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.scheduling.pod_group_proximity import proximity_of
 from extender.scheduling.pod_requirements import (
+    SPECIAL_NAME,
     Pending,
     PodRequirements,
     PreFilterResult,
@@ -60,6 +61,7 @@ from extender.scheduling.shortlist import held_by_claim, held_results, new_alloc
 from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
+    "SPECIAL_NAME",
     "ANNOTATION_PREFIX",
     "ANNOTATION_READERS",
     "MAX_STEPS",
