@@ -47,6 +47,9 @@ async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() ->
         made = claim("victim-extended-resources-abcde")
         made["metadata"] |= {"namespace": "evil", **forged("victim", uid_of(b, "victim"), "evil.example/keep")}
         b.cluster.apply(made)
+        entry = {"resource": "pods", "name": "victim", "uid": uid_of(b, "victim")}
+        status = {"allocation": {"devices": {"results": []}}, "reservedFor": [entry]}
+        patch(b, made["metadata"]["name"], {"status": status}, "status", "evil")
         assert await place(b, "victim") == ""
         assert stored(b, made["metadata"]["name"], "evil")["metadata"].get("deletionTimestamp") is None
 

@@ -61,12 +61,12 @@ from extender.scheduling.shortlist import held_by_claim, held_results, new_alloc
 from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
-    "SPECIAL_NAME",
     "ANNOTATION_PREFIX",
     "ANNOTATION_READERS",
     "MAX_STEPS",
     "MOST_TOGETHER",
     "NODE",
+    "SPECIAL_NAME",
     "Attempt",
     "CollectedDomain",
     "Decision",
