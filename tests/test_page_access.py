@@ -110,6 +110,25 @@ async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path:
         assert await asked(Authorization="Bearer next") == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "closed"),
+    [
+        ("0.0.0.0", True),
+        ("::", True),
+        ("10.1.2.3", True),
+        ("console.example", True),
+        ("127.0.0.1", False),
+        ("::1", False),
+        ("localhost", False),
+    ],
+)
+def test_pages_beyond_loopback_are_closed_if_no_token_file_is_named(host: str, closed: bool) -> None:
+    name = f"[{host}]" if ":" in host else host
+    scope = {"method": "GET", "path": "/v1/fleet", "headers": [(b"host", name.encode())]}
+    rejected = Access(host).rejection(scope, open_to_all=False)
+    assert (rejected is not None and rejected.status == 403) is closed
+
+
 def test_a_token_file_that_becomes_a_pipe_or_too_large_closes_the_pages(tmp_path: Path) -> None:
     """Opening a pipe waits for its writer, and the whole console would wait with it."""
     token = tmp_path / "token"

@@ -14,6 +14,7 @@ from tests.running_berth import berthing, claim, pod
 from tests.tenant_worlds import (
     MARK,
     PODS,
+    SPECIAL,
     allocated,
     collector_without_grace,
     forged,
@@ -46,6 +47,9 @@ async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() ->
         made = claim("victim-extended-resources-abcde")
         made["metadata"] |= {"namespace": "evil", **forged("victim", uid_of(b, "victim"), "evil.example/keep")}
         b.cluster.apply(made)
+        entry = {"resource": "pods", "name": "victim", "uid": uid_of(b, "victim")}
+        status = {"allocation": {"devices": {"results": []}}, "reservedFor": [entry]}
+        patch(b, made["metadata"]["name"], {"status": status}, "status", "evil")
         assert await place(b, "victim") == ""
         assert stored(b, made["metadata"]["name"], "evil")["metadata"].get("deletionTimestamp") is None
 
@@ -64,6 +68,18 @@ async def test_a_claim_that_only_looks_like_a_leftover_does_not_stop_the_pod(all
         before = stored(b, name)
         assert await place(b, "p1") == ""
         assert stored(b, name) == before
+
+
+async def test_a_pod_gets_the_devices_of_its_own_claim_though_that_is_marked_as_special() -> None:
+    """Berth once made another claim for it, and a real API server rejected the status of the pod."""
+    async with berthing({"n1": "t4-4"}) as b:
+        marked = claim("c")
+        marked["metadata"]["annotations"] = {SPECIAL: "true"}
+        b.cluster.apply(marked)
+        b.cluster.apply(pod("p", "c"))
+        assert await place(b, "p") == ""
+        assert [one["metadata"]["name"] for one in b.claims()] == ["c"]
+        assert [one["name"] for one in stored(b, "c")["status"]["reservedFor"]] == ["p"]
 
 
 async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:

@@ -12,7 +12,8 @@ from extender.console import ReviewResult
 from extender.console.authentication import ReviewLimits
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import HANG_SECONDS, eventually
-from tests.records_worlds import console
+from tests.records_worlds import BERTH, console
+from tests.test_wrong_answers import Answer
 
 
 async def test_reviews_are_remembered_for_a_while() -> None:
@@ -51,6 +52,21 @@ async def test_no_sender_is_accepted_while_the_api_server_fails(code: int) -> No
         assert "secret" not in reply.text
         w.api.intercept = None
         assert (await w.post()).status_code == 204  # a failure is not remembered
+
+
+async def test_a_review_that_does_not_name_the_audience_of_the_console_is_no_proof() -> None:
+    """An authenticator that knows no audiences accepts a token that is meant for another program."""
+    status = {"authenticated": True, "user": {"username": BERTH}, "audiences": []}
+
+    async def unaware(method: str, path: str) -> ApiError:
+        return Answer({"status": status})
+
+    async with console() as w:
+        w.api.intercept = unaware
+        assert (await w.post()).status_code == 401
+        status["audiences"] = ["other", "berth-console"]
+        w.clock.now = 6.0
+        assert (await w.post()).status_code == 204
 
 
 async def test_unknown_tokens_neither_flood_the_api_server_nor_block_serve() -> None:

@@ -21,7 +21,7 @@ from extender.extension.live_reads import LANDING_SECONDS
 from extender.extension.shared_claims import SharedClaims
 from extender.extension.special_claims import SpecialClaims
 from extender.model import Allocation, Claim, Consumer
-from extender.scheduling import PodRequirements
+from extender.scheduling import SPECIAL_NAME, PodRequirements
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1
@@ -50,7 +50,7 @@ class ClaimWrites:
         claims = []
         for claim, allocation in planned:
             stamped = replace(allocation, timestamp=self._now())
-            if claim.extended:
+            if claim.key.name == SPECIAL_NAME:  # not by its annotation, which tenants write on their own claims
                 made = await self._create_special(cycle, claim)
                 claims.append(await self._allocate(cycle, made, stamped, group))
                 await self._special.map(cycle.pod, made, requirements.mappings)

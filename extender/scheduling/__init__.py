@@ -45,6 +45,7 @@ from extender.scheduling.placement_results import held_by_claim, held_results, n
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
 from extender.scheduling.pod_requirements import (
+    SPECIAL_NAME,
     Pending,
     PodRequirements,
     PreFilterResult,
@@ -64,6 +65,7 @@ __all__ = [
     "MAX_STEPS",
     "MOST_TOGETHER",
     "NODE",
+    "SPECIAL_NAME",
     "Attempt",
     "CollectedDomain",
     "Decision",
