@@ -12,7 +12,7 @@ from tests.shared_folder import SHARED, needs
 
 FOLDER = SHARED / "conformance" / "allocator"
 WORLDS = 1000
-MIXED = 240
+MIXED, EDGE = 240, 399
 BATCH = 100
 
 
@@ -53,10 +53,11 @@ def test_random_worlds_as_in_the_reference(start: int) -> None:
     assert differing([decode_case(world) for world in worlds()[start : start + BATCH]]) == []
 
 
-def test_worlds_with_all_features_mixed_as_in_the_reference() -> None:
+@pytest.mark.parametrize(("name", "count"), [("mixed", MIXED), ("edge", EDGE)])
+def test_worlds_with_features_mixed_as_in_the_reference(name: str, count: int) -> None:
     """Worlds in which the known differences (docs/decisions/0010-differences.md) do not matter."""
-    mixed = worlds("mixed")
-    assert len(mixed) == MIXED
+    mixed = worlds(name)
+    assert len(mixed) == count
     assert differing([decode_case(world) for world in mixed]) == []
 
 

@@ -88,8 +88,8 @@ def _claim_config(spec: ClaimSpec, requests: list[DeviceRequest]) -> Iterator[Co
 
 def node_selector(devices: list[PoolDevice], node_name: str) -> NodeSelector | None:
     """The nodes that can use the allocation: this node, the nodes that all slices select, or all nodes (None)."""
-    expressions: list[Requirement] = []
-    fields: list[Requirement] = []
+    expressions: dict[Requirement, None] = {}  # each once, in order
+    fields: dict[Requirement, None] = {}
     for pool_device in devices:
         selection = _selection(pool_device)
         if selection.node_name or pool_device.device.binds_to_node:
@@ -97,8 +97,8 @@ def node_selector(devices: list[PoolDevice], node_name: str) -> NodeSelector | N
             return NodeSelector((Term(fields=(only,)),))
         if selection.selector is not None and selection.selector.terms:
             first = selection.selector.terms[0]
-            expressions += [r for r in first.expressions if r not in expressions]
-            fields += [r for r in first.fields if r not in fields]
+            expressions |= dict.fromkeys(first.expressions)
+            fields |= dict.fromkeys(first.fields)
     if not expressions and not fields:
         return None
     return NodeSelector((Term(tuple(expressions), tuple(fields)),))
