@@ -174,7 +174,10 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
 
 
 async def _line(response: aiohttp.ClientResponse, seconds: float) -> bytes:
-    """The next line, or what is left at the end of the response; empty after that, and after so many seconds."""
+    """Read the next line of the response.
+
+    The last line may lack its newline. Returns b"" if the response has ended, or if no line came within `seconds`.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await response.content.readline()
