@@ -28,7 +28,7 @@ class RankingCache:
         self._rankings: OrderedDict[object, NodeRanking] = OrderedDict()
         self._measured: dict[object, int] = {}  # bytes by key, as last measured
         self._bytes = 0  # their sum
-        self._used: dict[object, None] = {}  # keys that were returned since they were measured
+        self._unmeasured: dict[object, None] = {}  # keys of rankings that calls returned since: they may have grown
         self._evicted_evaluations = 0  # evaluations of evicted rankings
 
     def __len__(self) -> int:
@@ -48,14 +48,14 @@ class RankingCache:
         found = self._rankings.get(key)
         if found is None:
             found = self._rankings[key] = NodeRanking(requirements)
-        self._used[key] = None
+        self._unmeasured[key] = None
         return found
 
     def peek(self, requirements: PodRequirements) -> NodeRanking | None:
         """The cached ranking or None. This does not count as a use."""
         found = self._rankings.get(requirements.key)
         if found is not None:
-            self._used[requirements.key] = None
+            self._unmeasured[requirements.key] = None
         return found
 
     @property
@@ -75,13 +75,13 @@ class RankingCache:
 
     def clear(self) -> None:
         self._evicted_evaluations = self.evaluations
-        for table in (self._rankings, self._measured, self._used):
+        for table in (self._rankings, self._measured, self._unmeasured):
             table.clear()
         self._bytes = 0
 
     def _measure(self) -> None:
-        for _ in range(min(_MEASURED, len(self._used))):
-            key, _ = self._used.popitem()
+        for _ in range(min(_MEASURED, len(self._unmeasured))):
+            key, _ = self._unmeasured.popitem()
             size = self._rankings[key].estimated_bytes
             self._bytes += size - self._measured.get(key, 0)
             self._measured[key] = size
@@ -91,5 +91,5 @@ class RankingCache:
         while len(self._rankings) > 1 and (self._bytes > self._limit_bytes or len(self._rankings) > self._most):
             key, oldest = self._rankings.popitem(last=False)
             self._bytes -= self._measured.pop(key, 0)
-            self._used.pop(key, None)
+            self._unmeasured.pop(key, None)
             self._evicted_evaluations += oldest.evaluations
