@@ -106,15 +106,26 @@ async def listening(app: Any, host: str, port: int, option: str = "--listen") ->
     Raises WireError that names the option and the address if the address cannot be bound.
     """
     listener, *others = listen_on(option, host, port)
-    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # the caller owns the signals
-    serving = server._serve(sockets=[listener, *others])  # noqa: SLF001 - serve() would catch the caller's signals
-    task = asyncio.create_task(serving)
-    while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn offers no event
-        await asyncio.sleep(0.01)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="off"))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup([listener, *others])
     try:
         yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
-        await task
+        await _end(server)
+
+
+async def _end(server: uvicorn.Server) -> None:
+    """Close the server with its connections: uvicorn's own end waits for open watches."""
+    for listener in server.servers:
+        listener.close()
+    for connection in server.server_state.connections:
+        connection.transport.abort()
+    requests = server.server_state.tasks
+    for request in requests:
+        request.cancel()
+    if requests:
+        await asyncio.wait(requests)
+    while server.server_state.connections:  # noqa: ASYNC110 - uvicorn offers no event
+        await asyncio.sleep(0)
