@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from extender.entry.listening import Tls, server
+from extender.sandbox import running
 from extender.sockets import listen_on
 from extender.web.access_control import Access
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import HttpLimits
 from extender.web.serve_app import Probes, ServeApp
-from tests.eventually import HANG_SECONDS, eventually
+from tests.eventually import HANG_SECONDS
 from tests.running_berth import AtOneAddress, berthing
 
 LIMITS = HttpLimits(head_bytes=4096)
@@ -31,14 +32,8 @@ async def listening(
 ) -> AsyncIterator[tuple[Any, int]]:
     """(the server, its port)."""
     web = server(app, ("127.0.0.1", 0), limits, tls, clock=clock)
-    serving = web._serve(listen_on("--listen", "127.0.0.1", 0))  # noqa: SLF001 - serve() would catch the signals
-    task = asyncio.create_task(serving)
-    await eventually(lambda: web.started or task.done())
-    try:
+    async with running(web, listen_on("--listen", "127.0.0.1", 0)):
         yield web, web.servers[0].sockets[0].getsockname()[1]
-    finally:
-        web.should_exit = web.force_exit = True
-        await task
 
 
 @asynccontextmanager

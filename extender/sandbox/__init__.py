@@ -9,7 +9,7 @@ from extender.sandbox.gang_report import GangPlacement, GangReport, GangRow
 from extender.sandbox.kubeconfig import write_kubeconfig
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
 from extender.sandbox.report import PlacedGpus, Report, Row
-from extender.sandbox.sandbox_cluster import Cluster, listening
+from extender.sandbox.sandbox_cluster import Cluster, listening, running
 from extender.sandbox.scheduler import Scheduler
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "listening",
     "load_examples",
     "load_machine",
+    "running",
     "write_kubeconfig",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -106,26 +107,32 @@ async def listening(app: Any, host: str, port: int, option: str = "--listen") ->
     Raises WireError that names the option and the address if the address cannot be bound.
     """
     listener, *others = listen_on(option, host, port)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="off"))
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    await server.startup([listener, *others])
-    try:
+    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", date_header=False)
+    async with running(uvicorn.Server(config), [listener, *others]):
         yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def running(server: uvicorn.Server, sockets: list[socket.socket]) -> AsyncIterator[None]:
+    """Run a server without lifespan events on bound sockets. At the end, close its connections and cancel its requests.
+
+    uvicorn's own serve() catches signals. At its end it waits for open watches, in steps of 0.1 s.
+    """
+    server.config.load()
+    await server.on_tick(0)  # sets the headers of all responses
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets)
+    try:
+        yield
     finally:
-        await _end(server)
-
-
-async def _end(server: uvicorn.Server) -> None:
-    """Close the server with its connections: uvicorn's own end waits for open watches."""
-    for listener in server.servers:
-        listener.close()
-    for connection in server.server_state.connections:
-        connection.transport.abort()
-    requests = server.server_state.tasks
-    for request in requests:
-        request.cancel()
-    if requests:
-        await asyncio.wait(requests)
-    while server.server_state.connections:  # noqa: ASYNC110 - uvicorn offers no event
-        await asyncio.sleep(0)
+        for listener in server.servers:
+            listener.close()
+        for connection in server.server_state.connections:
+            connection.transport.abort()
+        requests = server.server_state.tasks
+        for request in requests:
+            request.cancel()
+        if requests:
+            await asyncio.wait(requests)
+        while server.server_state.connections:  # noqa: ASYNC110 - uvicorn offers no event
+            await asyncio.sleep(0)
