@@ -15,10 +15,10 @@ from typing import Any
 
 import aiohttp
 
-from extender.sandbox import Cluster, Scheduler
+from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.chaos_gangs import gang_scenarios, two_gangs_and_kills
-from tests.chaos_world import Berths, Faults, chaotic, settled
+from tests.chaos_world import Berths, Faults, chaotic, scheduler_of, settled
 from tests.eventually import HANG_SECONDS, eventually
 from tests.process_starter import ROOT
 from tests.process_worlds import free_port
@@ -35,7 +35,7 @@ async def killed_at_every_write(seed: int, times: int) -> dict[str, int]:
     async with chaotic(seed) as (cluster, faults, berths):
         port = free_port()
         await berths.start(port)
-        scheduler = Scheduler(cluster.store, f"http://127.0.0.1:{port}", seed=seed)
+        scheduler = scheduler_of(cluster, port, seed)
         task = asyncio.create_task(scheduler.run())
         try:
             for turn in range(times):
@@ -182,7 +182,7 @@ async def bind_storm(seed: int, pods: int) -> dict[str, int]:
         for i in range(pods):
             cluster.apply(claim(f"c{i}"))
             cluster.apply(pod(f"p{i}", f"c{i}"))
-        task = asyncio.create_task(Scheduler(cluster.store, f"http://127.0.0.1:{port}", seed=seed).run())
+        task = asyncio.create_task(scheduler_of(cluster, port, seed).run())
         try:
             wrong = await settled(cluster)
         finally:
@@ -259,7 +259,7 @@ async def outages(seed: int, pods: int, times: int) -> dict[str, int]:
     async with chaotic(seed, nodes) as (cluster, faults, berths):
         port = free_port()
         await berths.start(port)
-        task = asyncio.create_task(Scheduler(cluster.store, f"http://127.0.0.1:{port}", seed=seed).run())
+        task = asyncio.create_task(scheduler_of(cluster, port, seed).run())
         try:
             for turn in range(times):
                 for i in range(turn * pods // times, (turn + 1) * pods // times):

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from extender.sandbox import Cluster, Scheduler
+from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from tests.chaos_world import Berths, Faults, chaotic, settled
+from tests.chaos_world import Berths, Faults, chaotic, scheduler_of, settled
 from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.process_worlds import free_port
@@ -113,7 +113,7 @@ class Chaos:
 
     def start_scheduler(self) -> None:
         """A scheduler that knows nothing of the one before."""
-        scheduler = Scheduler(self.cluster.store, f"http://127.0.0.1:{self._port}", seed=self._seed)
+        scheduler = scheduler_of(self.cluster, self._port, self._seed)
         self._tasks.append(asyncio.create_task(scheduler.run()))
 
     def end(self, process: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from extender.sandbox import Cluster, carried_machines, listening
+from extender.sandbox import Cluster, Scheduler, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.tokens import TokenUser
 from tests.eventually import HANG_SECONDS, eventually
@@ -211,6 +211,11 @@ async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterat
             finally:
                 await berths.stop()
                 cluster.store.cut_watches()
+
+
+def scheduler_of(cluster: Cluster, port: int, seed: int) -> Scheduler:
+    """A scheduler that asks the Berth on this port. It backs off a tenth of kube-scheduler's time: it meets more."""
+    return Scheduler(cluster.store, f"http://127.0.0.1:{port}", seed=seed, backoff_seconds=(0.1, 1.0))
 
 
 # -- the check: objects only -----------------------------------------------------------------------------

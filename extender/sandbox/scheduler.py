@@ -44,13 +44,24 @@ class _Waiting:
 
 
 class Scheduler:
-    """Schedules pods of one schedulerName against the sandbox's own store."""
+    """Schedules pods of one schedulerName against the sandbox's own store.
 
-    def __init__(self, store: ObjectStore, extender_url: str, name: str = "berth-scheduler", seed: int = 1) -> None:
+    `backoff_seconds` are the first and the longest back-off of a pod after failures.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        extender_url: str,
+        name: str = "berth-scheduler",
+        seed: int = 1,
+        backoff_seconds: tuple[float, float] = _BACKOFF_SECONDS,
+    ) -> None:
         self._store = store
         self._url = extender_url
         self._name = name
         self._seed = seed
+        self._backoff_seconds = backoff_seconds
         self._waiting: dict[str, _Waiting] = {}
         self._binding: set[str] = set()
         self._wake = asyncio.Event()
@@ -145,7 +156,7 @@ class Scheduler:
         return True
 
     def _failed(self, waiting: _Waiting, problem: str) -> None:
-        low, high = _BACKOFF_SECONDS
+        low, high = self._backoff_seconds
         delay = min(high, low * 2**waiting.failures)
         waiting.failures += 1
         waiting.ready_at = asyncio.get_running_loop().time() + delay
