@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+from collections.abc import Callable
 
+import pytest
 from hypothesis import HealthCheck, settings
 from structlog.dev import ConsoleRenderer, plain_traceback
+
+from tests.skipping_loop import LoopbackLoop
 
 # BERTH_HYPOTHESIS=long: random examples, thirty times as many as a test asks for (`make properties`).
 _SLOW = [HealthCheck.too_slow]  # it measures seconds
@@ -24,3 +29,10 @@ def pytest_collection_finish() -> None:
     """A full collection need not visit the modules and thousands of tests: that would take a tenth of all time."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests with the mark `loopback` do not wait for timers."""
+    if item.get_closest_marker("loopback") is not None:
+        return {"loopback": LoopbackLoop}
+    return {"real": asyncio.new_event_loop}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -149,15 +149,16 @@ async def berthing(
     nodes: dict[str, str],
     policy: Policy | None = None,
     bookmark_seconds: float = 0.5,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
 ) -> AsyncIterator[Berthing]:
-    """nodes: name to machine. The policy is made `patient`. A test of a deadline gives a clock that stands still."""
+    """nodes: name to machine. The policy is made `patient`. A test of a deadline gives a clock that stands still; the
+    default is the time of the event loop."""
     cluster = Cluster(bookmark_seconds=bookmark_seconds)
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
     async with (
         cluster.serving() as api,
-        both(api, patient(policy), clock=clock) as (app, console),
+        both(api, patient(policy), clock=clock or asyncio.get_running_loop().time) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)

@@ -29,6 +29,8 @@ from tests.eventually import HANG_SECONDS, eventually
 from tests.process_worlds import free_port
 from tests.supervised_worlds import Breakable, client_of, composed
 
+pytestmark = pytest.mark.loopback
+
 # -- every task of the running service, by name ----------------------------------------------------------------
 
 WATCHES = {

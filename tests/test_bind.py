@@ -15,6 +15,8 @@ from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4"}
 

@@ -16,6 +16,8 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import Serving, berthing, binder_of, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 SOON = Policy(binding_wait_seconds=1)
 CONFIG = Path(__file__).parents[1] / "scheduler-config" / "berth-scheduler.yaml"
 P = ObjectKey("default", "p")

@@ -15,6 +15,8 @@ from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import berthing, pod
 
+pytestmark = pytest.mark.loopback
+
 
 @pytest.mark.parametrize(
     ("condition", "answer"),

@@ -19,6 +19,8 @@ from tests.faulty_world import World
 from tests.running_berth import Serving, berthing, binder_of, bug_after, claim, pod
 from tests.skipping_loop import in_virtual_time
 
+pytestmark = pytest.mark.loopback
+
 CUT = ApiError(502, "BadGateway", "the connection was cut")
 P = ("default", "p")
 

@@ -18,6 +18,8 @@ from tests.certificates import NEEDS_OPENSSL, certificate, openssl, shown
 from tests.eventually import eventually
 from tests.http_worlds import LIMITS, SOON, listening
 
+pytestmark = pytest.mark.loopback
+
 
 async def nothing(scope: Any, receive: Any, send: Any) -> None:
     """An application without answers: these tests only shake hands."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
+import pytest
+
 from extender.console import DecisionHistory
 from extender.console.set_comparer import SetComparer
 from extender.diagnosis import ComparedSets
@@ -14,6 +16,8 @@ from extender.records import Bound
 from extender.scheduling import Decision, ScoredNode
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
 
 PAIR = ComparedSets(("gpu-0",), (), GpuSet((0,), 0.0, False), GpuSet((0,), 0.0, False))
 

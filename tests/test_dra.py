@@ -14,6 +14,8 @@ from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 from tests.tenant_worlds import allocated
 
+pytestmark = pytest.mark.loopback
+
 
 async def test_shares_pack_and_never_exceed() -> None:
     """Shares go onto the device that is shared already, and stop where its memory ends."""

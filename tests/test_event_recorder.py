@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Writer
@@ -19,6 +20,8 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from extender.scheduling import Attempt
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
 
 
 class World:

@@ -26,6 +26,8 @@ from extender.scheduling import Attempt, Evaluator
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 
 class Ticking:
     """A clock that advances by `step` seconds with each reading."""

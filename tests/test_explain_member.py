@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from extender.cluster import Writer
 from extender.console import ActivePolicy, DecisionHistory, Explainer
 from extender.console.event_recorder import EventRecorder
@@ -18,6 +20,8 @@ from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_gangs import NODES, bind_all, member, planned
+
+pytestmark = pytest.mark.loopback
 
 Json = dict[str, Any]
 

@@ -17,6 +17,8 @@ from tests.running_berth import Berthing, Json, berthing, claim, pod
 from tests.test_gang_pauses import key
 from tests.test_gangs import INCOMPLETE, NO_ROOM, NODES, bind_all, delete, member, planned, reasons
 
+pytestmark = pytest.mark.loopback
+
 LABEL = "scheduling.x-k8s.io/pod-group"
 MANY = 5000
 

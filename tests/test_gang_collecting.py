@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+
+import pytest
 
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import Code, GroupKey, GroupSource, Reason
@@ -15,6 +16,8 @@ from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, patient, pod
 from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 
+pytestmark = pytest.mark.loopback
+
 RACK = "topology.kubernetes.io/rack"
 KEPT = "devices are kept for group job, which waits for room"
 ON = Policy(gang_collect_seconds=3600)
@@ -22,7 +25,7 @@ ON = Policy(gang_collect_seconds=3600)
 
 @asynccontextmanager
 async def racks(
-    policy: Policy | None, *sizes: int, clock: Callable[[], float] = time.monotonic
+    policy: Policy | None, *sizes: int, clock: Callable[[], float] | None = None
 ) -> AsyncIterator[Berthing]:
     """A cluster with racks a, b, ... of so many nodes a0, a1, ... with 8 GPUs each."""
     async with berthing({}, policy, clock=clock) as b:

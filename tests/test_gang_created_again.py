@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from extender.cluster import Writer
 from extender.extension.bound_members import BoundMembers
 from extender.model import GroupKey, GroupSource
@@ -14,6 +16,8 @@ from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, pod
 from tests.test_gang_pauses import read_due
 from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
+
+pytestmark = pytest.mark.loopback
 
 NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(6)}
 UNREAD = "waits until Berth has read which pods of group job run"

@@ -15,6 +15,8 @@ from tests.test_gang_bad_input import labelled, pod_group
 from tests.test_gang_plan_ends import annotate
 from tests.test_gangs import INCOMPLETE, NODES, delete, gets_a_node, member, reasons
 
+pytestmark = pytest.mark.loopback
+
 Edit = Callable[[Berthing], None]
 
 

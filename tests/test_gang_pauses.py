@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from math import inf
 
+import pytest
+
 from extender.cluster import Unavailable
 from extender.extension.bound_members import BoundMembers, Members
 from extender.extension.waiting_gangs import WaitingGangs
@@ -16,6 +18,8 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 from tests.test_gangs import NODES, bind_all, bind_until_bound, member, planned
+
+pytestmark = pytest.mark.loopback
 
 REFUSED = Reason(Code.GANG_REFUSED, ("job", "default/p0"))
 

@@ -14,6 +14,8 @@ from tests.running_berth import Berthing, Json, berthing, claim, pod
 from tests.test_gangs import bind_all, member
 from tests.test_gangs import reasons as reasons_of
 
+pytestmark = pytest.mark.loopback
+
 RACK = "topology.kubernetes.io/rack"
 RACKS = {rack: [f"{rack}{i}" for i in range(3)] for rack in "abc"}
 

@@ -13,6 +13,8 @@ from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_gangs import INCOMPLETE, NODES, bind_all, delete, member, planned, reasons
 
+pytestmark = pytest.mark.loopback
+
 MACHINE = "a100-pcie-8-bridged"
 FOUR = NODES | {"n3": MACHINE}
 

@@ -11,6 +11,8 @@ from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_gangs import bind_all, planned
 
+pytestmark = pytest.mark.loopback
+
 MEMBERS = ("p0", "p1", "p2")
 
 

@@ -16,6 +16,8 @@ from tests.test_gang_budget import Gangs, unfinished
 from tests.test_gang_pauses import key
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
+pytestmark = pytest.mark.loopback
+
 LARGE, SMALL, OTHER = key("large"), key("small"), key("other")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import pytest
+
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import carried_machines
@@ -12,6 +14,8 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
 
 NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(3)}
 INCOMPLETE = "waits until at least 3 pods of group job and their claims exist"

@@ -21,6 +21,8 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 LEFT = [f"p{i}" for i in range(1, 5)]  # the head of the queue, after the pod of the filter request
 TAINT = {"key": "team", "effect": "NoSchedule"}
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}

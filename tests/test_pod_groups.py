@@ -16,6 +16,8 @@ from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Json, Serving, berthing, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 NODES = {"n1": "t4-4", "n2": "t4-4"}
 THREE = {**NODES, "n3": "t4-4"}
 PODS = RESOURCES["", "pods"]

@@ -25,6 +25,8 @@ from tests.certificates import NEEDS_OPENSSL, certificate
 from tests.eventually import HANG_SECONDS, eventually
 from tests.process_worlds import free_port
 
+pytestmark = pytest.mark.loopback
+
 
 @pytest.mark.parametrize("status", [301, 307, 401, 408, 429, 500, 503])
 async def test_these_answers_are_tried_again(status: int) -> None:

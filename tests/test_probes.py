@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials
@@ -19,6 +20,8 @@ from extender.web.asgi import Answer
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import eventually
 from tests.supervised_worlds import Breakable, client_of, composed
+
+pytestmark = pytest.mark.loopback
 
 
 async def test_readiness_names_the_task_that_keeps_failing() -> None:

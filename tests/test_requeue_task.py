@@ -19,6 +19,8 @@ from tests.eventually import eventually
 from tests.skipping_loop import SkippingLoop
 from tests.supervised_worlds import Breakable, composed
 
+pytestmark = pytest.mark.loopback
+
 
 class _Writer:
     """A Writer whose first `failures` touches fail."""

@@ -15,6 +15,8 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 
 async def refused(b: Berthing, name: str, count: int) -> str:
     """Filter a new pod for which no device is left; returns the reason."""

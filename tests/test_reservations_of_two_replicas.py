@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from extender.extension.live_reads import LANDING_SECONDS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
 
 NODES = {"n1": "t4-4"}
 NO = ApiError(403, "Forbidden", "no")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from extender.extension.live_reads import LANDING_SECONDS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
 
 Json = dict[str, Any]
 CLAIMS, MARK = RESOURCES["resource.k8s.io", "resourceclaims"], "berth.dev/allocator"

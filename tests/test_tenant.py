@@ -14,6 +14,8 @@ from tests.replicas import replicas
 from tests.running_berth import berthing, claim, pod
 from tests.tenant_worlds import allocated, collector_without_grace, leftover, patch, stored, uid_of
 
+pytestmark = pytest.mark.loopback
+
 # -- what the orphan collector takes back -------------------------------------------------------------------------
 
 

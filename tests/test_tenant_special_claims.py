@@ -27,6 +27,8 @@ from tests.tenant_worlds import (
 )
 from tests.test_wrong_answers import Answer
 
+pytestmark = pytest.mark.loopback
+
 
 @pytest.mark.parametrize("name", ["loot", "p1-extended-resources-abcde"])
 async def test_a_claim_in_use_that_is_marked_as_special_stays(name: str) -> None:

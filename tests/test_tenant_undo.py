@@ -9,6 +9,8 @@ from tests.dra_worlds import extended, place
 from tests.running_berth import berthing, claim, pod
 from tests.tenant_worlds import MARK, PODS, allocated, intercept, patch, stored, uid_of
 
+pytestmark = pytest.mark.loopback
+
 
 async def test_undo_leaves_a_claim_that_has_the_name_of_the_special_claim() -> None:
     """While p1 is bound, the tenant replaces its special claim by another of the same name, which p2 uses."""

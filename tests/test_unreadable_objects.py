@@ -27,6 +27,8 @@ from tests.fuzzing import unfolded
 from tests.reflectors import running
 from tests.running_berth import Json, berthing, claim
 
+pytestmark = pytest.mark.loopback
+
 CASES = yaml.safe_load((FOLDER / "unreadable.yaml").read_text())
 
 

@@ -7,6 +7,8 @@ import socket
 from contextlib import ExitStack
 from dataclasses import replace
 
+import pytest
+
 from extender.console import MOST_WATCHERS
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
@@ -16,6 +18,8 @@ from extender.web.http_limits import PAGES
 from tests.eventually import HANG_SECONDS, eventually
 from tests.http_worlds import SOON, listening, status
 from tests.running_berth import berthing
+
+pytestmark = pytest.mark.loopback
 
 UPDATES = b"GET /v1/updates HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -22,6 +22,8 @@ from extender.web.asgi import TEXT, Answer
 from tests.eventually import eventually
 from tests.reflectors import running
 
+pytestmark = pytest.mark.loopback
+
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
 GROUP = "/apis/resource.k8s.io/"
 QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_looks=3, absent_seconds=0.05)

@@ -33,6 +33,8 @@ from tests.eventually import eventually
 from tests.replicas import Gate, replicas
 from tests.running_berth import Serving, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 WHOLE_NODE = 4  # GPUs of the only node
 
 

@@ -16,6 +16,8 @@ from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_doctor import kubeconfig
 from tests.test_writes import GUARDS
 
+pytestmark = pytest.mark.loopback
+
 Json = dict[str, Any]
 FAILURE = {"kind": "Status", "status": "Failure", "code": 500, "message": "no"}
 OTHER_POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {"nodeName": "n1"}}
