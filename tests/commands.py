@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import structlog
 import typer
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from extender.cli.main import commands
 from extender.model import BerthError
+from tests.skipping_loop import LoopbackLoop
 
 
 class Ended(NamedTuple):
@@ -52,6 +54,12 @@ def berth(words: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[i
     with capture_logs():  # a server in this process may log meanwhile
         found = ended(words, env)
     return found.code, found.stdout, found.stderr + found.message
+
+
+def berth_run_once(*options: str) -> tuple[int, str, str]:
+    """`berth run --once`, which has all its servers in this process: its timers are not waited for."""
+    with patch.object(asyncio.events, "new_event_loop", LoopbackLoop):
+        return berth(["run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0", *options])
 
 
 async def berth_beside(words: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[int, str, str]:

@@ -15,7 +15,7 @@ import yaml
 from rich.text import Text
 
 from extender.cli.run_command import FLEET
-from tests.commands import berth
+from tests.commands import berth_run_once
 from tests.eventually import answers
 from tests.manifests import script
 from tests.process_starter import ROOT, start
@@ -49,7 +49,7 @@ def test_no_figure_is_one_that_quality_calls_a_misfit() -> None:
 def test_an_example_that_lands_elsewhere_fails_the_run(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "06-one-small.yaml").read_text().replace('"t4-4,dgx1-v100"', '"hgx-h100-8"')
     (tmp_path / "wrong.yaml").write_text(text)
-    code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
+    code, out, _ = berth_run_once("--examples", str(tmp_path))
     assert code == 1
     assert "expected on hgx-h100-8" in " ".join(out.split())
 
@@ -57,7 +57,7 @@ def test_an_example_that_lands_elsewhere_fails_the_run(tmp_path: Path) -> None:
 def test_a_gang_that_is_not_in_one_domain_fails_the_run(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "09-gangs.yaml").read_text()
     (tmp_path / "wrong.yaml").write_text(text.replace('"nvidia.com/gpu.clique"', '"topology.kubernetes.io/rack"'))
-    code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
+    code, out, _ = berth_run_once("--examples", str(tmp_path))
     assert code == 1
     assert re.search(r"✗ llm-a .* clique nvl72-[12], expected in one rack ", out)
     # Its own place is as expected. A busy machine may announce that the pods wait for another attempt.
@@ -71,7 +71,7 @@ def test_a_gang_without_room_waits_whole_where_first_fit_starts_a_part(tmp_path:
     notes |= {"berth.dev/group-min": "9", "berth.dev/expect-pending": "no domain has room for all pods of group llm-a"}
     pods = [{**first, "metadata": {**first["metadata"], "name": f"llm-a-{i}"}} for i in range(9)]
     (tmp_path / "nine.yaml").write_text(yaml.safe_dump_all([template, *pods]))
-    code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
+    code, out, _ = berth_run_once("--examples", str(tmp_path))
     assert code == 0, out
     assert re.search(r"… llm-a .* 0 of 9 pods .* 8 of 9 pods", out)
     assert "✓" not in out
@@ -80,7 +80,7 @@ def test_a_gang_without_room_waits_whole_where_first_fit_starts_a_part(tmp_path:
 def test_a_wait_for_another_attempt_is_announced(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "10-never.yaml").read_text()
     (tmp_path / "never.yaml").write_text(re.sub(r"\n +berth.dev/expect-pending:.*", "", text))
-    code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
+    code, out, _ = berth_run_once("--examples", str(tmp_path))
     assert code == 1
     assert "No node for never-fits yet" in out
 
@@ -88,7 +88,7 @@ def test_a_wait_for_another_attempt_is_announced(tmp_path: Path) -> None:
 def test_an_expected_domain_without_a_group_is_an_error(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "06-one-small.yaml").read_text().replace("expect-machine", "expect-domain")
     (tmp_path / "wrong.yaml").write_text(text)
-    code, _, errors = berth([*ONCE, "--examples", str(tmp_path)])
+    code, _, errors = berth_run_once("--examples", str(tmp_path))
     assert code == 2
     assert "berth.dev/expect-domain]: the pod names no group" in errors
 
@@ -97,7 +97,7 @@ def test_a_port_that_is_used_is_an_error_with_the_command_for_free_ports() -> No
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for option in ("--listen", "--console"):
-            code, _, errors = berth([*ONCE, option, address])
+            code, _, errors = berth_run_once(option, address)
             assert code == 2
             assert f"{option}: cannot listen on {address}: Address already in use" in errors
             assert "berth run --listen 127.0.0.1:0 --console 127.0.0.1:0" in errors
@@ -123,7 +123,7 @@ def test_a_narrow_terminal_cuts_no_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_examples_is_an_error(tmp_path: Path) -> None:
-    code, _, errors = berth([*ONCE, "--examples", str(tmp_path)])
+    code, _, errors = berth_run_once("--examples", str(tmp_path))
     assert code == 2
     assert "holds no .yaml files" in errors
 

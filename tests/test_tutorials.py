@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.commands import berth
+from tests.commands import berth, berth_run_once
 from tests.eventually import HANG_SECONDS
 from tests.process_starter import ROOT, start
 from tests.test_kubectl import KUBECTL
@@ -35,7 +35,7 @@ _PATHS = {
     "resourceclaims": f"/apis/resource.k8s.io/v1/{_DEFAULT}/resourceclaims",
 }
 # Exit code 1: the pod waits, or the claims do not fit.
-WAIT = re.compile(r"berth (run --once|explain pod default/(too-large|train-v100)$|allocate .*(third|large.*small))")
+WAIT = re.compile(r"berth (explain pod default/(too-large|train-v100)$|allocate .*(third|large.*small))")
 
 
 def commands(page: Path) -> list[str]:
@@ -152,6 +152,9 @@ def follow(page: Path, run: Run, kubectl: Kubectl) -> dict[str, list[str]]:
             out = _until(partial(_not_placed, kubectl, words[1:]))
         elif words[0] == "kubectl":
             out = kubectl(words[1:])
+        elif words[:3] == ["berth", "run", "--once"]:
+            code, out, errors = berth_run_once(*words[3:])
+            assert code == 1, (command, out + errors)
         elif words[0] == "berth":
             code, out, errors = berth(words[1:], {"BERTH_SERVER": run.page})
             while any(words in out for words in _WITHOUT_RECORD):
