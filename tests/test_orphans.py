@@ -41,7 +41,8 @@ async def test_an_allocation_that_lost_the_mark_of_berth_is_not_taken_back() -> 
 def test_special_claims_that_are_gone_take_no_memory() -> None:
     """A filter request met each one, and then the claim was deleted."""
     cache = ClusterCache()
-    orphans = OrphanCollector(cache, Writer(cast("ApiClient", None), "test"), lambda: 0.0, Supervisor())
+    writer = Writer(cast("ApiClient", None), "test")
+    orphans = OrphanCollector(cache, writer, lambda: 0.0, Supervisor(), lambda _: False)
     tracemalloc.start()
     try:
         for number in range(1000):

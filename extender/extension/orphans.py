@@ -25,7 +25,10 @@ _ROUND_SECONDS = 5.0
 
 
 class OrphanCollector:
-    """A background task of serve. It runs at most one operation on a claim at a time."""
+    """A background task of serve. It runs at most one operation on a claim at a time.
+
+    `is_binding` returns whether this process runs a bind of the pod with this UID.
+    """
 
     def __init__(
         self,
@@ -33,12 +36,14 @@ class OrphanCollector:
         writer: Writer,
         clock: Callable[[], float],
         supervisor: Supervisor,
+        is_binding: Callable[[str], bool],
         grace_seconds: float = _GRACE_SECONDS,
     ) -> None:
         self._cache = cache
         self._supervisor = supervisor
         self._writer = writer
         self._clock = clock
+        self._is_binding = is_binding
         self._grace = grace_seconds
         self._since: dict[str, float] = {}  # claim UID to the time when first seen without a consumer
         self._special = SpecialClaims(writer)
@@ -89,7 +94,7 @@ class OrphanCollector:
         still bind the pod.
         """
         claim = self._cache.store.claims.get(key)
-        if claim is None or not claim.special_for or claim.special_for in self._cache.reservations.in_flight.values():
+        if claim is None or not claim.special_for or self._is_binding(claim.special_for):
             return
         _, since = self._leftovers.setdefault(claim.uid, (key, self._clock()))
         if claim.writer in ("", self._writer.identity) or self._clock() - since >= self._grace:
