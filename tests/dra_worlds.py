@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from extender.sandbox.apiserver.registry import RESOURCES
+from tests.faulty_world import World
 from tests.running_berth import Serving, claim, pod
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
@@ -17,7 +18,7 @@ def extended(name: str, count: int = 1, **spec: Any) -> dict:
 
 
 def custom(
-    b: Serving,
+    b: Serving | World,
     devices: list[dict],
     counters: list[dict] | None = None,
     driver: str = "d.example.com",

@@ -62,7 +62,8 @@ def intercept(b: Serving, act: Intercept) -> None:
 
 def collector_without_grace(b: Serving) -> OrphanCollector:
     service = b.app.service
-    return OrphanCollector(service.cache, Writer(service.client), service.clock, service.supervisor, grace_seconds=0.0)
+    writer, running = Writer(service.client), service.binder.running
+    return OrphanCollector(service.cache, writer, service.clock, service.supervisor, running.__contains__, 0.0)
 
 
 @asynccontextmanager

@@ -224,7 +224,7 @@ async def test_a_burst_never_shares_a_device() -> None:
         first = [(await b.filter(f"p{i}"))["NodeNames"] for i in range(20)]
         outcome = await asyncio.gather(*(b.bind(f"p{i}", (names or ["n1"])[0]) for i, names in enumerate(first)))
         assert len(b.held()) == len(set(b.held())) == sum(1 for error in outcome if not error) == 12
-        await eventually(lambda: b.app.service.binder.running == 0)
+        await eventually(lambda: not b.app.service.binder.running)
 
 
 async def test_pod_without_claims_gets_a_plain_binding() -> None:

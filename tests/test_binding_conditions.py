@@ -9,11 +9,15 @@ import pytest
 
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.condition_waits import ConditionWaits, WaitLimits
+from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.web.http_limits import VERBS
+from extender.wire import decode_pod
 from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
 from tests.eventually import HANG_SECONDS, eventually
+from tests.faulty_world import World
 from tests.running_berth import berthing, pod
+from tests.skipping_loop import in_virtual_time
 
 pytestmark = pytest.mark.loopback
 
@@ -179,3 +183,28 @@ async def test_pods_of_one_namespace_that_wait_for_drivers_do_not_take_all_conne
         report(b, "c", "Attached")
         assert set(await asyncio.gather(*binds.values())) == {""}
         assert {await b.bind(name, "n1") for name in rejected} == {""}, "kube-scheduler calls again"
+
+
+def test_a_bind_whose_allocation_is_taken_back_while_it_waits_for_a_driver_sends_no_binding() -> None:
+    """Another allocator takes it back, which marks no claim. The bind is quick, so only the watch shows that."""
+
+    async def taken_back() -> tuple[World, str]:
+        world = World(1)
+        await world.replicas[0].start()
+        service, cluster = world.replicas[0].service, world.cluster
+        assert service is not None
+        custom(world, [CONDITIONAL])
+        cluster.apply(asks("c"))
+        made = cluster.apply(pod("p", "c"))
+        await eventually(lambda: service.filter(decode_pod(made), ["n1"]).passed)
+        bind = asyncio.create_task(service.bind(ObjectKey("default", "p"), made["metadata"]["uid"], "n1"))
+        await eventually(lambda: any(one.allocation for one in service.cache.store.claims.values()))
+        change = {"status": {"allocation": None, "reservedFor": None}}
+        cluster.api.registry.patch(CLAIMS, ("default", "c"), change, "status", strategic=False)
+        (error,) = await asyncio.gather(bind, return_exceptions=True)
+        await world.replicas[0].stop()
+        return world, str(error)
+
+    world, error = in_virtual_time(taken_back())
+    assert error == "claim default/c was taken back in the meantime"
+    assert not world.checker.bound

@@ -214,30 +214,30 @@ def test_a_policy_names_field_value_and_place_and_is_cut() -> None:
         assert len(str(caught.value)) < 2000
 
 
-def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
+async def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     used: list[Any] = []
     refused: list[Any] = []
     path.write_text("candidates: 3")
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
-    assert file.reload() == "", "a policy in force is not used again"
+    assert await file.reload() == "", "a policy in force is not used again"
     assert used == [], "a policy in force is not used again"
     for content in FILES.values():
         path.write_bytes(content)
-        file.reload()
+        await file.reload()
     path.unlink()
-    assert "does not exist" in file.reload()
+    assert "does not exist" in await file.reload()
     path.mkdir()
-    assert "is a folder" in file.reload()
+    assert "is a folder" in await file.reload()
     path.rmdir()
     assert used == []
     assert len(refused) > len(FILES) / 2
     path.write_text("candidates: 4")
-    assert file.reload() == ""
+    assert await file.reload() == ""
     assert used == [Policy(candidates=4)]
 
 
-def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> None:
+async def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> None:
     """The file has the last valid content again. PolicyFile must report it as in force, so that the problem ends."""
     path = tmp_path / "policy.yaml"
     used: list[Any] = []
@@ -245,18 +245,18 @@ def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> Non
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
     for text in ("candidates: x", "candidates: 3"):
         path.write_text(text)
-        file.reload()
+        await file.reload()
     assert len(refused) == 1
     assert used == [Policy(candidates=3)]
 
 
-def test_a_candidate_that_comes_back_is_used_again(tmp_path: Path) -> None:
+async def test_a_candidate_that_comes_back_is_used_again(tmp_path: Path) -> None:
     path = tmp_path / "candidate.yaml"
     used: list[Any] = []
     file = CandidateFile(path, used.append, lambda _: None)
     for _ in range(2):
         path.write_text("candidates: 3")
-        file.reload()
+        await file.reload()
         path.unlink()
-        file.reload()
+        await file.reload()
     assert used == [Policy(candidates=3), None] * 2

@@ -181,6 +181,7 @@ async def test_an_allocation_of_berth_without_reservation_is_collected() -> None
                 Writer(client, "test"),
                 lambda: now[0],
                 b.app.service.supervisor,
+                lambda _: False,
                 grace_seconds=60.0,
             )
             orphans.sweep()

@@ -1,4 +1,5 @@
-"""The collector of orphans leaves a claim alone that is no longer Berth's, and forgets the claims that are gone."""
+"""The collector of orphans takes back what no pod can use, leaves a claim alone that is no longer Berth's, and forgets
+the claims that are gone."""
 
 from __future__ import annotations
 
@@ -6,14 +7,17 @@ import gc
 import tracemalloc
 from typing import cast
 
+import pytest
+
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Writer
 from extender.extension.orphans import OrphanCollector
 from extender.model import Claim, Consumer, ObjectKey
 from extender.runtime import Supervisor
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually
-from tests.running_berth import berthing, claim
+from tests.running_berth import Berthing, berthing, claim, pod
 from tests.tenant_worlds import MARK, allocated, collector_without_grace, intercept, patch, stored
 
 
@@ -38,10 +42,75 @@ async def test_an_allocation_that_lost_the_mark_of_berth_is_not_taken_back() -> 
         assert stored(b, "c")["status"]["allocation"]
 
 
+async def fail_to_undo(b: Berthing, *finalizers: str) -> None:
+    """The claim `other` of a pod is deleted during its bind, and the undo cannot take back the allocation of `c`."""
+    other = claim("other")
+    other["metadata"]["finalizers"] = list(finalizers)
+    for one in (claim("c"), other, pod("p", "c", "other")):
+        b.cluster.apply(one)
+    await b.settled()
+
+    def fail(method: str, path: str) -> ApiError | None:
+        if method == "PATCH" and path.endswith("/other"):
+            b.cluster.api.registry.delete(CLAIMS, ("default", "other"))
+        undoes = method == "PATCH" and path.endswith("/c/status") and has_devices(b)
+        return ApiError(403, "Forbidden", "no") if undoes else None
+
+    intercept(b, fail)
+    assert "other" in await b.bind("p", "n1")
+    assert has_devices(b)
+    b.cluster.api.intercept = None
+    await b.settled()
+
+
+def has_devices(b: Berthing) -> bool:
+    return bool(stored(b, "c")["status"].get("allocation"))
+
+
+@pytest.mark.parametrize("finalizers", [(), ("example.org/keeps-it",)], ids=["gone", "terminates"])
+async def test_the_allocation_of_a_pod_that_lacks_another_claim_is_taken_back(finalizers: tuple[str, ...]) -> None:
+    """kube-scheduler does not try such a pod, so no filter request comes."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await fail_to_undo(b, *finalizers)
+        collector_with_grace = b.app.service.orphans
+        collector_with_grace.sweep()
+        assert not collector_with_grace.busy
+        orphans = collector_without_grace(b)
+        orphans.sweep()
+        await eventually(lambda: not orphans.busy)
+        assert not has_devices(b)
+        assert not stored(b, "c")["status"].get("reservedFor")
+        assert (orphans.unsuitable, orphans.skipped) == (1, 0)
+
+
+async def test_the_allocation_of_a_pod_that_lacks_another_claim_stays_if_the_pod_is_bound_by_now() -> None:
+    """Another scheduler did so, and the watch has not shown that yet."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await fail_to_undo(b)
+        b.cluster.api.registry.bind(("default", "p"), {"target": {"name": "n1"}})
+        orphans = collector_without_grace(b)
+        orphans.sweep()
+        assert orphans.busy
+        await eventually(lambda: not orphans.busy)
+        assert has_devices(b)
+        assert (orphans.unsuitable, orphans.skipped) == (0, 1)
+
+
+async def test_the_allocation_of_a_waiting_pod_with_all_its_claims_stays() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await fail_to_undo(b)
+        b.cluster.apply(claim("other"))
+        await b.settled()
+        orphans = collector_without_grace(b)
+        orphans.sweep()
+        assert not orphans.busy
+
+
 def test_special_claims_that_are_gone_take_no_memory() -> None:
     """A filter request met each one, and then the claim was deleted."""
     cache = ClusterCache()
-    orphans = OrphanCollector(cache, Writer(cast("ApiClient", None), "test"), lambda: 0.0, Supervisor())
+    writer = Writer(cast("ApiClient", None), "test")
+    orphans = OrphanCollector(cache, writer, lambda: 0.0, Supervisor(), lambda _: False)
     tracemalloc.start()
     try:
         for number in range(1000):

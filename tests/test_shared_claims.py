@@ -88,7 +88,7 @@ async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
         await eventually(lambda: bool(b.app.service.cache.reservations.in_flight))
         assert (await b.filter("q"))["NodeNames"] == [node]
         second = asyncio.create_task(b.bind("q", node))
-        await eventually(lambda: b.app.service.binder.running == 2)
+        await eventually(lambda: len(b.app.service.binder.running) == 2)
         written.set()
         assert [await first, await second] == ["", ""]
         assert reservations(b) == {"p", "q"}
@@ -177,7 +177,7 @@ async def test_binds_that_wait_for_one_claim_are_reserved_in_one_write() -> None
 
         b.cluster.api.intercept = count
         binds = [asyncio.create_task(b.bind(name, node)) for name in names]
-        await eventually(lambda: writes == 2 and b.app.service.binder.running == 15)
+        await eventually(lambda: writes == 2 and len(b.app.service.binder.running) == 15)
         await b.settled()
         all_wait.set()
         assert await asyncio.gather(*binds) == [""] * len(names)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import extended
 from tests.eventually import eventually
@@ -77,3 +79,30 @@ async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_ru
         assert await bind == ""
         assert len(a.held()) == 1
         assert b.app.service.orphans.removed == 0
+
+
+@pytest.mark.parametrize("step", ["/pods/p/status", "/binding"])
+async def test_the_claim_of_a_running_bind_stays_though_a_filter_request_for_its_pod_comes(step: str) -> None:
+    """Another kube-scheduler became the leader meanwhile."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p"))
+        await b.settled()
+        await b.filter("p")
+        sent, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: str, path: str) -> None:
+            if path.endswith(step):
+                sent.set()
+                await go_on.wait()
+
+        b.cluster.api.intercept = slow
+        bind = asyncio.create_task(b.bind("p", "n1"))
+        await sent.wait()
+        await b.settled()
+        assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
+        orphans = b.app.service.orphans
+        orphans.sweep()
+        await eventually(lambda: not orphans.busy)
+        go_on.set()
+        assert await bind == ""
+        assert len(b.held()) == 1

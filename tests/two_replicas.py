@@ -262,7 +262,7 @@ def _check_replicas(world: World) -> None:
         assert service is not None
         left = service.cache.reservations.by_claim
         wrong += [f"reservations are left: {left}"] if left else []
-        wrong += [f"{service.binder.running} binds have not ended"] if service.binder.running else []
+        wrong += [f"{len(service.binder.running)} binds have not ended"] if service.binder.running else []
         wrong += [f"{name} failed" for name, count in replica.tasks.failures.items() if count]
 
 

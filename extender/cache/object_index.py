@@ -72,7 +72,7 @@ class ObjectIndex:
         self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
         # Groups with other members or another minimum, or whose members may use other nodes or have other annotations.
         self.resized_groups: set[GroupKey] = set()
-        self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
+        self.waited_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
         self.dirty: set[str] = set()
@@ -314,15 +314,15 @@ class ObjectIndex:
 
     def is_shared(self, claim: ObjectKey) -> bool:
         """Whether more than one waiting pod asks for the claim."""
-        return self._waiting_for.get(claim, 0) > 1
+        return self.waited_for.get(claim, 0) > 1
 
     def put_pod(self, uid: str, new: Pod | None) -> None:
         old = self.pods.get(uid)
         for key in old.claim_keys if old is not None else ():
-            self._waiting_for[key] -= 1
-            if not self._waiting_for[key]:
-                del self._waiting_for[key]
-        self._waiting_for.update(new.claim_keys if new is not None else ())
+            self.waited_for[key] -= 1
+            if not self.waited_for[key]:
+                del self.waited_for[key]
+        self.waited_for.update(new.claim_keys if new is not None else ())
         self._index_member(uid, old, new)
         self.scheduling_queue.put(uid, new)
         _replace(self.pods, uid, new)

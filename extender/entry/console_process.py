@@ -26,7 +26,7 @@ from extender.entry.listening import (
 from extender.files import is_missing, name_of, read_mounted
 from extender.model import ObjectKey
 from extender.policy import Policy
-from extender.runtime import CandidateFile, PolicyFile, Supervisor, in_this_loop, read_policy, watch_policies
+from extender.runtime import CandidateFile, PolicyFile, Supervisor, read_policy, watch_policies
 from extender.sockets import listen_on
 from extender.web.access_control import MOST_TOKEN, Access
 from extender.web.console.console_app import ConsoleApp
@@ -129,11 +129,9 @@ def start_pages(
     """
     active = other = None
     if policies.active is not None:
-        use, reject = in_this_loop(console.policy.use), in_this_loop(console.policy.reject)
-        active = PolicyFile(policies.active, use, reject, known)
+        active = PolicyFile(policies.active, console.policy.use, console.policy.reject, known)
     if policies.candidate is not None:
-        use_other, reject_other = in_this_loop(console.shadow.use_policy), in_this_loop(console.shadow.reject_policy)
-        other = CandidateFile(policies.candidate, use_other, reject_other)
+        other = CandidateFile(policies.candidate, console.shadow.use_policy, console.shadow.reject_policy)
     if active is not None or other is not None:
         config_map = policies.config_map
         rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None

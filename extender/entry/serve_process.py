@@ -23,7 +23,7 @@ from extender.entry.listening import (
 )
 from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
-from extender.runtime import PolicyFile, Supervisor, in_this_loop, read_policy, watch_policies
+from extender.runtime import PolicyFile, Supervisor, read_policy, watch_policies
 from extender.sockets import listen_on
 from extender.web.http_limits import PROBES, VERBS, RejectionLog
 from extender.web.serve_app import Probes, ServeApp
@@ -118,10 +118,7 @@ async def run(
             watch = partial(watch_certificates, [console.ca], contents_of([console.ca]), load)
             service.supervisor.start("records-authority", watch)
         if policy_file is not None:
-            filter_service = service.filter_service
-            file = PolicyFile(
-                policy_file, in_this_loop(service.use_policy), in_this_loop(filter_service.reject_policy), known
-            )
+            file = PolicyFile(policy_file, service.use_policy, service.filter_service.reject_policy, known)
             service.supervisor.start("policies", partial(watch_policies, file))
         running = dict(zip(servers, sockets, strict=True))
         if desk is not None:

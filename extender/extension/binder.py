@@ -10,7 +10,7 @@ memory to other pods.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, KeysView
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -132,9 +132,9 @@ class Binder:
             await asyncio.wait(tasks, timeout=seconds)
 
     @property
-    def running(self) -> int:
-        """How many binds run now."""
-        return len(self._running)
+    def running(self) -> KeysView[str]:
+        """UIDs of the pods that are being bound now."""
+        return self._running.keys()
 
     def _done(self, uid: str, task: asyncio.Task[None]) -> None:
         if self._running.get(uid, ("", None))[1] is task:

@@ -102,14 +102,16 @@ class FilterService:
         self.use_policy(policy)
 
     def use_policy(self, policy: Policy) -> None:
-        """Use this policy for all later requests. Remembered results of the old policy are dropped."""
-        self.policy = policy
-        self.policy_digest = policy.digest
-        self.policy_generation += 1
-        self.policy_problem = ""
-        self._cache.set_live_memory_seconds(policy.live_memory_seconds)
+        """Use this policy for all later requests. Remembered results of the old policy are dropped.
+
+        If a step fails on a bug, the old policy stays.
+        """
+        digest = policy.digest
         self.rankings.clear()
         self._unfinished.clear()
+        self._cache.set_live_memory_seconds(policy.live_memory_seconds)
+        self.policy, self.policy_digest, self.policy_problem = policy, digest, ""
+        self.policy_generation += 1
 
     @property
     def collected(self) -> CollectedDomain | None:

@@ -1,14 +1,14 @@
 """Collects orphans: allocations and special claims that no pod uses.
 
-These are allocations on nodes where their pod cannot run, allocations by Berth that never got a consumer, and special
-claims of binds that did not complete. PostFilter of the in-tree plugin deallocates the first kind; Kubernetes has no
-controller that collects the others.
+These are allocations on nodes where their pod cannot run, allocations by Berth that never got a consumer or whose pod
+lacks another claim, and special claims of binds that did not complete. PostFilter of the in-tree plugin deallocates the
+first kind; Kubernetes has no controller that collects the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import structlog
@@ -17,7 +17,7 @@ from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
 from extender.extension.live_reads import LANDING_SECONDS, deallocate_unused, is_bound, read_unchanged
 from extender.extension.special_claims import SpecialClaims
-from extender.model import Claim, ObjectKey
+from extender.model import Claim, ObjectKey, Pod
 from extender.runtime import Supervisor
 
 _GRACE_SECONDS = 60.0  # longer than a bind, which times out after 30 s
@@ -25,7 +25,10 @@ _ROUND_SECONDS = 5.0
 
 
 class OrphanCollector:
-    """A background task of serve. It runs at most one operation on a claim at a time."""
+    """A background task of serve. It runs at most one operation on a claim at a time.
+
+    `is_binding` returns whether this process runs a bind of the pod with this UID.
+    """
 
     def __init__(
         self,
@@ -33,20 +36,22 @@ class OrphanCollector:
         writer: Writer,
         clock: Callable[[], float],
         supervisor: Supervisor,
+        is_binding: Callable[[str], bool],
         grace_seconds: float = _GRACE_SECONDS,
     ) -> None:
         self._cache = cache
         self._supervisor = supervisor
         self._writer = writer
         self._clock = clock
+        self._is_binding = is_binding
         self._grace = grace_seconds
-        self._since: dict[str, float] = {}  # claim UID to the time when first seen without a consumer
+        self._since: dict[str, float] = {}  # claim UID to the time when first seen without a pod that can use it
         self._special = SpecialClaims(writer)
         # Special claims by claim UID, with the time when first seen.
         self._leftovers: dict[str, tuple[ObjectKey, float]] = {}
         self._busy: dict[ObjectKey, asyncio.Task[None]] = {}
         self._log = structlog.get_logger("berth.collect")
-        self.unsuitable = 0  # deallocated claims whose pod could not run on the nodes of the allocation
+        self.unsuitable = 0  # deallocated claims whose pod could not use the allocation
         self.without_consumer = 0  # deallocated claims that Berth had allocated, and that had no consumer
         self.removed = 0  # deleted special claims of binds that did not complete
         self.skipped = 0  # claims that changed or are in use, as a fresh read showed
@@ -63,23 +68,41 @@ class OrphanCollector:
             self.sweep()
 
     def sweep(self) -> None:
-        """Collect allocations by Berth that had no consumer for the grace period, and left-over special claims."""
-        now = self._clock()
-        waiting = {}
-        for key in self._cache.store.without_consumer:
-            claim = self._cache.store.claims[key]
-            if not claim.ours:
-                continue
+        """Collect left-over special claims, and allocations by Berth that no pod could use for the grace period."""
+        store, now, waiting = self._cache.store, self._clock(), {}
+        unreserved = (store.claims[key] for key in store.without_consumer if store.claims[key].ours)
+        work = [(claim, self._collect) for claim in unreserved]
+        work += [(claim, self._deallocate) for claim in self._of_blocked_pods()]
+        for claim, take_back in work:
             waiting[claim.uid] = since = self._since.get(claim.uid, now)
             if now - since >= self._grace:
-                self._start(key, self._collect(claim))
+                self._start(claim.key, take_back(claim))
         self._since = waiting
         self._leftovers = {uid: known for uid, known in self._leftovers.items() if self._leftover(known[0], uid)}
         for key, _ in list(self._leftovers.values()):
             self.remove_stale_special(key)
 
+    def _of_blocked_pods(self) -> Iterator[Claim]:
+        """The allocations by Berth that are reserved for one waiting pod alone, if the pod lacks another claim.
+
+        kube-scheduler sends no filter request for such a pod. Its last bind failed, and so did the undo.
+        """
+        store = self._cache.store
+        for key in store.waited_for:
+            claim = store.claims.get(key)
+            if claim is None or claim.allocation is None or not claim.ours or len(claim.reserved_for) != 1:
+                continue
+            pod = store.pods.get(claim.reserved_for[0].uid)
+            if pod is not None and not pod.node_name and self._lacks_claim(pod):
+                yield claim
+
+    def _lacks_claim(self, pod: Pod) -> bool:
+        """Whether a claim of the pod does not exist, or is being deleted."""
+        claims = [self._cache.store.claims.get(key) for key in pod.claim_keys]
+        return any(claim is None or (claim.deleting and not claim.is_reserved_for(pod.uid)) for claim in claims)
+
     def deallocate_unsuitable(self, claim: Claim) -> None:
-        """Deallocate a claim whose pod cannot run on the nodes of the allocation, unless a bound pod uses the claim."""
+        """Deallocate a claim whose pod cannot use the allocation, unless a bound pod uses the claim."""
         self._start(claim.key, self._deallocate(claim))
 
     def remove_stale_special(self, key: ObjectKey) -> None:
@@ -89,7 +112,7 @@ class OrphanCollector:
         still bind the pod.
         """
         claim = self._cache.store.claims.get(key)
-        if claim is None or not claim.special_for or claim.special_for in self._cache.reservations.in_flight.values():
+        if claim is None or not claim.special_for or self._is_binding(claim.special_for):
             return
         _, since = self._leftovers.setdefault(claim.uid, (key, self._clock()))
         if claim.writer in ("", self._writer.identity) or self._clock() - since >= self._grace:
@@ -125,7 +148,7 @@ class OrphanCollector:
                 await asyncio.sleep(min(_ROUND_SECONDS, self._grace))
             return
         self.unsuitable += 1
-        self._log.info("deallocated: the pod cannot run on the nodes of the allocation", claim=str(claim.key))
+        self._log.info("deallocated: the pod cannot use the allocation", claim=str(claim.key))
 
     async def _collect(self, claim: Claim) -> None:
         fresh = await read_unchanged(self._writer, claim)

@@ -77,7 +77,9 @@ class Service:
         self.expirer = HoldExpirer(clock)
         self.cache = ClusterCache(features, listener=ReservationSink(put, clock, self.requeuer, self.expirer))
         self.rebuilds = Rebuilds(self.cache)
-        self.orphans = OrphanCollector(self.cache, writer, clock, self.supervisor)
+        self.orphans = OrphanCollector(
+            self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
+        )
         self.background_evaluator = BackgroundEvaluator(clock, limits.rest)
         self.evaluator = Evaluator(features)
         sink = ServeSink(put, wall_clock, self.requeuer, self.background_evaluator, self.orphans)

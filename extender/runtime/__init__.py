@@ -9,7 +9,6 @@ from extender.runtime.policy_reload import (
     LOOK_SECONDS,
     CandidateFile,
     PolicyFile,
-    in_this_loop,
     read_policy,
     watch_policies,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "Rebuilds",
     "Supervisor",
     "WatchProgress",
-    "in_this_loop",
     "read_policy",
     "watch_policies",
     "watched_resources",

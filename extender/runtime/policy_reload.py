@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 
@@ -15,7 +14,6 @@ from extender.model import WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 
 LOOK_SECONDS = 1.0  # between two reads of files that may change
-T = TypeVar("T")
 
 
 def read_policy(path: Path) -> tuple[bytes, Policy]:
@@ -28,10 +26,11 @@ def read_policy(path: Path) -> tuple[bytes, Policy]:
 
 
 class PolicyFile:
-    """A policy file. Call `reload` regularly, from one thread at a time.
+    """A policy file. Call `reload` regularly, from one task.
 
     Only the content is compared: kubelet changes the file of a ConfigMap by swapping a symbolic link. `known` is the
-    content of the policy that is already in force. `use` gets each new policy, `reject` each new problem.
+    content of the policy that is already in force. `use` gets each new policy, `reject` each new problem. If `use`
+    raises an exception, so does `reload`, and the next call uses the policy again.
     """
 
     def __init__(
@@ -44,19 +43,22 @@ class PolicyFile:
         self._problem = ""
         self._log = structlog.get_logger("berth.policy")
 
-    def reload(self) -> str:
-        """Read the file, and use its policy if it changed and is valid. Returns a new problem, else ''."""
+    async def reload(self) -> str:
+        """Read the file in a thread, and use its policy if it changed and is valid. Returns a new problem, else ''."""
         try:
-            content = read_mounted(self._path, MOST_POLICY)
-            if content == self._known and not self._problem:
-                return ""
-            policy = load_policy(content)
+            found = await asyncio.to_thread(self._read)
         except (WireError, PolicyError) as error:
             return self._rejected(str(error))
-        self._known, self._problem = content, ""
-        self._use(policy)
-        self._log.info("policy read", file=str(self._path))
+        if found is not None:
+            content, policy = found
+            self._use(policy)
+            self._known, self._problem = content, ""
+            self._log.info("policy read", file=str(self._path))
         return ""
+
+    def _read(self) -> tuple[bytes, Policy] | None:
+        content = read_mounted(self._path, MOST_POLICY)
+        return None if content == self._known and not self._problem else (content, load_policy(content))
 
     def _rejected(self, problem: str) -> str:
         if problem == self._problem:
@@ -76,16 +78,17 @@ class CandidateFile:
         self._reject = reject
         self._file: PolicyFile | None = None
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         """See PolicyFile.reload."""
-        if not os.path.exists(self._path):  # noqa: PTH110 - Path.exists raises where a folder may not be searched
+        # Path.exists raises an exception where a folder may not be searched.
+        if not await asyncio.to_thread(os.path.exists, self._path):
             if self._file is not None:
                 self._file = None
                 self._use(None)
             return
         if self._file is None:
             self._file = PolicyFile(self._path, self._use, self._reject)
-        self._file.reload()
+        await self._file.reload()
 
 
 async def watch_policies(
@@ -93,24 +96,14 @@ async def watch_policies(
     candidate: CandidateFile | None = None,
     rejected: Callable[[str], Awaitable[None]] | None = None,
 ) -> None:
-    """Run until cancelled: reload the files once a second, in a thread.
+    """Run until cancelled: reload the files once a second.
 
     `rejected` gets each new problem of `active`.
     """
     while True:
-        problem = await asyncio.to_thread(active.reload) if active is not None else ""
-        if candidate is not None:
-            await asyncio.to_thread(candidate.reload)
+        problem = await active.reload() if active is not None else ""
         if problem and rejected is not None:
             await rejected(problem)
+        if candidate is not None:
+            await candidate.reload()
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def in_this_loop(call: Callable[[T], None]) -> Callable[[T], None]:
-    """Wrap `call` for use in another thread: the event loop that runs now makes the call."""
-    loop = asyncio.get_running_loop()
-
-    def later(value: T) -> None:
-        loop.call_soon_threadsafe(call, value)
-
-    return later

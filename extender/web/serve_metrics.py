@@ -147,7 +147,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
     MetricSource(
         "berth_claims_deallocated_total",
         COUNTER,
-        "Claims deallocated because their pod cannot run on the nodes of the allocation",
+        "Claims deallocated because their pod cannot run on the nodes of the allocation, or lacks another claim",
         lambda s: s.orphans.unsuitable,
     ),
     MetricSource(

@@ -1,0 +1,35 @@
+"""A bind and the holds of other pods: a plan keeps its devices, and the node of an own hold goes to whom it helps."""
+
+from __future__ import annotations
+
+from tests.eventually import eventually
+from tests.running_berth import berthing, claim, pod
+from tests.test_gangs import NODES, bind_all, member, planned
+
+
+async def test_a_bind_on_a_node_of_a_plan_takes_no_devices_of_the_gang() -> None:
+    """kube-scheduler chose the node by an older answer of another Berth process."""
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        b.cluster.apply(claim("single", 8))
+        b.cluster.apply(pod("alone", "single"))
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        assert await b.bind("alone", nodes["p0"])
+        assert not b.held()
+        assert await bind_all(b, nodes) == ["", "", ""]
+
+
+async def test_a_bind_on_another_node_than_that_of_the_hold_wakes_a_pod_that_the_hold_kept_out() -> None:
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        for name in ("p", "waits"):
+            b.cluster.apply(claim(name, 4))
+            b.cluster.apply(pod(name, name))
+        await b.settled()
+        held, other = (await b.filter("p"))["NodeNames"]
+        assert not (await b.filter("waits", [held]))["NodeNames"]
+        touches = b.app.service.requeuer.touches
+        assert await b.bind("p", other) == ""
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pod is requeued")
+        assert (await b.filter("waits"))["NodeNames"] == [held]

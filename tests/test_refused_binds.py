@@ -1,0 +1,155 @@
+"""Binds of pods that cannot be bound any more: the binder sees that by itself, and repeats no write blindly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.running_berth import Berthing, berthing, claim, pod
+
+PODS = RESOURCES["", "pods"]
+P = ("default", "p")
+CUT = ApiError(502, "BadGateway", "the connection was cut")
+
+
+@asynccontextmanager
+async def pod_to_bind() -> AsyncIterator[tuple[Berthing, list[str]]]:
+    """Berth with the pod p and its claim, and the paths of the writes from now on."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        writes = list[str]()
+
+        async def note(method: str, path: str) -> None:
+            if method != "GET":
+                writes.append(path)
+
+        b.cluster.apply(claim("c"))
+        obj = pod("p", "c")
+        obj["metadata"]["finalizers"] = ["example.org/keeps-it"]
+        b.cluster.apply(obj)
+        await b.settled()
+        b.cluster.api.intercept = note
+        yield b, writes
+
+
+def delete(b: Berthing) -> None:
+    """The pod terminates from now on."""
+    b.cluster.api.registry.delete(PODS, P)
+
+
+def recreate(b: Berthing) -> None:
+    b.cluster.store.remove("pods", P)
+    b.cluster.apply(pod("p", "c"))
+
+
+def recreate_and_bind(b: Berthing) -> None:
+    recreate(b)
+    b.cluster.api.registry.bind(P, {"target": {"name": "n1"}})
+
+
+def remove(b: Berthing) -> None:
+    b.cluster.store.remove("pods", P)
+
+
+def bind_elsewhere(b: Berthing) -> None:
+    b.cluster.api.registry.bind(P, {"target": {"name": "n2"}})
+
+
+LOST = "binding pod default/p: the connection was cut"
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "answer"),
+    [
+        (delete, LOST),
+        (recreate, LOST),
+        (recreate_and_bind, LOST),
+        (bind_elsewhere, LOST),
+        (remove, "pod default/p does not exist any more"),
+    ],
+)
+async def test_a_binding_is_not_sent_again_once_the_pod_cannot_be_bound(
+    meanwhile: Callable[[Berthing], None], answer: str
+) -> None:
+    """The API server did not store the first one, and the binder reads the pod."""
+    async with pod_to_bind() as (b, _):
+        sent = 0
+
+        async def cut(_: str, path: str) -> ApiError | None:
+            nonlocal sent
+            if not path.endswith("/binding"):
+                return None
+            sent += 1
+            meanwhile(b)
+            return CUT
+
+        b.cluster.api.intercept = cut
+        assert await b.bind("p", "n1") == answer
+        assert sent == 1
+
+
+async def test_a_binding_that_the_api_server_answers_with_conflict_is_not_sent_again() -> None:
+    async with pod_to_bind() as (b, _):
+        sent = 0
+
+        async def conflict(_: str, path: str) -> ApiError | None:
+            nonlocal sent
+            sent += path.endswith("/binding")
+            return ApiError(409, "Conflict", "the pod has scheduling gates") if path.endswith("/binding") else None
+
+        b.cluster.api.intercept = conflict
+        assert "the pod has scheduling gates" in await b.bind("p", "n1")
+        assert sent == 1
+        assert not b.held()
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_bind_succeeds_if_the_pod_has_just_got_the_node(attempt: int) -> None:
+    """By another process, or by the first Binding, which was stored late. So the API server answers with Conflict."""
+    async with pod_to_bind() as (b, _):
+        sent = 0
+
+        async def bound_before(_: str, path: str) -> ApiError | None:
+            nonlocal sent
+            if not path.endswith("/binding"):
+                return None
+            sent += 1
+            if sent < attempt:
+                return CUT
+            b.cluster.api.registry.bind(P, {"target": {"name": "n1"}})
+            return None
+
+        b.cluster.api.intercept = bound_before
+        assert await b.bind("p", "n1") == ""
+        assert sent == attempt
+        assert len(b.held()) == 1
+
+
+async def test_the_bind_of_a_pod_that_terminates_writes_nothing() -> None:
+    async with pod_to_bind() as (b, writes):
+        delete(b)
+        await b.settled()
+        assert await b.bind("p", "n1") == "pod default/p is being deleted"
+        assert not writes
+
+
+async def test_a_bind_request_whose_name_and_uid_belong_to_different_pods_writes_nothing() -> None:
+    async with pod_to_bind() as (b, writes):
+        b.cluster.apply(pod("q"))
+        await b.settled()
+        uid, other = [b.pod(name)["metadata"]["uid"] for name in ("p", "q")]
+        assert await b.bind("q", "n1", uid=uid) == f"pod default/q was recreated: its UID is {other}, not {uid}"
+        assert not writes
+
+
+async def test_the_bind_of_a_pod_that_has_just_got_a_node_writes_nothing() -> None:
+    """Another process bound it; Berth knows no pod with a node."""
+    async with pod_to_bind() as (b, writes):
+        bind_elsewhere(b)
+        await b.settled()
+        assert await b.bind("p", "n1") == "pod default/p is bound to node n2 already"
+        assert await b.bind("p", "n2") == ""
+        assert not writes
