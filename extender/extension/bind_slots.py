@@ -30,8 +30,9 @@ class SlotLimits:
     """Limits of the slots of all plans."""
 
     total: int = MOST_TOGETHER + 48  # 64 below the connections to the verbs: the others serve pods outside of gangs
-    namespace: int = MOST_TOGETHER  # also of all plans together, but for the plans of small namespaces
-    small: int = 16  # a namespace with at most this number of slots may use those between `namespace` and `total`
+    # Of the plans of one namespace; also of all plans together, without those of small namespaces.
+    namespace: int = MOST_TOGETHER
+    small: int = 16  # a namespace with at most this many slots is small: it may use those from `namespace` to `total`
 
 
 class BindSlots:
@@ -64,7 +65,7 @@ class BindSlots:
         return found if fits else None
 
     def _fit_together(self, namespace: str, used: Counter[str]) -> bool:
-        """Whether all have their slots, by namespace. Slots of small namespaces do not count against larger ones."""
+        """Whether these slots, by namespace, are within the limits. For a larger namespace, small ones do not count."""
         limits, total = self._limits, used.total()
         if used[namespace] <= limits.small:
             return total <= limits.total
@@ -72,7 +73,7 @@ class BindSlots:
         return total - min(small, limits.total - limits.namespace) <= limits.namespace
 
     def began_to_give_way(self, plans: Collection[FormingGang]) -> bool:
-        """Whether a plan gives way that did not at the last call of this function."""
+        """Whether some plan has begun to give way since the last call of this function."""
         since, self._checked = self._checked, self._clock()
         return any(since < plan.gives_way_at <= self._checked for plan in plans)
 
@@ -83,7 +84,7 @@ class BindSlots:
 
 @dataclass(slots=True)
 class _First:
-    """The gang of a namespace that waits for slots longest, as far as kube-scheduler has asked about it."""
+    """Of the gangs of a namespace that kube-scheduler has asked about, the one that waits longest for slots."""
 
     key: GroupKey
     slots: int
@@ -96,7 +97,7 @@ class SlotQueue:
     """The first of the gangs of each namespace that wait for slots (GANG_QUEUED). `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float], namespaces: int = 1024) -> None:
-        """At most so many namespaces are remembered: the least recently used one is forgotten."""
+        """The queue remembers at most `namespaces` namespaces, and forgets the least recently used one first."""
         self._clock = clock
         self._first: LRUCache[str, _First] = LRUCache(namespaces)
         self._checked = -inf  # when `lost_turn` was last called

@@ -322,11 +322,11 @@ class FilterService:
     def evaluation(
         self, namespace: str, *, for_plan: bool = False, for_bind: bool = False
     ) -> Iterator[EvaluationContext]:
-        """An evaluation context for a plan, whose budget is full; for a bind; or for one step of a search."""
+        """An evaluation context: for one step of a search, or for a bind; for a plan its budget is always full."""
         seconds = self.policy.evaluation_seconds
         # Filter accepted the pod of a bind. But a tenant may replace its claims before the bind.
         budget = self.throttle.budget(namespace, seconds, seconds, on_credit=for_bind)
-        if for_plan:  # a plan with less would fail, and a failed plan keeps only its evaluations
+        if for_plan:  # a plan with a smaller budget would fail, and leave nothing but its evaluations
             budget = CallBudget(seconds, self.limits.steps, self._clock)
         try:
             yield self.evaluation_context(self._cache.snapshot(), budget)

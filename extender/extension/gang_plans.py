@@ -53,8 +53,9 @@ class GangPlans:
     def add(self, forming: FormingGang) -> None:
         """Add a plan. Plans that give way to it end.
 
-        The turn of a namespace begins with the first of its plans: else it could keep the slots by replacing each plan
-        before it gives way. After one of its plans has given way, a new turn begins for the others.
+        All plans of a namespace count from the time of its first plan. Otherwise a namespace could keep its slots for
+        ever, with a new plan before an old one gives way. When one of its plans has given way, the others count from
+        now.
         """
         namespace = forming.key.namespace
         forming.since = min([forming.since, *(plan.since for plan in self._plans_of(namespace))])
