@@ -333,7 +333,7 @@ def _whole_gpus(found: Inventory) -> dict[int, Device]:
 
 
 def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory, node: str, store: ObjectIndex) -> bool:
-    """Whether the choice of the fabric would read what it read for `known`. Most changes touch no GPU.
+    """Whether the inputs of the fabric are those of `known`, so that it stays valid. Most changes touch no GPU.
 
     The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
     """

@@ -134,7 +134,7 @@ class Compensations:
             await _retried(partial(self._finish_removal, cycle, known))
 
     async def _remove_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
-        """Returns whether the reservation is removed, or may be. It stays if the allocation or the mark is another one."""
+        """Returns whether the write was sent. The reservation stays if the allocation or the mark is another one."""
         pod, uid = cycle.pod, cycle.consumer(known).uid
         fresh = await self._writer.read_claim(known.key)
         same = (fresh.uid, fresh.allocation, fresh.writer) == (known.uid, known.allocation, known.writer)

@@ -69,7 +69,7 @@ class NodeRanking:
         call computes only a few stale placements again; `refresh` computes the rest.
         """
         try:
-            # First those that an earlier call left: the search that its budget interrupted now has a full budget.
+            # First the node on which the budget of an earlier call ended: its search needs most of a new budget.
             self._evaluate_pending(snapshot, context)
             self._begin(context)
             if self._classes is None:
