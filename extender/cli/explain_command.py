@@ -141,7 +141,7 @@ def _pod_name(words: list[str], *, has_file: bool) -> str | None:
 
 
 def _group_name(words: list[str]) -> ObjectKey:
-    """The group that one word names as namespace/name. Raises WireError."""
+    """The group of an argument NAMESPACE/NAME. Raises WireError."""
     parts = words[0].split("/") if len(words) == 1 else []
     if len(parts) == 1 and parts[0]:
         problem = f"the namespace is missing: write berth explain group NAMESPACE/{one_line(parts[0])}"

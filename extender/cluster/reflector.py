@@ -248,7 +248,7 @@ class Reflector:
             self._heard, self._accepted = self._last_heard(), math.inf
 
     def _last_heard(self) -> float:
-        """A watch that the server accepts and ends at once shows nothing: its start counts after some seconds."""
+        """The time of the last event, or of the start of the watch once it has lasted for some seconds."""
         lasts = self._clock() - self._accepted >= self._short_seconds
         return max(self._heard, self._accepted) if lasts else self._heard
 
@@ -280,7 +280,7 @@ class Reflector:
         self._on_progress()
 
     def _is_known(self, key: str, obj: object) -> bool:
-        """Whether this version was applied before. To apply it again, from a list, would be no report of an agent."""
+        """Whether this version was applied before. If a list applied it again, it would look like news of an agent."""
         version = _text(obj, "resourceVersion")
         return bool(version) and self._known.get(key) == version
 
