@@ -14,7 +14,7 @@ from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 _MEMBER_SECONDS = 0.05  # for each member
 # Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.
 _PATIENCE, _DOUBTFUL_PATIENCE, _FIRST_BIND_SECONDS = 30.0, 15.0, 5.0
-_TURN_SECONDS = 15.0  # that a plan keeps its slots although a gang of another namespace waits for slots
+_SLOT_SECONDS = 15.0  # that a plan keeps its slots although a gang of another namespace waits for slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class FormingGang:
     planned: PlannedGang
     quorum: int  # members that must still be bound, so that the minimum runs
     complete_since: float  # see WaitingGangs
-    since: float  # when the turn of its namespace at the slots began, see GangPlans.add
+    since: float  # when its namespace began to hold slots, see GangPlans.add
     deadline: float
     progress_at: float  # time of the plan, or of the last bind request that came for a further member
     doubtful: bool = False  # whether an earlier plan failed, or kube-scheduler has found no node for a member before
@@ -149,8 +149,8 @@ class FormingGang:
         """When the plan ends if a gang of another namespace needs its slots; infinite while claims are written."""
         if self.runs:
             return -inf
-        turn = _TURN_SECONDS + _MEMBER_SECONDS * len(self.planned.members)
-        return inf if self._is_written else self.since + turn
+        keeps = _SLOT_SECONDS + _MEMBER_SECONDS * len(self.planned.members)
+        return inf if self._is_written else self.since + keeps
 
     @property
     def _is_written(self) -> bool:
