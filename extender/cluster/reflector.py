@@ -66,7 +66,7 @@ class Timing:
     blind_seconds: float = 300.0  # a kind without changes costs the API server one list in this time
     absent_looks: int = 8
     absent_seconds: float = 300.0  # delay before the next check for an API that the server does not serve
-    slice_seconds: float = 0.0002  # time for applying objects before other tasks may run
+    stretch_seconds: float = 0.0002  # time for applying objects before other tasks may run
     delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - Delays is immutable
 
 
@@ -104,7 +104,7 @@ class Reflector:
         self._absent_looks = timing.absent_looks
         self._absent_seconds = timing.absent_seconds
         self._blind_seconds = timing.blind_seconds
-        self._slice_seconds = timing.slice_seconds
+        self._stretch_seconds = timing.stretch_seconds
         self._path = kind.path
         self._backoff = Backoff(timing.delays, clock)
         self._worked_since = 0.0
@@ -256,7 +256,7 @@ class Reflector:
         self.failures, self.problem, self._absences = 0, "", 0
 
     async def _let_others_run(self) -> None:
-        if time.perf_counter() - self._worked_since > self._slice_seconds:
+        if time.perf_counter() - self._worked_since > self._stretch_seconds:
             await asyncio.sleep(0)
             self._worked_since = time.perf_counter()
 

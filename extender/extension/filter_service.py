@@ -219,7 +219,7 @@ class FilterService:
         self._sink.unfinished()
 
     def continue_evaluation(self) -> bool:
-        """Do one slice of the work that earlier calls left unfinished. True if work is left.
+        """Do one stretch of the work that earlier calls left unfinished. True if work is left.
 
         Raises a bug with one evaluation after it is dropped: the next filter request for one of its pods begins again.
         """
@@ -240,9 +240,9 @@ class FilterService:
     def _continue(self, one: UnfinishedEvaluation) -> None:
         seconds, snapshot = self.policy.evaluation_seconds, self._cache.snapshot()
         ranking = self.rankings.get_or_create(one.requirements)
-        budget = self.throttle.budget(one.namespace, self.limits.slice_seconds, seconds)
+        budget = self.throttle.budget(one.namespace, self.limits.stretch_seconds, seconds)
         if not one.gave_up:
-            budget = CallBudget(self.limits.slice_seconds, self.limits.steps, self._clock)
+            budget = CallBudget(self.limits.stretch_seconds, self.limits.steps, self._clock)
         context = self.evaluation_context(snapshot, budget)
         done = ranking.update(snapshot, context)
         if one.gave_up:

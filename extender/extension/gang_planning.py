@@ -75,7 +75,7 @@ class GangPlanning:
     ) -> PlannedGang | WaitsForGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
-        `names` are the nodes that kube-scheduler offers to `pod` and to members of its class. Other members, and all if
+        `names` are the nodes that kube-scheduler offers to `pod` and to members equal to it. Other members, and all if
         it is None, may use the nodes that their selectors and tolerations allow. `occupied` has the nodes of gangs with
         a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
         The plan has one full budget, and the namespace pays for a plan that fails. Raises CallBudgetSpent, at once if
@@ -153,7 +153,7 @@ class GangPlanning:
         return isinstance(self.plan(gang, pod, None, {}, None), PlannedGang)
 
     def needs(self, gang: Gang) -> GangNeeds | None:
-        """The needs of a gang without room. None if more than room may be missing, or if it has many classes.
+        """The needs of a gang without room. None if more than room may be missing, or if its members are of many kinds.
 
         Raises CallBudgetSpent.
         """
