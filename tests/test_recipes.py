@@ -266,6 +266,22 @@ def test_the_page_on_concepts_lists_the_parts_of_the_score() -> None:
     assert set(re.findall(r"`([a-z]+)`", sentence)) == set(Weights.model_fields), "name each part in docs/concepts.md"
 
 
+def test_each_intent_that_rejects_a_set_is_in_may_reject_sets() -> None:
+    """Otherwise the gang planner counts devices on a node where it must try sets."""
+    tree = ast.parse((ROOT / "extender" / "scheduling" / "evaluate.py").read_text())
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    rejecting, known = (
+        {
+            node.attr
+            for node in ast.walk(functions[name])
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in {"intent", "requirements.intent"}
+        }
+        for name in ("_rejection", "may_reject_sets")
+    )
+    assert rejecting >= {"topology", "min_gbps"}
+    assert rejecting <= known, f"may_reject_sets must read {rejecting - known}, as _rejection does"
+
+
 def codes_named(path: Path) -> set[str]:
     """The names after `Code.` in a module."""
     text = path.read_text()
