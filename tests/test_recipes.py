@@ -24,6 +24,9 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
 from extender.scoring import ScorePart
+from extender.web import serve_metrics
+from extender.web.console import console_metrics
+from extender.web.metrics import COUNTER, MetricSource
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import claim, pod
 
@@ -280,6 +283,12 @@ def test_each_intent_that_rejects_a_set_is_in_may_reject_sets() -> None:
     )
     assert rejecting >= {"topology", "min_gbps"}
     assert rejecting <= known, f"may_reject_sets must read {rejecting - known}, as _rejection does"
+
+
+@pytest.mark.parametrize("metric", [*serve_metrics.METRICS, *console_metrics.METRICS], ids=lambda metric: metric.name)
+def test_the_name_of_a_counter_alone_ends_in_total(metric: MetricSource[Any]) -> None:
+    """prometheus_client adds the ending to a counter without it, so docs/metrics.md would name another metric."""
+    assert metric.name.endswith("_total") == (metric.family is COUNTER)
 
 
 def codes_named(path: Path) -> set[str]:
