@@ -317,13 +317,13 @@ class NodeInfoBuilder:
     def _hardware_signature(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
     ) -> Interned:
-        shape = tuple(part.shape for _, part in found.parts)
+        devices = tuple(part.hardware for _, part in found.parts)
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
-        hardware_signature = (shape, found.reachable, found.unsupported, fabric_key, pools, partitions)
+        hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions)
         return interned(self._hardware_signatures, hardware_signature)
 
 
