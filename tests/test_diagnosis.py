@@ -118,8 +118,8 @@ def test_an_imagined_cluster_is_explained_as_one_that_is_so(
     found = explain(POD, imagined, Policy(), rules_of(real))
     there = explain(POD, wished.snapshot(), Policy(), rules_of(wished))
     assert (found.outcome, found.nodes, found.fitting) == (there.outcome, there.nodes, there.fitting)
-    assert [(g.code, g.nodes, g.examples) for g in found.groups] == [
-        (g.code, g.nodes, g.examples) for g in there.groups
+    assert [(g.code, g.nodes, g.examples) for g in found.unschedulable] == [
+        (g.code, g.nodes, g.examples) for g in there.unschedulable
     ]
     assert real.snapshot().states.keys() == {
         node_info.state.number for node_info in real.snapshot().node_infos.values()
@@ -151,9 +151,9 @@ def test_one_search_tells_reason_causes_and_story() -> None:
     explained = explain(POD, cache.snapshot(), Policy(), rules_of(cache), narrated="n1")
     assert explained.narration == narration
     assert explained.outcome == "fits"
-    (group,) = explained.groups
-    assert group.reason == found.status.text
-    assert group.causes[: len(causes(found))] == causes(found)
+    (nodes,) = explained.unschedulable
+    assert nodes.reason == found.status.text
+    assert nodes.causes[: len(causes(found))] == causes(found)
     with pytest.raises(WireError, match="not known"):
         explain(POD, cache.snapshot(), Policy(), rules_of(cache), narrated="n9")
 

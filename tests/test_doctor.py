@@ -12,7 +12,8 @@ import yaml
 
 from extender.cache import ClusterCache
 from extender.cli.doctor_cluster import cluster as cluster_findings
-from extender.cli.doctor_command import configuration, quota_blocks, version_findings, waiting, webhooks
+from extender.cli.doctor_command import quota_blocks, version_findings, waiting, webhooks
+from extender.cli.doctor_configuration import configuration
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, fabric_slice, listening
 from extender.sandbox.machines import gpu_slice, node_object

@@ -38,9 +38,9 @@ def test_near_misses_name_the_claim_whose_devices_are_needed() -> None:
             found = await why(b, "late")
             assert found["outcome"] == "refused"
             assert found["nodes"] == 2
-            assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("IN_USE", 2)]
-            assert found["groups"][0]["causes"][0].startswith("gpu-0, gpu-1")
-            assert "held by default/big-" in found["groups"][0]["causes"][0]
+            assert [(g["code"], g["nodes"]) for g in found["unschedulable"]] == [("IN_USE", 2)]
+            assert found["unschedulable"][0]["causes"][0].startswith("gpu-0, gpu-1")
+            assert "held by default/big-" in found["unschedulable"][0]["causes"][0]
             assert any(
                 m.startswith("fits on n1 if gpu-0, gpu-1") and "held by default/big-" in m for m in found["misses"]
             ), found["misses"]
@@ -75,7 +75,9 @@ async def test_a_pod_s_own_hold_is_no_obstacle_and_costs_no_ranking() -> None:
         assert found["nodes"] == 3
         assert found["best"][0]["node"] == chosen
         assert found["best"][0]["devices"] == before["best"][0]["devices"]
-        assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("HELD", 1), ("IN_USE", 1)], "q holds the other"
+        assert [(g["code"], g["nodes"]) for g in found["unschedulable"]] == [("HELD", 1), ("IN_USE", 1)], (
+            "q holds the other"
+        )
         assert (await why(b, "q"))["best"][0]["node"] != chosen
 
 

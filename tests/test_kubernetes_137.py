@@ -102,8 +102,8 @@ def test_why_not(case: Json) -> None:
     assert isinstance(status, Unschedulable)
     assert status.text == case["reason"]
     explanation = explain(waiting, snapshot, Policy(), context)
-    assert [group.reason for group in explanation.groups] == [case["reason"]]
-    assert case.get("why", "") in "\n".join(explanation.groups[0].causes)
+    assert [nodes.reason for nodes in explanation.unschedulable] == [case["reason"]]
+    assert case.get("why", "") in "\n".join(explanation.unschedulable[0].causes)
 
 
 def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None:
@@ -154,9 +154,9 @@ async def test_a_filter_tells_the_field() -> None:
         assert answered["NodeNames"] == []
         assert "nodeAllocatableResources, which is not supported yet" in answered["FailedAndUnresolvableNodes"]["n1"]
         explanation = (await b.client.get("/v1/explain/default/p")).json()
-        group = explanation["groups"][0]
-        assert group["code"] == "NODE_ALLOCATABLE"
-        assert "nodeAllocatableResources" in group["causes"][0]
+        nodes = explanation["unschedulable"][0]
+        assert nodes["code"] == "NODE_ALLOCATABLE"
+        assert "nodeAllocatableResources" in nodes["causes"][0]
 
 
 @pytest.mark.parametrize(

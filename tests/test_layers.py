@@ -62,6 +62,10 @@ COLD = (
     "extender.console", "extender.diagnosis", "extender.web.console", "extender.entry.console_process",
     "extender.entry.desk", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
 )  # fmt: skip
+OF_SERVE = (
+    "extender.extension", "extender.web.verbs", "extender.web.serve_app", "extender.web.serve_metrics",
+    "extender.entry.serve_process", "extender.entry.desk",
+)  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 # web/record_routes.py is where the console takes records, and cel/dra/terms.py explains selectors.
 OTHERS = {ROOT / "web" / "record_routes.py", ROOT / "cel" / "dra" / "terms.py"}
@@ -69,6 +73,11 @@ SERVES = [
     path
     for path in FILES
     if path not in OTHERS and (path.relative_to(ROOT).parts[0] in SERVE or path.parent == ROOT / "web")
+]
+CONSOLES = [
+    *(path for path in FILES if path.parent in {ROOT / "console", ROOT / "diagnosis", ROOT / "web" / "console"}),
+    ROOT / "web" / "record_routes.py",
+    ROOT / "entry" / "console_process.py",
 ]
 WRITTEN = [
     *FILES,
@@ -200,14 +209,16 @@ def test_layers_are_drawn_as_they_are() -> None:
     assert rows == dict(enumerate(LAYERS))
 
 
+def loaded_by(names: Iterable[str]) -> list[str]:
+    """The modules that a new process has loaded after it imported these."""
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sys.modules)"
+    command = [sys.executable, "-c", code, *names]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT.parent).stdout.split()
+
+
 def test_serve_loads_nothing_of_the_console() -> None:
     """The packages and the entry point of serve, and all that they import in turn."""
-    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sys.modules)"
-    names = ["extender.entry.serve_process", *map(module, SERVES)]
-    found = subprocess.run(
-        [sys.executable, "-c", code, *names], capture_output=True, text=True, check=True, cwd=ROOT.parent
-    )
-    loaded = found.stdout.split()
+    loaded = loaded_by(["extender.entry.serve_process", *map(module, SERVES)])
     assert len(SERVES) > 50
     assert "extender.web.verbs" in loaded
     assert [name for name in loaded if name.startswith(COLD)] == []
@@ -216,6 +227,15 @@ def test_serve_loads_nothing_of_the_console() -> None:
 # entry/serve_process.py imports the console within a function, for `berth serve --console` alone.
 def test_no_function_of_serve_imports_the_console() -> None:
     assert [(path, name) for path in SERVES for name in imports(path) if name.startswith(COLD)] == []
+
+
+def test_the_console_loads_nothing_of_serve() -> None:
+    """The packages and the entry point of the console, all that they import in turn, and imports within functions."""
+    loaded = loaded_by(map(module, CONSOLES))
+    assert len(CONSOLES) > 40
+    assert "extender.web.console.console_app" in loaded
+    assert [name for name in loaded if name.startswith(OF_SERVE)] == []
+    assert [(path, name) for path in CONSOLES for name in imports(path) if name.startswith(OF_SERVE)] == []
 
 
 def test_files_stay_short() -> None:

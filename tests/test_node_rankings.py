@@ -88,7 +88,7 @@ class World:
         assert [ranking.status(node_info) for node_info in node_infos.values()] == [
             fresh.status(node_info) for node_info in node_infos.values()
         ]
-        assert sum(state.nodes for state in ranking.status_groups()) == ranking.nodes == len(node_infos)
+        assert sum(state.nodes for state in ranking.nodes_by_status()) == ranking.nodes == len(node_infos)
 
 
 _CHANGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3)), max_size=30)

@@ -6,24 +6,27 @@ import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from extender.allocation import Features, NodeInfo
+from extender.allocation import Features, NodeInfo, with_devices_allocated
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.annotation_findings import annotation_findings
 from extender.manifests import PodTemplate
-from extender.model import NO_ATTRIBUTES, Code, Node, Taint
+from extender.model import NO_ATTRIBUTES, Code, Node, Result, Taint
 from extender.policy import Policy, Weights, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
 from extender.scoring import ScorePart
+from extender.web import serve_metrics
+from extender.web.console import console_metrics
+from extender.web.metrics import COUNTER, MetricSource
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import claim, pod
 
@@ -207,11 +210,27 @@ def in_trouble(node_info: NodeInfo) -> NodeInfo:
     return replace(node_info, troubled=(1 << len(node_info.inventory.devices)) - 1)
 
 
+def with_use_of(driver: str, node_info: NodeInfo) -> NodeInfo:
+    """The last device of a driver is in use."""
+    last = max(one.id for one in node_info.inventory.devices if one.id.driver == driver)
+    return with_devices_allocated(node_info, [Result("r", last)])
+
+
+NICS = {"metadata": {"name": "nics"}, "spec": {
+    "driver": "nic", "nodeName": "n1", "pool": {"name": "nics", "generation": 1, "resourceSliceCount": 1},
+    "devices": [{"name": "nic-0"}, {"name": "nic-1"}],
+}}  # fmt: skip
+
+
 def scored(
-    request: dict[str, Any], change: Callable[[NodeInfo], NodeInfo] = lambda same: same
+    request: dict[str, Any],
+    change: Callable[[NodeInfo], NodeInfo] = lambda same: same,
+    more: dict[str, Any] | None = None,
 ) -> tuple[ScorePart, ...]:
-    """The parts of the score for a claim on a machine with NVLink, after a change of its NodeInfo."""
+    """The parts of the score for a claim on a machine with NVLink, and with one more slice, after a change."""
     world, machine = World(), carried_machines()["hgx-h100-8"]
+    if more is not None:
+        world.cache.apply_slice("more", SliceDecoder().decode(more))
     world.cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
     world.cache.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", machine)))
     requirements = world.requirements(Asked(claim={**request, "metadata": claim("c")["metadata"]}))
@@ -231,6 +250,14 @@ def test_parts_read_nothing_in_which_nodes_that_share_a_score_differ(
     assert scored(request_, in_trouble) == scored(request_, lambda same: change(in_trouble(same)))
 
 
+def test_parts_of_a_choice_without_gpus_read_only_how_many_devices_are_in_use() -> None:
+    """Such a choice is shared by all nodes of one hardware with so many devices in use, see `placement_key`."""
+    request = claim("c", selector="device.driver == 'nic'")
+    gpu_used = scored(request, partial(with_use_of, "gpu.nvidia.com"), NICS)
+    assert gpu_used == scored(request, partial(with_use_of, "nic"), NICS), "these two nodes share one score"
+    assert "packing" in {part.name for part in gpu_used}
+
+
 def test_every_weight_has_a_part_of_the_score() -> None:
     found = {part.name for request in (TWO_GPUS, ALTERNATIVES) for part in scored(request)}
     assert found | {"clique"} == set(Weights.model_fields), "add the missing part to `parts`, or delete its weight"
@@ -240,6 +267,28 @@ def test_the_page_on_concepts_lists_the_parts_of_the_score() -> None:
     text = (ROOT / "docs" / "concepts.md").read_text()
     (sentence,) = re.findall(r"weighted mean of parts between 0 and 1\.(.*?) The\s+\[policy\]", text, re.DOTALL)
     assert set(re.findall(r"`([a-z]+)`", sentence)) == set(Weights.model_fields), "name each part in docs/concepts.md"
+
+
+def test_each_intent_that_rejects_a_set_is_in_may_reject_sets() -> None:
+    """Otherwise the gang planner counts devices on a node where it must try sets."""
+    tree = ast.parse((ROOT / "extender" / "scheduling" / "evaluate.py").read_text())
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    rejecting, known = (
+        {
+            node.attr
+            for node in ast.walk(functions[name])
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in {"intent", "requirements.intent"}
+        }
+        for name in ("_rejection", "may_reject_sets")
+    )
+    assert rejecting >= {"topology", "min_gbps"}
+    assert rejecting <= known, f"may_reject_sets must read {rejecting - known}, as _rejection does"
+
+
+@pytest.mark.parametrize("metric", [*serve_metrics.METRICS, *console_metrics.METRICS], ids=lambda metric: metric.name)
+def test_the_name_of_a_counter_alone_ends_in_total(metric: MetricSource[Any]) -> None:
+    """prometheus_client adds the ending to a counter without it, so docs/metrics.md would name another metric."""
+    assert metric.name.endswith("_total") == (metric.family is COUNTER)
 
 
 def codes_named(path: Path) -> set[str]:

@@ -48,7 +48,7 @@ def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
     while True:
         began = fleet.clock.now
         left = fleet.filter_service.continue_evaluation()
-        assert fleet.clock.now - began < 2 * EvaluationLimits().slice_seconds
+        assert fleet.clock.now - began < 2 * EvaluationLimits().stretch_seconds
         if not left:
             break
         fleet.clock.now += 0.1
@@ -60,20 +60,20 @@ async def test_a_bug_with_one_pod_does_not_end_the_work_for_others() -> None:
     """It ended the task, which starts again after 30 s at most; here it would be hours."""
 
     class Buggy(FilterService):
-        slices = 0
+        stretches = 0
 
         def __init__(self) -> None:
             pass
 
         def continue_evaluation(self) -> bool:
-            self.slices += 1
+            self.stretches += 1
             raise KeyError("a bug")
 
     async with composed(Breakable(Delays(first=10_000.0, most=10_000.0))) as (_, app, _):
         service = app.service
         buggy = service.filter_service = Buggy()
         service.background_evaluator.wake()
-        await eventually(lambda: buggy.slices > 2)
+        await eventually(lambda: buggy.stretches > 2)
         assert service.supervisor.failures["background-evaluation"] > 1
 
 

@@ -127,10 +127,10 @@ def _pool_devices(pool: Pool, position: int, signatures: Interns) -> PoolDevices
     kinds = tuple(_kind(pool_device.device) for pool_device in devices)
     attributes = tuple((pool.key.driver, *one.device.attributes.without_identity()) for one in devices)
     gpus = tuple(bit for bit, pool_device in enumerate(devices) if gpu_uuid(pool_device.device))
-    shape = interned(signatures, ("shape", position, kinds))
+    hardware = interned(signatures, ("hardware", position, kinds))
     values = interned(signatures, ("attributes", attributes))
     is_shared = not (named or gpus or pool.counter_sets)
-    view = ("shared", pool.key, tuple(index.items()), shape, values)
+    view = ("shared", pool.key, tuple(index.items()), hardware, values)
     return PoolDevices(
         pool.key,
         position,
@@ -144,7 +144,7 @@ def _pool_devices(pool: Pool, position: int, signatures: Interns) -> PoolDevices
         _unsupported(pool, devices),
         named,
         gpus,
-        shape,
+        hardware,
         values,
         interned(signatures, view) if is_shared else None,
     )

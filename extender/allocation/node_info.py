@@ -46,7 +46,7 @@ class NodeState:
     hardware_signature: Interned = field(default_factory=Interned)
     own_signature: Interned = field(default_factory=Interned)
     own_allocation: Interned = field(default_factory=Interned)  # the allocation signature without `shared`
-    own: Interned = field(default_factory=Interned)  # the state without `shared`; has no meaning if that is None
+    own: Interned = field(default_factory=Interned)  # the state without `shared`; not used if `shared` is None
     shared: SharedUse | None = None  # the use of the shared pools; None: the nodes see none
 
     @property

@@ -42,7 +42,7 @@ class PoolDevices:
     unsupported: tuple[tuple[str, int], ...]  # see Inventory
     named: Mapping[str, int]  # node name to the mask of devices that name this node
     gpus: tuple[int, ...]  # bits of the whole GPUs
-    shape: Interned  # everything that search and scoring read from the devices if they are idle
+    hardware: Interned  # everything that search and scoring read from the devices if they are idle
     attributes: Interned  # everything that selectors can read from the devices, except identities
     # Equal for nodes that see equal devices of the pool. None: the devices' use can differ between these nodes, because
     # they name a node, or because Berth reads more than the use (GPUs, shared counters).

@@ -99,7 +99,7 @@ def taken_mask(inventory: Inventory, allocated_state: AllocatedState) -> int:
 
 
 def taken_of(part: PoolDevices, use: PoolUse) -> int:
-    """The same for the devices of one pool, from the pool's first device."""
+    """Like `taken_mask`, for the devices of one pool: bit 0 is the first device of the pool."""
     found = part.mask(use.taken)
     for device in use.shares:
         bit = part.index.get(device)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from extender.allocation import capacity, constraints, shortage, unsupported_devices
+from extender.allocation import capacity, constraints, shortage
 from extender.allocation.counters import Counters, ShortOfCounters
-from extender.allocation.problem import Pick, Problem, Selection, Solution
+from extender.allocation.matching_devices import MatchingDevices
+from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.step_prices import more_steps
 from extender.allocation.taints import blocking_taint
@@ -25,7 +26,6 @@ from extender.model import (
     InvalidClaim,
     OutOfSteps,
     Quantity,
-    lowest,
     members,
     union,
 )
@@ -33,7 +33,6 @@ from extender.model import (
 MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 _USUAL_CONSTRAINTS = 4  # of a claim; each further one costs a step per device
 _CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
-MAX_DEPTH = 700  # frames of Python's stack, which has 1,000, also for the callers
 
 EVERYTHING = -1  # a mask with all bits set
 
@@ -75,8 +74,8 @@ class Search:
         self._consumed_here: dict[int, dict[str, int]] = {}
         self._picks: list[list[Pick]] = [[] for _ in problem.specs]
         self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
-        self._selections: dict[tuple[int, str], Selection] = {}  # empty until _validate
-        self._mode_all: dict[tuple[int, str], list[int]] = {}
+        self._matching = MatchingDevices(problem, observer)
+        self._selections, self._mode_all = self._matching.selections, self._matching.mode_all
         self._constraints = constraints.build(problem.names, problem.specs, lists=problem.features.list_attributes)
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
 
@@ -84,13 +83,13 @@ class Search:
         """A search of the same problem, limited to the devices `allowed` and these alternatives. Call `run` first."""
         found = Search(self._problem, most_steps=most_steps, budget=self._budget)
         found._allowed, found._fixed = allowed, alternatives
-        found._selections, found._mode_all = self._selections, self._mode_all
+        found._matching, found._selections, found._mode_all = self._matching, self._selections, self._mode_all
         return found
 
     def run(self) -> Solution | None:
         """The first solution, or None. Raises InvalidClaim, OutOfSteps or CallBudgetSpent."""
         if not self._selections:
-            self._validate()
+            self._matching.find(self._spend)
         try:
             if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
                 return None
@@ -98,41 +97,20 @@ class Search:
             return None
         return Solution(tuple(map(tuple, self._picks)), tuple(map(tuple, self._alternatives)))
 
-    # -- validation and fast rejection -----------------------------------------------------------------------
-
-    def _validate(self) -> None:
-        depth = 0
-        for claim, spec in enumerate(self._problem.specs):
-            least = most = 0
-            for request in spec.requests:
-                counts = [self._count(claim, alternative) for alternative in request.alternatives]
-                least += min(counts)
-                most += max(counts)
-            # A claim takes a frame, each of its requests three at most, and each result two.
-            depth += 1 + 3 * len(spec.requests) + 2 * min(most, MAX_RESULTS)
-            if least > MAX_RESULTS:
-                raise InvalidClaim(
-                    f"claim {self._problem.names[claim]}: number of requested devices {least} "
-                    f"exceeds the claim limit of {MAX_RESULTS}"
-                )
-        if depth > MAX_DEPTH:
-            raise OutOfSteps
+    # -- fast rejection --------------------------------------------------------------------------------------
 
     def _is_hopeless(self) -> bool:
         """Whether some request has too few free devices even alone, so that no solution exists.
 
         False if the search can end in an error, because the reference reports the error.
         """
-        if self._can_fail():
+        if self._matching.can_fail:
             return False
         for claim, spec in enumerate(self._problem.specs):
             for request in spec.requests:
                 if all(self._free_count(claim, form) < form.count for form in request.alternatives):
                     return True
         return False
-
-    def _can_fail(self) -> bool:
-        return bool(self._mode_all) or any(selection.error for selection in self._selections.values())
 
     def _check_counters(self) -> None:
         """Raises ShortOfCounters if the sums of counters prove that there is no solution."""
@@ -154,7 +132,7 @@ class Search:
 
     def _counter_sums_apply(self, wanted: int) -> bool:
         """Whether counters count, each wanted device is taken at most once, and the search cannot end in an error."""
-        if self._can_fail() or not self._problem.features.partitionable:
+        if self._matching.can_fail or not self._problem.features.partitionable:
             return False
         requests = (form for spec in self._problem.specs for request in spec.requests for form in request.alternatives)
         devices = self._problem.inventory.devices
@@ -165,44 +143,6 @@ class Search:
     def _free_count(self, claim: int, request: DeviceRequest) -> int:
         match = self._selections[claim, request.name].match & self._allowed
         return (match if request.admin_access else match & ~self._in_use).bit_count()
-
-    def _count(self, claim: int, request: DeviceRequest) -> int:
-        """The number of devices that the request needs on this node. Raises InvalidClaim."""
-        where = f"claim {self._problem.names[claim]}, request {request.name}"
-        self._problem.features.check(request, where)
-        selection = self._selections[claim, request.name] = self._problem.select(self._problem.names[claim], request)
-        unsupported_devices.report(self._problem.inventory, request.name, selection.unsupported, self._observer)
-        if request.mode == "ExactCount":
-            return request.count
-        if request.mode != "All":
-            raise InvalidClaim(f"{where}: allocationMode {request.mode!r:.80} is not supported")
-        found = self._all_devices(where, request, selection)
-        self._mode_all[claim, request.name] = found
-        return len(found)
-
-    def _all_devices(self, where: str, request: DeviceRequest, selection: Selection) -> list[int]:
-        for pool in self._problem.inventory.pools:
-            if pool.incomplete:
-                raise InvalidClaim(
-                    f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is currently being updated"
-                )
-            if pool.trouble:
-                raise InvalidClaim(
-                    f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}"
-                )
-        if selection.error:
-            raise InvalidClaim(selection.explain(lowest(selection.error)))
-        return [
-            bit for bit in members(selection.match) if not selection.unsupported and self._has_capacity(bit, request)
-        ]
-
-    def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
-        device = self._problem.inventory.devices[bit].device
-        self._spend(1 + device.capacity.steps)
-        if not self._problem.features.consumable_capacity:
-            return True
-        taken = capacity.consumption(device, request.capacity, self._problem.features)
-        return taken is not None and capacity.fits(device, taken, self._used(bit), capacity.NOTHING)
 
     # -- the search ------------------------------------------------------------------------------------------
 

@@ -5,11 +5,10 @@ Only one thread may use it, and no method blocks.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Container, Mapping
-from math import inf
 
 from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
+from extender.cache.agent_reports import AgentReports
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.failed_nodes import FailedNodes
 from extender.cache.fleet_baseline_counter import FleetBaselineCounter
@@ -38,6 +37,7 @@ from extender.model import (
 )
 
 _REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
+_LIVE_MEMORY_SECONDS = 900.0  # until set_live_memory_seconds is called
 _VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
 
@@ -73,8 +73,7 @@ class ClusterCache:
         self._node_infos = NodeInfos(vacant_states)
         self._fleet = FleetBaselineCounter()
         self._request_mix = RequestMixEstimator()
-        self._agent_reports: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
-        self._live_memory_seconds = 900.0
+        self._agents = AgentReports(self.store.silent_agents, _LIVE_MEMORY_SECONDS)
         self._changes, self._gains = ChangeLog(known_since=0), ChangeLog(known_since=0)
         self._gained: set[str] = set()  # nodes that gained room in the current rebuild
         self._remembered_changes = remembered_changes
@@ -92,24 +91,15 @@ class ClusterCache:
         An event of a node's fabric slice counts as a report of its agent.
         """
         old = self.store.slices.get(name)
-        before = self.store.link_changes.next_deadline
+        before = self.next_deadline
         self.store.put_slice(name, new, now)
-        if self.store.link_changes.next_deadline < before:
-            self._listener.deadline_moved()
         if new is not None and new.pool.driver == FABRIC_DRIVER:
-            self._agent_reported(new.selection.node_name, now)
+            self._agents.report(new.selection.node_name, now)  # the changed slice marks the node already
         elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:
-            self._agent_reports.pop(old.selection.node_name, None)
-            self.store.silent_agents.discard(old.selection.node_name)
-        self._snapshot = None
-
-    def _agent_reported(self, node: str, now: float) -> None:
-        first = not self._agent_reports
-        self._agent_reports[node] = now
-        self._agent_reports.move_to_end(node)
-        self.store.silent_agents.discard(node)  # the changed slice marks the node already
-        if first:
+            self._agents.forget(old.selection.node_name)
+        if self.next_deadline < before:
             self._listener.deadline_moved()
+        self._snapshot = None
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
         self.store.put_rule(name, new)
@@ -138,10 +128,9 @@ class ClusterCache:
         A new node may find an old fabric slice of its name. Its agent counts as silent until the slice changes.
         """
         if new is None:
-            self._agent_reports.pop(name, None)
-            self.store.silent_agents.discard(name)
-        elif name not in self.store.nodes and name in self.store.fabric and name not in self._agent_reports:
-            self.store.silent_agents.add(name)
+            self._agents.forget(name)
+        elif name not in self.store.nodes and name in self.store.fabric:
+            self._agents.node_appeared(name)
         self.store.put_node(name, new)
         self._snapshot = None
 
@@ -238,33 +227,27 @@ class ClusterCache:
         """End the holds whose deadline passed, mark agents without a recent report as silent, retry failed nodes."""
         self._freed(self.reservations.expire(now))
         retried = self._failed.expire(now)
-        for node in (*retried, *self.store.link_changes.expire(now)):
+        silent = self._agents.expire(now, self.store.nodes)
+        for node in (*retried, *self.store.link_changes.expire(now), *silent):
             self.store.dirty.add(node)
             self._snapshot = None
         if retried:
             self._listener.freed()
-        while self._agent_reports and next(iter(self._agent_reports.values())) + self._live_memory_seconds <= now:
-            node, _ = self._agent_reports.popitem(last=False)
-            if node in self.store.nodes:
-                self.store.silent_agents.add(node)
-                self.store.dirty.add(node)
-                self._snapshot = None
 
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` can have work, in seconds of the service's clock; or infinity."""
-        agent = next(iter(self._agent_reports.values()), inf) + self._live_memory_seconds
-        others = self.store.link_changes.next_deadline, self._failed.next_deadline
-        return min(self.reservations.next_deadline, agent, *others)
+        objects = self._agents.next_deadline, self.store.link_changes.next_deadline, self._failed.next_deadline
+        return min(self.reservations.next_deadline, *objects)
 
     def set_live_memory_seconds(self, seconds: float) -> None:
         """Use the memory data of an agent for `seconds` after its last report."""
-        self._live_memory_seconds = seconds
+        self._agents.seconds = seconds
         self._listener.deadline_moved()
 
     def oldest_agent(self, now: float) -> float:
         """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
-        return now - next(iter(self._agent_reports.values()), now)
+        return self._agents.oldest(now)
 
     def _freed(self, pools: set[PoolKey]) -> None:
         if self._touch(pools):

@@ -49,7 +49,7 @@ class FleetBaselineCounter:
             self._is_changed = True
 
     def fleet(self, estimator: RequestMixEstimator) -> FleetBaseline:
-        """The baseline of now; the same object while its content is equal, because scores of another one are void."""
+        """The current baseline; the same object while the facts are the same: a new one makes all scores outdated."""
         mix = estimator.mix(max(self._memory, default=0))
         if self._baseline is None or self._is_changed or self._baseline.request_mix != mix:
             found = _fleet(self._graphs, self._memory, mix)

@@ -1,5 +1,7 @@
-"""How often the agents of nodes change what they publish about links and GPUs: such a change may cost a search for
-rings of some 75 ms."""
+"""Limits how often the agent of a node can change the links and GPUs in its slice.
+
+One change may cost a search for rings of 75 ms. The cache uses the newest slice at the end of the window.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class LinkChanges:
             self._windows[node] = begin, changes + 1
 
     def expire(self, now: float) -> list[str]:
-        """End the windows of which the time is over. Returns the nodes whose newest slice counts from now on."""
+        """End the windows whose time is over. Returns the nodes whose newest slice is used from now on."""
         ended = []
         while self.next_deadline <= now:
             node = next(iter(self._windows))

@@ -317,13 +317,13 @@ class NodeInfoBuilder:
     def _hardware_signature(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
     ) -> Interned:
-        shape = tuple(part.shape for _, part in found.parts)
+        devices = tuple(part.hardware for _, part in found.parts)
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
-        hardware_signature = (shape, found.reachable, found.unsupported, fabric_key, pools, partitions)
+        hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions)
         return interned(self._hardware_signatures, hardware_signature)
 
 
@@ -333,7 +333,7 @@ def _whole_gpus(found: Inventory) -> dict[int, Device]:
 
 
 def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory, node: str, store: ObjectIndex) -> bool:
-    """Whether the choice of the fabric would read what it read for `known`. Most changes touch no GPU.
+    """Whether the inputs of the fabric are those of `known`, so that it stays valid. Most changes touch no GPU.
 
     The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
     """

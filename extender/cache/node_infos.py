@@ -21,10 +21,10 @@ class NodeInfos(Mapping[str, NodeInfo]):
     def __init__(self, vacant_states: int) -> None:
         """`vacant_states`: how many states without nodes are kept."""
         self.states: dict[int, NodeState] = {}  # see Snapshot.states
-        # States whose own part another state has, too: some of its nodes are built with a newer use of shared pools.
+        # States with the same own part as another state, which has a newer use of the shared pools.
         self._others: dict[int, list[NodeState]] = {}  # by number of the own part
         self._vacated: LRUCache[int, NodeState] = LRUCache(vacant_states)  # states without nodes
-        self._built: dict[str, NodeInfo] = {}  # the use of shared pools in them may be that of an older state
+        self._built: dict[str, NodeInfo] = {}  # some with an outdated use of shared pools: see __getitem__
         self._state_of: dict[str, NodeState] = {}
         self._followers: dict[PoolKey, set[str]] = {}  # see `nodes_to_build`
 
@@ -59,9 +59,9 @@ class NodeInfos(Mapping[str, NodeInfo]):
                 self._followers.setdefault(key, set()).add(name)
 
     def nodes_to_build(self, pools: set[PoolKey]) -> set[str]:
-        """The nodes that `use_shared` leaves as they are, though the use of these pools without a single node changed.
+        """The nodes to build again after the use of these pools changed, because `use_shared` does not move them.
 
-        Such a pool has shared counters, a GPU, or devices that name a node.
+        A pool that is not shared in the sense of `use_shared` has shared counters, a GPU, or devices that name a node.
         """
         return {name for key in pools & self._followers.keys() for name in self._followers[key]}
 
@@ -142,7 +142,7 @@ class NodeInfos(Mapping[str, NodeInfo]):
 
 
 def _in_state(old: NodeInfo, state: NodeState) -> NodeInfo:
-    """The node with the use of shared pools that its new state has."""
+    """The NodeInfo with the use of shared pools from its new state."""
     use, busy, held = state.shared, old.busy, old.held
     assert use is not None, "only states with shared pools move as a whole"
     for position, (first, part) in enumerate(old.inventory.shared_parts):
@@ -154,7 +154,7 @@ def _in_state(old: NodeInfo, state: NodeState) -> NodeInfo:
 
 
 def _to_follow(inventory: Inventory | None) -> list[PoolKey]:
-    """The pools with slices of no single node, without the shared pools of the node."""
+    """The pools of the node that have slices for several nodes, and that `use_shared` does not cover."""
     if inventory is None:
         return []
     shared = {part.key for _, part in inventory.shared_parts}

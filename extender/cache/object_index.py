@@ -29,8 +29,8 @@ class ObjectIndex:
     """All objects as of the last event.
 
     `dirty` are the nodes whose NodeInfo must be built again, `dirty_use` those where only the allocated devices
-    changed. `dirty_pools` are the pools without a single node whose allocated devices changed. A changed rule computes
-    taints only when the marks are taken: until then, the indexes of slices have the taints of the old rules.
+    changed. `dirty_pools` are the pools of several nodes whose allocated devices changed. After a change of a rule,
+    `take_dirty_nodes` computes the taints. Until then, the indexes of slices have the taints of the old rules.
     """
 
     def __init__(self, allocated_devices: AllocatedDevices) -> None:
@@ -101,7 +101,7 @@ class ObjectIndex:
 
     @property
     def backlog(self) -> int:
-        """How many slices and nodes a change of hardware has marked, at most: a changed taint may mark every node."""
+        """The most slices and nodes that must be computed again. A slice with new taints may mark every node."""
         everything = ALL_NODES in self.dirty or self._to_taint
         return len(self._to_taint) + (len(self.nodes) if everything else len(self.dirty))
 
@@ -295,7 +295,7 @@ class ObjectIndex:
 
     @property
     def remembered_labels(self) -> int:
-        """For how many labels `nodes_by_label` remembers its result."""
+        """The number of labels in the cache of `nodes_by_label`."""
         return len(self._by_label)
 
     def nodes_by_label(self, label: str) -> Mapping[str, frozenset[str]]:

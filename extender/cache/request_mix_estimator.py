@@ -1,6 +1,7 @@
 """The expected request mix, learned from the cluster's recent allocated claims.
 
-Claims that no pod uses are easy to create, so they do not count. A namespace with many claims replaces its own first.
+Claims that no pod uses are easy to create, so they do not count. If there are too many, those of the namespace
+with the most go first.
 
 Shares are rounded, and the mix changes only after a share moved far: every change of the mix invalidates all scores
 that rankings store.

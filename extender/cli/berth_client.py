@@ -128,7 +128,7 @@ class PolicyDiffReply(BaseModel):
     changed: list[ComparisonReply]
 
 
-class NodeGroupReply(BaseModel):
+class UnschedulableNodesReply(BaseModel):
     """Nodes that are unschedulable for the same reason: how many, some names, and the devices of one of them with the
     cause of each.
     """
@@ -166,7 +166,7 @@ class ExplanationReply(BaseModel):
     outcome: str
     sentence: str = ""
     best: list[ScoredNodeReply] = []
-    groups: list[NodeGroupReply] = []
+    unschedulable: list[UnschedulableNodesReply] = []
     misses: list[str] = []
     terms: list[str] = []
     narration: list[str] = []

@@ -141,7 +141,7 @@ def _pod_name(words: list[str], *, has_file: bool) -> str | None:
 
 
 def _group_name(words: list[str]) -> ObjectKey:
-    """The group that one word names as namespace/name. Raises WireError."""
+    """The group of an argument NAMESPACE/NAME. Raises WireError."""
     parts = words[0].split("/") if len(words) == 1 else []
     if len(parts) == 1 and parts[0]:
         problem = f"the namespace is missing: write berth explain group NAMESPACE/{one_line(parts[0])}"
@@ -255,8 +255,8 @@ def _show_nodes(console: Screen, found: Json, rows: int) -> None:
     """Print what is true of the pod alone: the best nodes, the unschedulable ones, and the terms of its selectors."""
     if found.get("best"):
         console.print(_best(found["best"]))
-    if found.get("groups"):
-        console.print(_groups(found["groups"], rows))
+    if found.get("unschedulable"):
+        console.print(_unschedulable(found["unschedulable"], rows))
     if found.get("terms"):
         console.print("selectors, term by term:")
         for line in found["terms"]:
@@ -291,15 +291,10 @@ def _best(candidates: list[Json]) -> Table:
     return table
 
 
-def _groups(groups: list[Json], limit: int) -> Table:
+def _unschedulable(found: list[Json], limit: int) -> Table:
     table = Table(title="unschedulable nodes", title_justify="left")
     for name in ("nodes", "reason", "examples", "devices on one of them"):
         table.add_column(name)
-    for group in groups[:limit]:
-        table.add_row(
-            str(group["nodes"]),
-            group["reason"],
-            "\n".join(group["examples"]),
-            "\n".join(group["causes"]),
-        )
+    for one in found[:limit]:
+        table.add_row(str(one["nodes"]), one["reason"], "\n".join(one["examples"]), "\n".join(one["causes"]))
     return table

@@ -1,4 +1,4 @@
-"""Standard error for log lines: a line is lost if the reader does not read, because a wait would block all calls."""
+"""Standard error for log lines. If its reader does not read, lines are lost: a wait would block all calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import IO, Any
 
-# The kernel keeps so much for a slow reader, some 2,500 lines. A process may not ask for more without rights.
+# The kernel keeps this much for a slow reader, some 2,500 lines: the most that a process without rights can have.
 _PIPE_BYTES = 1024 * 1024
 
 
 class LossyFile:
-    """A file for `structlog.WriteLogger`. A pipe or a socket gets only what it takes at once; a disk takes all.
+    """A file for `structlog.WriteLogger`. A pipe or a socket gets only the bytes that it takes without a wait.
 
-    A terminal that Ctrl-S stopped takes nothing. One that hangs may block: it can be ready for less than a line.
+    A terminal that Ctrl-S stopped takes none. A terminal that hangs may block: it can be ready for less than a line.
     """
 
     def __init__(self, file: IO[str]) -> None:

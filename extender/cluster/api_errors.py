@@ -49,7 +49,7 @@ class Unavailable(ClusterError):
 
 
 class NotServed(Unavailable):
-    """Says nothing about an object: the pages of a load balancer are 404, too."""
+    """A 404 that does not prove that an object is absent: a load balancer may have answered."""
 
 
 class TooLong(Unavailable):

@@ -144,8 +144,10 @@ class ApiClient:
             raise Unavailable(f"watch {path}: {str(error) or type(error).__name__}") from error
 
     async def _refusal(self, path: str, response: aiohttp.ClientResponse) -> str:
-        """The message with which the server refuses a watch. A body that does not end changes nothing: no total
-        time-out ends the response of a watch."""
+        """The message with which the server refuses a watch.
+
+        The response of a watch has no total time-out. So this waits only `request_seconds` for the end of the body.
+        """
         content = b""
         with suppress(aiohttp.ClientError, TimeoutError, TooLong):
             async with asyncio.timeout(self._request_seconds):

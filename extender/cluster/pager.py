@@ -8,8 +8,8 @@ from extender.cluster.api_errors import TooLong, Unavailable
 from extender.cluster.client import ApiClient
 from extender.wire import Json
 
-# Of a page with more than one object. Decoded, small texts and empty objects take 20 times as much, and 2 MiB of them
-# take 40 ms of CPU in one stretch.
+# Bytes of a page, unless a single object is larger. Decoded, small texts and empty objects take 20 times as much,
+# and to decode 2 MiB of them blocks the event loop for 40 ms.
 _PAGE_BYTES = 2 << 20
 _SLICES = "ResourceSliceList"  # no tenant writes these, and one has up to 100 KiB
 _SLICES_BYTES = 8 << 20

@@ -66,7 +66,7 @@ class Timing:
     blind_seconds: float = 300.0  # a kind without changes costs the API server one list in this time
     absent_looks: int = 8
     absent_seconds: float = 300.0  # delay before the next check for an API that the server does not serve
-    slice_seconds: float = 0.0002  # time for applying objects before other tasks may run
+    stretch_seconds: float = 0.0002  # time for applying objects before other tasks may run
     delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - Delays is immutable
 
 
@@ -104,7 +104,7 @@ class Reflector:
         self._absent_looks = timing.absent_looks
         self._absent_seconds = timing.absent_seconds
         self._blind_seconds = timing.blind_seconds
-        self._slice_seconds = timing.slice_seconds
+        self._stretch_seconds = timing.stretch_seconds
         self._path = kind.path
         self._backoff = Backoff(timing.delays, clock)
         self._worked_since = 0.0
@@ -248,7 +248,7 @@ class Reflector:
             self._heard, self._accepted = self._last_heard(), math.inf
 
     def _last_heard(self) -> float:
-        """A watch that the server accepts and ends at once shows nothing: its start counts after some seconds."""
+        """The time of the last event, or of the start of the watch once it has lasted for some seconds."""
         lasts = self._clock() - self._accepted >= self._short_seconds
         return max(self._heard, self._accepted) if lasts else self._heard
 
@@ -256,7 +256,7 @@ class Reflector:
         self.failures, self.problem, self._absences = 0, "", 0
 
     async def _let_others_run(self) -> None:
-        if time.perf_counter() - self._worked_since > self._slice_seconds:
+        if time.perf_counter() - self._worked_since > self._stretch_seconds:
             await asyncio.sleep(0)
             self._worked_since = time.perf_counter()
 
@@ -280,7 +280,7 @@ class Reflector:
         self._on_progress()
 
     def _is_known(self, key: str, obj: object) -> bool:
-        """Whether this version was applied before. To apply it again, from a list, would be no report of an agent."""
+        """Whether this version was applied before. If a list applied it again, it would look like news of an agent."""
         version = _text(obj, "resourceVersion")
         return bool(version) and self._known.get(key) == version
 

@@ -28,16 +28,17 @@ class BoundMemberReader:
 
     @asynccontextmanager
     async def known(self, groups: Mapping[GroupKey, Sequence[Pod]]) -> AsyncIterator[dict[GroupKey, Membership]]:
-        """Within this context, the cache has all bound members of the groups that seem incomplete, or to run in part.
+        """Read the bound members of those groups whose claims may not show all. The cache has them until the exit.
 
-        `groups` have their pods without a node. Yields the membership of a bound pod for each group without such pods.
+        `groups` has the pods of each group without a node. Yields, for each group with no such pod, the membership of
+        a bound pod.
         """
         lacking = [key for key, pods in groups.items() if not pods or self._must_read(pods[0])]
         placed: Mapping[GroupKey, Mapping[str, str]] = {}
         if lacking and self._read_bound is not None:
             with suppress(ClusterError):
                 snapshot = self._cache.snapshot()
-                # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
+                # A pod that has a claim before the list, and that is not in the list, is gone or terminates.
                 before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in lacking if groups[key]}
                 placed = await self._read_bound(lacking[0].namespace)
                 for key in lacking:

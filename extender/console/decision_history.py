@@ -151,7 +151,7 @@ class DecisionHistory:
         return [entry for uid, entry in self._entries.items() if entry.is_unschedulable and uid in waiting]
 
     def _take(self, pod: ObjectKey, uid: str) -> PodHistory:
-        """Remove the entry of a pod, to change it; a new one if there is none."""
+        """Remove and return the entry of a pod: the caller changes it and puts it back. Creates a missing one."""
         entry = self._entries.get(uid)
         if entry is None:
             return PodHistory(pod, uid)

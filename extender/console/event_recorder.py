@@ -25,7 +25,7 @@ _POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
 _REST = 9.0  # pause after an explanation, as a multiple of the time that it took
-_REPORTED = ("refused", "gave-up", "blocked")  # outcomes about which kube-scheduler's own Event says less
+_REPORTED = ("refused", "gave-up", "blocked")  # outcomes that an Event explains better than kube-scheduler's own Event
 
 
 class EventRecorder:

@@ -101,7 +101,7 @@ class FleetOverview:
         return self._updates(self._cache.snapshot().version, self._history.version, self._refreshes, self._clock())
 
     async def _updates(self, version: int, recorded: int, refreshes: int, sampled: float) -> AsyncIterator[Json]:
-        if self.is_full:  # the requests of many pages may have come while there was room for one
+        if self.is_full:  # checked again: several requests may have seen the same free place
             return
         self._watchers += 1
         ends = self._clock() + _LIFE_SECONDS

@@ -21,13 +21,13 @@ from extender.model import BerthError
 T = TypeVar("T")
 _MORE_BYTES = 96 << 20  # that the child may allocate beyond the memory of its parent
 _CHUNK_BYTES = 1 << 16
-_starting: list[Callable[[], NoReturn]] = []  # what the child of the fork under way runs; else empty
+_starting: list[Callable[[], NoReturn]] = []  # the work for the child of the running `os.fork`; empty otherwise
 
 
 def _become_child() -> None:
-    """Begin the work before `os.fork` returns, so that no hook of a library which registers later runs in the child.
+    """Do the work of the child in this fork hook, and never return: so later hooks, those of libraries, do not run.
 
-    The hook of OpenTelemetry starts a thread, and a hook that hangs would do so before the child sets its timer.
+    The hook of OpenTelemetry would start a thread. A hook that hangs would do so before the child sets its timer.
     """
     for run in _starting:
         run()

@@ -107,7 +107,7 @@ class Ingest:
         seen = min(max(-missing, 0), len(batch.records))
         self.counts["duplicates"] += seen
         for record in batch.records[seen:]:
-            stream.last += 1  # before apply: else serve would repeat a record that cannot be applied again and again
+            stream.last += 1  # first: if `_apply` raises, serve must not send the same record again and again
             self._apply(batch.epoch, record)
             self.taken += 1
 

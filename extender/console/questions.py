@@ -34,8 +34,8 @@ class Questions:
     async def in_turn(self, *, of_user: bool = True) -> AsyncIterator[None]:
         """Wait until no other question is answered.
 
-        Afterwards all other work has the event loop for as long as this question had it. Raises TooManyQuestions if it
-        is a question of a user.
+        The next question starts after a pause: as long as this question blocked the event loop, other work has it.
+        Raises TooManyQuestions if a user asks and too many users wait already.
         """
         if of_user and self._waiting >= self._most_waiting:
             raise TooManyQuestions(f"{self._waiting} questions wait for their explanation already: try again")
@@ -51,10 +51,11 @@ class Questions:
             self._in_loop = 0.0
 
     async def answer(self, explain: Callable[[float], T], work_seconds: float) -> T:
-        """The result of `explain`, which only computes, within a limit of seconds that it gets. Call it in turn.
+        """The result of `explain`, a function without side effects that takes its time limit in seconds.
 
-        First `explain` runs in the event loop, where its results stay for later questions, with a small limit. If it
-        reaches this limit, it runs again in a child process, on a copy of the cache. Raises as `forked`.
+        Call this within `in_turn`. First `explain` runs in the event loop with a small limit; its results stay for
+        later questions. If it reaches this limit, it runs again in a child process, on a copy of the cache. Raises as
+        `forked`.
         """
         began, seconds = self._clock(), min(_LOOP_SECONDS, work_seconds)
         try:

@@ -48,7 +48,7 @@ class RemoteReservations:
             self.unknown_claims += 1
             return
         if claim.allocation is not None:
-            return  # the watch came before the record, and the allocation replaces the reservation
+            return  # the watch was faster than the record: the claim itself has the devices
         if record.state is ReservationState.HELD:
             deadline = self._clock() + min(record.seconds, _MOST_SECONDS)
             self._cache.hold(record.claim_uid, record.pod_uid, record.node, record.results, deadline)

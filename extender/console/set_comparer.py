@@ -20,7 +20,7 @@ from extender.scheduling import Evaluator
 _WAITING = 256  # decisions in the queue; those beyond get no comparison
 _WORK_SECONDS = 0.05  # of one comparison
 _REST = 4.0  # pause after a comparison, as a multiple of the time that it took
-_LATE_SECONDS = 1.0  # before a check of the claims: watch and records may be behind each other
+_LATE_SECONDS = 1.0  # before a check of the claims: the watch may be later than the record
 _CHECKS = 5  # for the claims of one pod
 
 
@@ -31,7 +31,7 @@ class _Queued:
     record: Bound
     node_info: NodeInfo
     later: list[tuple[str, ...]] = field(default_factory=list)  # the devices of each such pod
-    lacks_later: bool = False  # `later` lacks the devices of a pod, for which the queue had no room
+    lacks_later: bool = False  # a later pod found the queue full, so `later` is not complete
     checks: int = 0
 
 
@@ -56,7 +56,7 @@ class SetComparer:
         self._most = waiting
         self._queue: deque[_Queued] = deque()
         self._queued = asyncio.Event()
-        self.left_out = 0  # decisions that found the queue full, or whose node has later ones that did
+        self.left_out = 0  # not compared: the queue was full for the decision, or for a later one of its node
 
     def bound(self, record: Bound) -> None:
         """Queue the decision of a bind, if it gave the pod devices."""

@@ -36,12 +36,12 @@ class DeviceUse:
 
     @property
     def stopped(self) -> int:
-        """How many pods do not run any more if these pods end."""
+        """The number of pods that stop if these pods end: all pods of a group stop together."""
         return max(len(self.holder.pods), self.group_pods, 1)
 
 
 def stopped_pods(uses: Iterable[DeviceUse]) -> int:
-    """How many pods do not run any more without these uses. The pods of a group count once."""
+    """The number of pods that stop if all these uses end. A group with several of the uses counts once."""
     groups: dict[GroupName, int] = {}
     alone = 0
     for use in uses:

@@ -19,12 +19,12 @@ from extender.scheduling import (
     EvaluationContext,
     FilterStatus,
     NodeRanking,
+    NodesOfStatus,
     Pending,
     Placement,
     PodRequirements,
     ScoredNode,
     Skip,
-    StatusGroup,
     Unschedulable,
     UnschedulableAndUnresolvable,
     evaluate,
@@ -32,13 +32,13 @@ from extender.scheduling import (
     scored_node,
 )
 
-_EXAMPLES = 3  # node names per group
+_EXAMPLES = 3  # node names per reason
 _BEST = 5
 NodeInfos = Mapping[str, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGroup:
+class UnschedulableNodes:
     """Nodes that are unschedulable for the same reason. `causes` are the device causes on one of them."""
 
     code: str
@@ -61,7 +61,7 @@ class Explanation:
     nodes: int = 0  # number of nodes in the snapshot
     fitting: int = 0  # number of nodes that fit
     best: tuple[ScoredNode, ...] = ()
-    groups: tuple[NodeGroup, ...] = ()
+    unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, the most frequent first
     misses: tuple[str, ...] = ()  # near misses, the cheapest first
     terms: tuple[str, ...] = field(default=())  # selector terms with device counts
     narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
@@ -87,16 +87,16 @@ class NodesByReason:
 
 
 @dataclass(slots=True)
-class UnschedulableNodes:
-    """Unschedulable nodes: all groups, grouped by reason text, and one sample per attribute signature."""
+class AllUnschedulable:
+    """All unschedulable nodes: by equivalence class, by reason text, and one sample per attribute signature."""
 
-    groups: list[EquivalentNodes] = field(default_factory=list)
+    classes: list[EquivalentNodes] = field(default_factory=list)
     reasons: dict[str, NodesByReason] = field(default_factory=dict)
     samples: dict[Interned | None, NodeSample] = field(default_factory=dict)
     nodes: int = 0
 
     def add(self, equivalent: EquivalentNodes) -> None:
-        self.groups.append(equivalent)
+        self.classes.append(equivalent)
         self.nodes += equivalent.nodes
         node_info, nodes = self.samples.get(equivalent.node_info.state.attribute_signature, (equivalent.node_info, 0))
         self.samples[equivalent.node_info.state.attribute_signature] = node_info, nodes + equivalent.nodes
@@ -189,32 +189,32 @@ def _explain(
         for node, node_info in without_holds.items()
         if allowed is None or node in allowed
     }
-    unschedulable, nodes = UnschedulableNodes(), 0
-    for group in _status_groups(ranking, excluded, allowed, statuses):
-        nodes += group.nodes
-        if isinstance(group.status, Unschedulable):
-            first = group.first[0]
+    unschedulable, nodes = AllUnschedulable(), 0
+    for one in _nodes_by_status(ranking, excluded, allowed, statuses):
+        nodes += one.nodes
+        if isinstance(one.status, Unschedulable):
+            first = one.first[0]
             unschedulable.add(
-                EquivalentNodes(group.status, group.nodes, group.first, without_holds.get(first) or node_infos[first])
+                EquivalentNodes(one.status, one.nodes, one.first, without_holds.get(first) or node_infos[first])
             )
-    candidates = near_misses.nodes_to_try(unschedulable.groups)
+    candidates = near_misses.nodes_to_try(unschedulable.classes)
     claims_by_pool = near_misses.claims_on(
         (*(one.shown.node_info for one in unschedulable.reasons.values()), *candidates), snapshot
     )
-    groups = _groups(unschedulable, claims_by_pool, traces)
+    by_reason = _by_reason(unschedulable, claims_by_pool, traces)
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
             scored_node(without_holds.get(n) or node_infos[n], placement, requirements, snapshot)
             for n, placement in _best(ranking, allowed, statuses)
         ]
-        return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), groups)
+        return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), by_reason)
     ignores_identity = ranking.ignores_identity(context)
     terms = selector_stats(
         requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context
     )
     found_misses: list[NearMiss] = [
-        *near_misses.by_device_count(requirements, unschedulable.groups, context, ignores_identity=ignores_identity),
+        *near_misses.by_device_count(requirements, unschedulable.classes, context, ignores_identity=ignores_identity),
         *near_misses.by_releasing_claims(
             candidates, requirements, context, claims_by_pool, ignores_identity=ignores_identity
         ),
@@ -224,7 +224,7 @@ def _explain(
     ordered = sorted(found_misses, key=lambda near_miss: (near_miss.of_group, near_miss.cost))
     misses = tuple(dict.fromkeys(near_miss.sentence for near_miss in ordered))
     sentences = tuple(term.sentence() for term in terms)
-    return Explanation(name, "refused", _why(name, groups, misses), nodes, 0, (), groups, misses, sentences)
+    return Explanation(name, "refused", _why(name, by_reason, misses), nodes, 0, (), by_reason, misses, sentences)
 
 
 def _best(
@@ -236,18 +236,18 @@ def _best(
     return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_BEST]
 
 
-def _status_groups(
+def _nodes_by_status(
     ranking: NodeRanking,
     excluded: Mapping[Code, list[str]],
     allowed: set[str] | None,
     newer: Mapping[str, FilterStatus],
-) -> Iterator[StatusGroup]:
-    """All nodes by status. Nodes outside `allowed` are grouped by what excludes them."""
-    yield from (StatusGroup(status, 1, [name]) for name, status in newer.items())
+) -> Iterator[NodesOfStatus]:
+    """All nodes by status. The status of a node outside `allowed` says why the node is excluded."""
+    yield from (NodesOfStatus(status, 1, [name]) for name, status in newer.items())
     for code, names in excluded.items():
         if names:
-            yield StatusGroup(Unschedulable(Reason(code)), len(names), nsmallest(_EXAMPLES, names))
-    yield from ranking.status_groups(allowed, newer)
+            yield NodesOfStatus(Unschedulable(Reason(code)), len(names), nsmallest(_EXAMPLES, names))
+    yield from ranking.nodes_by_status(allowed, newer)
 
 
 def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
@@ -257,25 +257,25 @@ def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
     return f"{sentence}; {best[0].node} is best: {', '.join(best[0].all_devices) or 'no devices'}"
 
 
-def _why(name: str, groups: tuple[NodeGroup, ...], misses: tuple[str, ...]) -> str:
-    if not groups:
+def _why(name: str, by_reason: tuple[UnschedulableNodes, ...], misses: tuple[str, ...]) -> str:
+    if not by_reason:
         return f"pod {name} fits nowhere: the cluster has no node"
-    most, nodes = groups[0], sum(group.nodes for group in groups)
+    most, nodes = by_reason[0], sum(one.nodes for one in by_reason)
     nearest = f"; {misses[0]}" if misses else ""
     return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
 
 
-def _groups(
-    unschedulable: UnschedulableNodes, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces
-) -> tuple[NodeGroup, ...]:
+def _by_reason(
+    unschedulable: AllUnschedulable, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces
+) -> tuple[UnschedulableNodes, ...]:
     """Unschedulable nodes by reason, the most frequent reason first."""
     ordered = sorted(unschedulable.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
-    return tuple(_group(one, claims_by_pool, traces) for one in ordered)
+    return tuple(_with_causes(one, claims_by_pool, traces) for one in ordered)
 
 
-def _group(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> NodeGroup:
+def _with_causes(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> UnschedulableNodes:
     node_info, status = one.shown.node_info, one.shown.status
     freeable = status.reason.code in near_misses.FREEABLE_CODES
     others = near_misses.claims_of_node(node_info, claims_by_pool) if freeable else ()
     why = causes(traces.of(node_info), map(near_misses.held_by, others))
-    return NodeGroup(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)
+    return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)

@@ -207,7 +207,7 @@ def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot,
 
 
 def _knows_all_bound(key: GroupKey, snapshot: Snapshot) -> bool:
-    """Whether bound members without devices were read, too. Claims do not show them."""
+    """Whether the bound members were read: claims show only those with devices."""
     return key in snapshot.bound_members
 
 
@@ -267,7 +267,7 @@ def _runs(found: GangExplanation, gang: Gang, snapshot: Snapshot, policy: Policy
 
 
 def _in_domain(found: GangExplanation, nodes: Iterable[str], snapshot: Snapshot, policy: Policy) -> GangExplanation:
-    """With the tightest domain that all these nodes are in."""
+    """The explanation with the tightest domain that has all these nodes."""
     names = sorted(set(nodes))
     if len(names) == 1:
         return replace(found, level=NODE, domain=names[0])

@@ -71,10 +71,10 @@ class GangQuestion:
 class GangNearMiss:
     """One change with which the gang has a plan."""
 
-    pods: int  # that would not run: others whose devices are needed, with their groups, or members that are left out
-    devices: int  # of these pods
+    pods: int  # number of pods that would not run: other pods, with all pods of their groups, or members left out
+    devices: int  # number of devices of these pods
     sentence: str
-    holders: tuple[Holder, ...] = ()  # the others whose devices are needed
+    holders: tuple[Holder, ...] = ()  # the other pods whose devices the gang needs
 
 
 def where(level: str, domain: str) -> str:
@@ -87,7 +87,7 @@ def where(level: str, domain: str) -> str:
 def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domain]:
     """The widest domains that may hold the gang: the one with the most room, then those with the most free devices.
 
-    Only with their usable nodes. Raises CallBudgetSpent.
+    Each domain has only its usable nodes. Raises CallBudgetSpent.
     """
     node_infos = question.snapshot.node_infos
     usable = node_infos.keys() if question.usable is None else node_infos.keys() & question.usable

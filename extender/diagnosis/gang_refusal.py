@@ -130,7 +130,7 @@ def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
 
 
 def _with_holders(found: GangRefusal, question: GangQuestion, shortage: GangShortage) -> GangRefusal:
-    """With the holders of devices in the domain with the most room; without them if the budget ends first."""
+    """The refusal with the holders of devices in the domain with the most room; unchanged if the budget ends first."""
     snapshot, budget = question.snapshot, question.context.budget
     try:
         domains = widest_domains(question, shortage)[:1]

@@ -161,7 +161,7 @@ class GangReleases:
                 low = middle + 1
         needed = self._touched(plan, _of(names[:high], uses))
         if not isinstance(self._small_plan(self._problem, snapshot, needed), GangPlan):
-            needed = _of(names[:high], uses)  # a device can be kept from the plan by the use of another one
+            needed = _of(names[:high], uses)  # the use of one device can keep another device from the plan
         for use in sorted(needed, key=lambda use: (-use.stopped, use.holder.devices)):
             fewer = [other for other in needed if other is not use]
             if isinstance(self._small_plan(self._problem, snapshot, fewer), GangPlan):

@@ -67,7 +67,7 @@ def bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, .
 def members_without_node(
     waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot, history: GangHistory
 ) -> Iterator[ExplainedMember]:
-    """The pods without a node: those that count, as they are ordered in `waiting`, and then the others of `pods`."""
+    """The pods without a node: those of `waiting` in its order, then the others of `pods`, not counted."""
     held = {r.pod_uid: r for r in snapshot.reservations.values()}
     counting = {pod.uid for pod in waiting}
     others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)

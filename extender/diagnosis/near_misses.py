@@ -35,7 +35,7 @@ FREEABLE_CODES = frozenset(
 class NearMiss:
     """One change that would help. `cost` is the number of devices that must become free or are missing.
 
-    `of_group`: a pod of a group must end. The others of its group are worth nothing without it, so this comes last.
+    `of_group`: a pod of a group must end. Its group cannot run without it, so such a near miss comes last.
     """
 
     cost: int

@@ -1,4 +1,4 @@
-"""Continues evaluations that calls left unfinished: one slice of work, then a pause many times as long."""
+"""Continues evaluations that calls left unfinished: one stretch of work, then a pause many times as long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LEAST_SECONDS = 0.02  # of a pause, so that the loop does not spin while no nam
 
 
 class BackgroundEvaluator:
-    """A background task of serve. `rest` is the length of the pause as a multiple of the time of the slice."""
+    """A background task of serve. `rest` is the length of the pause as a multiple of the time of the stretch."""
 
     def __init__(self, clock: Callable[[], float], rest: float) -> None:
         self._clock = clock
@@ -21,7 +21,7 @@ class BackgroundEvaluator:
         self._work_left.set()
 
     async def run(self, work: Callable[[], bool], rebuilt: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled. `work` does one slice and returns whether work is left.
+        """Run until cancelled. `work` does one stretch and returns whether work is left.
 
         See Rebuilds.done for `rebuilt`.
         """

@@ -4,7 +4,7 @@ Connections are limited (`web/http_limits.py`), and so are slots. A gang gets th
 two gangs with half of their slots each would wait forever.
 
 Small new gangs do not overtake a large old one. Slots are kept for the oldest waiting gang of each namespace, and for
-the namespace that has waited longest for a plan. A gang that kube-scheduler does not retry loses its turn.
+the namespace that has waited longest for a plan. A gang that kube-scheduler does not retry loses its place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from extender.extension.gang_state import FormingGang
 from extender.model import GroupKey
 from extender.scheduling import MOST_TOGETHER
 
-_ABSENT_SECONDS = 15.0  # until a gang that was requeued loses its turn; kube-scheduler retries a pod after 10 s at most
+_ABSENT_SECONDS = 15.0  # until a requeued gang loses its place; kube-scheduler retries a pod after 10 s at most
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -30,8 +30,9 @@ class SlotLimits:
     """Limits of the slots of all plans."""
 
     total: int = MOST_TOGETHER + 48  # 64 below the connections to the verbs: the others serve pods outside of gangs
-    namespace: int = MOST_TOGETHER  # also of all plans together, but for the plans of small namespaces
-    small: int = 16  # a namespace with at most this number of slots may use those between `namespace` and `total`
+    # Of the plans of one namespace; also of all plans together, without those of small namespaces.
+    namespace: int = MOST_TOGETHER
+    small: int = 16  # a namespace with at most this many slots is small: it may use those from `namespace` to `total`
 
 
 class BindSlots:
@@ -64,7 +65,7 @@ class BindSlots:
         return found if fits else None
 
     def _fit_together(self, namespace: str, used: Counter[str]) -> bool:
-        """Whether all have their slots, by namespace. Slots of small namespaces do not count against larger ones."""
+        """Whether these slots, by namespace, are within the limits. For a larger namespace, small ones do not count."""
         limits, total = self._limits, used.total()
         if used[namespace] <= limits.small:
             return total <= limits.total
@@ -72,7 +73,7 @@ class BindSlots:
         return total - min(small, limits.total - limits.namespace) <= limits.namespace
 
     def began_to_give_way(self, plans: Collection[FormingGang]) -> bool:
-        """Whether a plan gives way that did not at the last call of this function."""
+        """Whether some plan has begun to give way since the last call of this function."""
         since, self._checked = self._checked, self._clock()
         return any(since < plan.gives_way_at <= self._checked for plan in plans)
 
@@ -83,7 +84,7 @@ class BindSlots:
 
 @dataclass(slots=True)
 class _First:
-    """The gang of a namespace that waits for slots longest, as far as kube-scheduler has asked about it."""
+    """Of the gangs of a namespace that kube-scheduler has asked about, the one that waits longest for slots."""
 
     key: GroupKey
     slots: int
@@ -96,10 +97,10 @@ class SlotQueue:
     """The first of the gangs of each namespace that wait for slots (GANG_QUEUED). `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float], namespaces: int = 1024) -> None:
-        """At most so many namespaces are remembered: the least recently used one is forgotten."""
+        """The queue remembers at most `namespaces` namespaces, and forgets the least recently used one first."""
         self._clock = clock
         self._first: LRUCache[str, _First] = LRUCache(namespaces)
-        self._checked = -inf  # when `lost_turn` was last called
+        self._checked = -inf  # when `lost_place` was last called
 
     def __len__(self) -> int:
         """The number of namespaces with a first gang."""
@@ -113,15 +114,15 @@ class SlotQueue:
         `waits` says whether a gang still waits for slots.
         """
         for namespace, first in list(self._first.items()):
-            if not waits(first.key) or self._lost_turn_at(first) <= self._clock():
+            if not waits(first.key) or self._lost_place_at(first) <= self._clock():
                 del self._first[namespace]
         own, found = self._first.get(key.namespace), dict[str, int]()
         if own is not None and own.key != key and own.complete_since < complete_since:
             found[key.namespace] = own.slots
-        turn = own.since if own is not None and key.namespace not in with_plan else inf
+        own_since = own.since if own is not None and key.namespace not in with_plan else inf
         others = [first for namespace, first in self._first.items() if namespace not in {key.namespace, *with_plan}]
         other = min(others, key=lambda first: first.since, default=None)
-        if other is not None and other.since < turn:
+        if other is not None and other.since < own_since:
             found[other.key.namespace] = other.slots
         return found
 
@@ -140,7 +141,7 @@ class SlotQueue:
         del self._first[key.namespace]
         return True
 
-    def turn_over(self, namespace: str) -> None:
+    def move_to_end(self, namespace: str) -> None:
         """A plan of the namespace has ended: the namespace goes to the end of the queue."""
         first = self._first.get(namespace)
         if first is not None:
@@ -151,17 +152,17 @@ class SlotQueue:
         for first in self._first.values():
             first.requeued_at = min(first.requeued_at, self._clock())
 
-    def lost_turn(self) -> bool:
-        """Whether a gang has lost its turn since the last call of this function."""
+    def lost_place(self) -> bool:
+        """Whether a gang has lost its place since the last call of this function."""
         since, self._checked = self._checked, self._clock()
-        return any(since < self._lost_turn_at(first) <= self._checked for first in self._first.values())
+        return any(since < self._lost_place_at(first) <= self._checked for first in self._first.values())
 
     @property
     def next_deadline(self) -> float:
-        """The earliest time at which `lost_turn` can be True; infinite if there is none."""
-        times = (self._lost_turn_at(first) for first in self._first.values())
+        """The earliest time at which `lost_place` can be True; infinite if there is none."""
+        times = (self._lost_place_at(first) for first in self._first.values())
         return min((at for at in times if at > self._checked), default=inf)
 
     @staticmethod
-    def _lost_turn_at(first: _First) -> float:
+    def _lost_place_at(first: _First) -> float:
         return first.requeued_at + _ABSENT_SECONDS

@@ -140,7 +140,7 @@ class Binder:
         if self._running.get(uid, ("", None))[1] is task:
             del self._running[uid]
         if not task.cancelled():
-            task.exception()  # reads the error, since asyncio logs one that no caller read
+            task.exception()  # asyncio logs an error that no code reads
 
     @asynccontextmanager
     async def _in_time(self, started: float) -> AsyncIterator[None]:

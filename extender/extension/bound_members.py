@@ -21,8 +21,8 @@ from extender.scheduling import members_with_claims
 _MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
 _READS = 2  # namespaces that are read at a time
 _SECONDS = 30.0  # until the bound members of a namespace are forgotten
-# Until they may be read again, doubled with each read while those of the last one are known: a large namespace has
-# thousands of pods, and any tenant can want reads all the time.
+# Seconds between two reads of a namespace. Each read doubles the pause until the last result is forgotten: a large
+# namespace has thousands of pods, and any tenant can cause reads all the time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 16.0
 Members = Mapping[str, str]
 """UID to node of the members of a group; '' for a member that terminates or is gone."""
@@ -32,10 +32,10 @@ Read = Callable[[str], Awaitable[Mapping[GroupKey, Members]]]
 
 @dataclass(frozen=True, slots=True)
 class _LastRead:
-    """Of a namespace. Times are in seconds of the clock."""
+    """The last read of a namespace. Times are in seconds of the clock."""
 
     groups: set[GroupKey]
-    until: float  # when they are forgotten
+    until: float  # when the result is forgotten
     pause: float
     again_at: float  # when the pause ends
 
@@ -77,15 +77,15 @@ class BoundMembers:
         return True
 
     def forget(self, key: GroupKey) -> None:
-        """Forget the members of a group of which other pods wait now: they may be those of an earlier gang."""
+        """Forget the bound members of a group whose waiting pods changed: they may be members of an earlier gang."""
         self._reading.get(key.namespace, set()).discard(key)
         if key in self._cache.store.bound_members:
             self._cache.use_bound_members(key, self._gone(key) or None)
 
     def expire(self) -> None:
-        """Forget what was read too long ago, except which members terminate: a pod that terminates never runs again.
+        """Forget the reads that are too old, but not which members terminate: a terminating pod never runs again.
 
-        A group with such members is read again while some of its pods wait.
+        A group with terminating members is read again while some of its pods wait.
         """
         now = self._clock()
         for namespace in [name for name, read in self._known.items() if read.until <= now]:
@@ -96,7 +96,7 @@ class BoundMembers:
                     self.want(key)
 
     def _gone(self, key: GroupKey) -> dict[str, str]:
-        """UIDs of the members that terminate, or are gone, and for which claims are still reserved, to ''."""
+        """UID to '' of each member that terminates or is gone, and for which a claim is still reserved."""
         snapshot = self._cache.snapshot()
         read = snapshot.bound_members.get(key, {})
         if key not in snapshot.members:
@@ -133,7 +133,7 @@ class BoundMembers:
         `done` is called for each group, and gets its members of the last read.
         """
         snapshot = self._cache.snapshot()
-        # A pod that a claim showed before the list, and that the list does not have, is gone or terminates.
+        # A pod that has a claim before the list, and that is not in the list, is gone or terminates.
         before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in keys}
         try:
             found = await self._read(namespace)
@@ -155,7 +155,7 @@ class BoundMembers:
             done(key, known)
 
     def _with_last(self, namespace: str, keys: set[GroupKey]) -> set[GroupKey]:
-        """Besides `keys`, the groups of the last read that wait still, up to the limit. The others are forgotten."""
+        """`keys`, and up to the limit the groups of the last read that still wait. Forgets the other groups."""
         last = self._known.get(namespace)
         for key in last.groups - keys if last is not None else ():
             if len(keys) < self._most_groups and key in self._cache.store.members:

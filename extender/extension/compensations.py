@@ -97,8 +97,8 @@ class Compensations:
         """End an allocation that has the mark of this process, or that has `lost` a device, unless the pod is bound.
 
         The mark of another process means that it may bind the pod. So this undo announces the take-back, and waits for
-        a Binding that is on its way. After that, the mark of a bind means that it has begun since; and that of a
-        take-back, that the other process takes the allocation back, too.
+        a Binding that is on its way. Then it reads the mark again. The mark of a bind shows that a bind has begun
+        since. The mark of a take-back shows that the other process takes the allocation back, too.
         """
         pod, claim, announced = cycle.pod, known, False
         for _ in range(_TRIES_BESIDE_OTHERS):
@@ -134,7 +134,7 @@ class Compensations:
             await _retried(partial(self._finish_removal, cycle, known))
 
     async def _remove_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
-        """Returns whether this may have removed it. With another allocation or mark, another process relies on it."""
+        """Returns whether the write was sent. The reservation stays if the allocation or the mark is another one."""
         pod, uid = cycle.pod, cycle.consumer(known).uid
         fresh = await self._writer.read_claim(known.key)
         same = (fresh.uid, fresh.allocation, fresh.writer) == (known.uid, known.allocation, known.writer)
@@ -147,7 +147,7 @@ class Compensations:
     async def _finish_removal(self, cycle: BindingCycle, known: Claim) -> bool:
         """Reserve the claim again if the pod is bound by now. Returns whether it is.
 
-        If not, end an allocation of this process that no pod has reserved: the bind that wrote it left it to this one.
+        If not, deallocate the claim if this process allocated it and no pod has it reserved any more.
         """
         fresh = await self._writer.read_claim(known.key)
         if (fresh.uid, fresh.allocation) != (known.uid, known.allocation):

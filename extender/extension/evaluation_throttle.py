@@ -21,8 +21,8 @@ class EvaluationLimits:
     free_seconds: float = 0.0005  # of a call that finishes its work; a step of a search has none
     bound_seconds: float = 0.01  # that a namespace earns when a pod of it is bound with new devices
     retry_seconds: float = 5.0  # until a filter request evaluates requirements again that spent their budget
-    slice_seconds: float = 0.002  # of background evaluation at a time
-    rest: float = 9.0  # pause after a slice, as a multiple of the time that the slice took
+    stretch_seconds: float = 0.002  # of background evaluation at a time
+    rest: float = 9.0  # pause after a stretch, as a multiple of the time that it took
     namespaces: int = 1024  # remembered; the least recently used bucket is dropped first
 
 

@@ -221,7 +221,7 @@ class FilterService:
         self._sink.unfinished()
 
     def continue_evaluation(self) -> bool:
-        """Do one slice of the work that earlier calls left unfinished. True if work is left.
+        """Do one stretch of the work that earlier calls left unfinished. True if work is left.
 
         Raises a bug with one evaluation after it is dropped: the next filter request for one of its pods begins again.
         """
@@ -242,9 +242,9 @@ class FilterService:
     def _continue(self, one: UnfinishedEvaluation) -> None:
         seconds, snapshot = self.policy.evaluation_seconds, self._cache.snapshot()
         ranking = self.rankings.get_or_create(one.requirements)
-        budget = self.throttle.budget(one.namespace, self.limits.slice_seconds, seconds)
+        budget = self.throttle.budget(one.namespace, self.limits.stretch_seconds, seconds)
         if not one.gave_up:
-            budget = CallBudget(self.limits.slice_seconds, self.limits.steps, self._clock)
+            budget = CallBudget(self.limits.stretch_seconds, self.limits.steps, self._clock)
         context = self.evaluation_context(snapshot, budget)
         done = ranking.update(snapshot, context)
         if one.gave_up:
@@ -324,11 +324,11 @@ class FilterService:
     def evaluation(
         self, namespace: str, *, for_plan: bool = False, for_bind: bool = False
     ) -> Iterator[EvaluationContext]:
-        """An evaluation context for a plan, whose budget is full; for a bind; or for one step of a search."""
+        """An evaluation context: for one step of a search, or for a bind; for a plan its budget is always full."""
         seconds = self.policy.evaluation_seconds
         # Filter accepted the pod of a bind. But a tenant may replace its claims before the bind.
         budget = self.throttle.budget(namespace, seconds, seconds, on_credit=for_bind)
-        if for_plan:  # a plan with less would fail, and a failed plan keeps only its evaluations
+        if for_plan:  # a plan with a smaller budget would fail, and leave nothing but its evaluations
             budget = CallBudget(seconds, self.limits.steps, self._clock)
         try:
             yield self.evaluation_context(self._cache.snapshot(), budget)

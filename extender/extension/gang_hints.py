@@ -114,7 +114,7 @@ class GangHints:
             return
         waiting.version, waiting.needs = version, None
         yield False
-        # Room that nodes gained meanwhile counts twice, which only leads to a plan too many.
+        # If nodes gained room meanwhile, that room counts twice: it causes one more plan, and no wrong one.
         if isinstance(found, Reason) and found.code in _PROVEN and self._waiting.get(key) is waiting:
             waiting.needs = self._planning.needs(self._gang_of(member))
             yield False

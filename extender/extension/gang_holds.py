@@ -16,7 +16,7 @@ def hold_all(cache: ClusterCache, forming: FormingGang) -> None:
 
 def hold(cache: ClusterCache, forming: FormingGang, uids: Iterable[str]) -> None:
     """Hold the planned devices of members whose nodes still exist."""
-    node_infos = cache.snapshot().node_infos  # holds change the use of devices only, which a hold does not read
+    node_infos = cache.snapshot().node_infos  # valid for the loop: a hold changes only the use of devices
     for uid in uids:
         node, placement = forming.planned.plan.placements[uid]
         node_info = node_infos.get(node)

@@ -75,12 +75,12 @@ class GangPlanning:
     ) -> PlannedGang | WaitsForGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
-        `names` are the nodes that kube-scheduler offers to `pod` and to members of its class. Other members, and all if
+        `names` are the nodes that kube-scheduler offers to `pod` and to members equal to it. Other members, and all if
         it is None, may use the nodes that their selectors and tolerations allow. `occupied` has the nodes of gangs with
         a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
-        The plan has one budget, and the namespace pays for a plan that fails. Raises CallBudgetSpent, at once if the
-        namespace has less evaluation time left than that. `accepted`: kube-scheduler has chosen the nodes of `before`,
-        so the plan is made anyway.
+        The plan has one full budget, and the namespace pays for a plan that fails. Raises CallBudgetSpent, at once if
+        the namespace has less evaluation time left than a full budget. With `accepted`, kube-scheduler has chosen the
+        nodes of `before`, and the namespace's evaluation time does not matter.
         """
         namespace = gang.key.namespace
         if not accepted and not self._filter_service.has_time(namespace, for_plan=True):
@@ -153,7 +153,7 @@ class GangPlanning:
         return isinstance(self.plan(gang, pod, None, {}, None), PlannedGang)
 
     def needs(self, gang: Gang) -> GangNeeds | None:
-        """The needs of a gang without room. None if more than room may be missing, or if it has many classes.
+        """The needs of a gang without room. None if more than room may be missing, or if its members are of many kinds.
 
         Raises CallBudgetSpent.
         """
@@ -178,7 +178,7 @@ class GangPlanning:
         return lacking_members(problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory)
 
     def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
-        """Whether only nodes changed since `needs` was found. The members did not, or they would be forgotten."""
+        """Whether nothing but nodes changed since `needs` was found. A change of members deletes `needs`."""
         snapshot = self._cache.snapshot()
         return needs.basis == self._basis(pod) and all(
             snapshot.claims.get(claim.key) is claim and claim.uid not in snapshot.reservations for claim in needs.claims
@@ -267,7 +267,7 @@ def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:
 
 
 def _without_kept(problem: GangProblem, collected: CollectedDomain, arrived: Collection[str]) -> GangProblem:
-    """The problem without the nodes kept for another gang. The pods `arrived` keep theirs: kube-scheduler uses them."""
+    """The problem without the nodes kept for another gang. The pods `arrived` have their nodes by kube-scheduler."""
     members = (
         member
         if member.uid in arrived

@@ -53,15 +53,16 @@ class GangPlans:
     def add(self, forming: FormingGang) -> None:
         """Add a plan. Plans that give way to it end.
 
-        The turn of a namespace begins with the first of its plans: else it could keep the slots by replacing each plan
-        before it gives way. After one of its plans has given way, a new turn begins for the others.
+        All plans of a namespace count from the time of its first plan. Otherwise a namespace could keep its slots for
+        ever, with a new plan before an old one gives way. When one of its plans has given way, the others count from
+        now.
         """
         namespace = forming.key.namespace
         forming.since = min([forming.since, *(plan.since for plan in self._plans_of(namespace))])
         for other in self._slots.plans_in_the_way(namespace, forming.slots, self.forming.values()) or ():
-            is_turn_over = not other.runs and other.key.namespace != namespace
+            gives_way_to_other = not other.runs and other.key.namespace != namespace
             self._give_way(other)
-            for plan in self._plans_of(other.key.namespace) if is_turn_over else ():
+            for plan in self._plans_of(other.key.namespace) if gives_way_to_other else ():
                 plan.since = self._clock()
         self.forming[forming.key] = forming
 
@@ -113,7 +114,7 @@ class GangPlans:
         """End a plan: its holds end, and binds that wait for other members fail. A committed gang goes on."""
         if self.forming.get(forming.key) is forming:
             del self.forming[forming.key]
-            self._queue.turn_over(forming.key.namespace)
+            self._queue.move_to_end(forming.key.namespace)
         if not forming.committed:
             forming.ended = forming.ended or why
         for uid in forming.planned.members:
@@ -234,8 +235,8 @@ class GangPlans:
 
     def requeue_due(self) -> None:
         """Let kube-scheduler retry the gangs that wait for slots or for another gang, if more may get a plan now."""
-        gives_way, lost_turn = self._slots.began_to_give_way(self.forming.values()), self._queue.lost_turn()
-        if (gives_way or lost_turn) and self._waiting.any_for(Code.GANG_QUEUED):
+        gives_way, lost_place = self._slots.began_to_give_way(self.forming.values()), self._queue.lost_place()
+        if (gives_way or lost_place) and self._waiting.any_for(Code.GANG_QUEUED):
             self._queue.requeued()
             self._sink.fits()
         if self.turn.lost():

@@ -324,7 +324,7 @@ class GangScheduler:
         return self._rejected(pod, names, reason)
 
     def _invalid(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        if key.name:  # '': the pod has an annotation about a group and names none
+        if key.name:  # a pod with an annotation about a group may name no group
             self.waiting.rejected(key, pod.uid, reason)
         return self._rejected(pod, names, reason)
 
@@ -334,7 +334,7 @@ class GangScheduler:
         if key.source is GroupSource.CORE and len(names) < len(snapshot.node_infos):
             self.waiting.go_on(key, reason, version, pod.uid)  # the next call may name another topology domain
         else:
-            # The cache shows when a gang that was offered all nodes fits. Only kube-scheduler knows of other offers.
+            # Berth sees when a gang fits to which kube-scheduler offered all nodes. It cannot know other offers.
             wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
             self.waiting.pause(key, reason, version, pod.uid, wakes=wakes)
             self.rescheduled.set()

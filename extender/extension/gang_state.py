@@ -14,7 +14,7 @@ from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 _MEMBER_SECONDS = 0.05  # for each member
 # Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.
 _PATIENCE, _DOUBTFUL_PATIENCE, _FIRST_BIND_SECONDS = 30.0, 15.0, 5.0
-_TURN_SECONDS = 15.0  # that a plan keeps its slots although a gang of another namespace waits for slots
+_SLOT_SECONDS = 15.0  # that a plan keeps its slots although a gang of another namespace waits for slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class PlannedGang:
     names: Mapping[str, ObjectKey]  # UID to the member's name
 
     def has_unschedulable(self, own: str) -> bool:
-        """Whether kube-scheduler had found no node for a member, with a text without Berth's `own` words."""
+        """Whether kube-scheduler had rejected a member before the plan, with a message without Berth's words `own`."""
         return any(text and own not in text for text in self.last_messages.values())
 
     @property
@@ -68,7 +68,7 @@ class FormingGang:
     planned: PlannedGang
     quorum: int  # members that must still be bound, so that the minimum runs
     complete_since: float  # see WaitingGangs
-    since: float  # when the turn of its namespace at the slots began, see GangPlans.add
+    since: float  # when its namespace began to hold slots, see GangPlans.add
     deadline: float
     progress_at: float  # time of the plan, or of the last bind request that came for a further member
     doubtful: bool = False  # whether an earlier plan failed, or kube-scheduler has found no node for a member before
@@ -109,22 +109,22 @@ class FormingGang:
         return [uid for uid in self.planned.names if uid not in self.arrived]
 
     def is_refused_with(self, message: str) -> bool:
-        """Whether kube-scheduler's message about a member says that it found no node, and not for Berth's reason.
+        """Whether kube-scheduler's message says that it found no node for a member, for a reason other than Berth's.
 
-        The in-tree gang scheduling reports each round with a message that says nothing of the pod.
+        Messages of the in-tree gang scheduling do not count: it writes one after each round, whatever the pod needs.
         """
         own = (f"group {self.key.name}", self.rejected_with)
         is_own = any(known and known in message for known in own)
         return bool(message) and not is_own and self.key.source is not GroupSource.CORE
 
     def settled_on(self, equivalence_key: str) -> Counter[str]:
-        """Node to number of settled members with this key."""
+        """The number of settled members with this equivalence key, by node."""
         placements, keys = self.planned.plan.placements, self.planned.equivalence_keys
         settled = self.settled & placements.keys()
         return Counter(self.arrived.get(uid, placements[uid][0]) for uid in settled if keys[uid] == equivalence_key)
 
     def limits(self) -> dict[str, NodeLimit]:
-        """UID of each member that is not settled to the limit of its equivalence class."""
+        """The limit of the equivalence class of each member that is not settled, by UID."""
         keys = self.planned.equivalence_keys
         limited = {uid: (keys[uid], self.most[uid]) for uid in (keys.keys() & self.most.keys()) - self.settled}
         limits = {(key, most): NodeLimit(most, self.settled_on(key)) for key, most in set(limited.values())}
@@ -149,8 +149,8 @@ class FormingGang:
         """When the plan ends if a gang of another namespace needs its slots; infinite while claims are written."""
         if self.runs:
             return -inf
-        turn = _TURN_SECONDS + _MEMBER_SECONDS * len(self.planned.members)
-        return inf if self._is_written else self.since + turn
+        keeps = _SLOT_SECONDS + _MEMBER_SECONDS * len(self.planned.members)
+        return inf if self._is_written else self.since + keeps
 
     @property
     def _is_written(self) -> bool:
@@ -193,7 +193,7 @@ class WaitingGang:
     rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected
 
     def note(self, uid: str) -> None:
-        """Note a rejected member. Two UIDs suffice to know later whether a member other than the asking one is here."""
+        """Note a rejected member. Two UIDs suffice: at least one of them is not the member that asks next."""
         if len(self.rejected) < 2:  # noqa: PLR2004 - see above
             self.rejected.add(uid)
 

@@ -51,12 +51,12 @@ class GangTurn:
             self._first = new
 
     def asked(self, key: GroupKey) -> None:
-        """kube-scheduler tries this gang, which waits still."""
+        """kube-scheduler tries this gang, and it still waits: it keeps its turn."""
         if self._first is not None and self._first.key == key:
             self._first.requeued_at = inf
 
     def unfinished(self, key: GroupKey) -> None:
-        """kube-scheduler tried this gang, and its plan took longer than a call: it must not do so for ever."""
+        """The plan of this gang took longer than a call. If the gang has the turn, its time to lose the turn runs."""
         if self.key == key:
             self.requeued()
 

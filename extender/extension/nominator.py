@@ -118,7 +118,7 @@ class Nominator:
             self._cache.freed()
 
     async def _nominate(self) -> bool:
-        """One pass over the queues. False if the API server took a write neither as done nor as too late."""
+        """One pass over the queues. False if a write failed, and not because its pod had changed."""
         self._forget_ended()
         room = max(0, min(self._filter_service.policy.nominate - len(self._nominations), _WRITES))
         found = chain.from_iterable(self._chosen(name) for name in list(self._active))

@@ -177,7 +177,9 @@ class Outbox:
 
     def _drop_unsendable(self, record: Record) -> None:
         self.lost += 1
-        self._log.error("a record cannot be sent", kind=type(record).__name__, problem="it has no JSON, or too much")
+        self._log.error(
+            "a record cannot be sent", kind=type(record).__name__, problem="it has no JSON form, or is too long"
+        )
 
     def _failed(self, error: Rejected | NotDelivered, dropped: int = 0) -> None:
         self.failures += 1

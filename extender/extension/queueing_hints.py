@@ -134,7 +134,7 @@ class QueueingHints:
         return ranking.ignores_identity(context) if ranking is not None else ignores_identity(requirements, context)
 
     def _has_waiting_pod(self, key: Hashable) -> bool:
-        """Whether the cache has a pod of the class. Pods that the cache does not have are removed."""
+        """Whether the cache has a pod of the equivalence class. Pods that the cache does not have are removed."""
         for uid in self._unschedulable.pods(key):
             if uid in self._cache.store.pods:
                 return True

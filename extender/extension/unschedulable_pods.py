@@ -15,7 +15,7 @@ class UnschedulablePods:
 
     def __init__(self, limit: int = _PODS) -> None:
         self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to equivalence class
-        # Key of the class to the requirements of one of its pods, and the UIDs of all its pods.
+        # Key of the equivalence class to the requirements of one of its pods, and the UIDs of all its pods.
         self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}
 
     def __len__(self) -> int:

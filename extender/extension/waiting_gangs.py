@@ -104,7 +104,7 @@ class WaitingGangs:
         if gang is None or gang.reason != reason:
             if reason.code not in MISSING:
                 self.complete_since(key)
-            pause = gang.retry_at if gang is not None else -inf  # it goes on when members are missing meanwhile
+            pause = gang.retry_at if gang is not None else -inf  # missing members do not end a pause
             gang = WaitingGang(reason, retry_at=pause)
             self._gangs.put(key.namespace, key, gang)
         gang.other = other
@@ -112,7 +112,7 @@ class WaitingGangs:
         return gang
 
     def rejected(self, key: GroupKey, uid: str, reason: Reason) -> None:
-        """Note a member that only an edit lets run. A gang that waits already keeps its reason."""
+        """Note a member that cannot run until a user edits it. A gang that already waits keeps its reason."""
         gang = self._gangs.get(key)
         if gang is None:
             gang = WaitingGang(reason)
@@ -120,7 +120,7 @@ class WaitingGangs:
         gang.note(uid)
 
     def pause(self, key: GroupKey, reason: Reason, version: int = -1, uid: str = "", *, wakes: bool = True) -> None:
-        """After a failed plan, give its members this reason for a while: the longer, the more plans failed in a row.
+        """After a failed plan, give the members this reason during a pause. Each failure in a row doubles the pause.
 
         `version` is that of the snapshot without room; -1 if the gang did not fail for want of devices. `wakes`:
         whether a plan may succeed later although Berth sees no change.
@@ -142,7 +142,7 @@ class WaitingGangs:
     def changed(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.
 
-        `requeue_due` is True then, or at once if no pause is left, unless members were missing. Returns whether the
+        `requeue_due` is True at the end of the pause, unless the gang waited for missing members. Returns whether the
         gang pauses.
         """
         gang, now = self._gangs.get(key), self._clock()
@@ -177,7 +177,7 @@ class WaitingGangs:
         return gang
 
     def requeue_due(self, version: int) -> bool:
-        """Whether a gang may be planned now that kube-scheduler asked about during its pause. Clears that mark.
+        """Whether a gang may be planned now: kube-scheduler asked about it during a pause that is over. Once per pause.
 
         `version` is that of the current snapshot: without a change, a gang without room is still without room.
         """

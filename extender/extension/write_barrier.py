@@ -116,7 +116,10 @@ def _is_lost(cache: ClusterCache, uid: str, results: list[Result], result: Resul
 
 
 def _is_unclear(cache: ClusterCache, uid: str, result: Result) -> bool:
-    """A device that a complete pool lacks consumes no counter, as in the reference, but its pool may have counters."""
+    """Whether the slices do not show enough to compare the device with earlier writes.
+
+    As in the reference, a device that a complete pool lacks consumes no counter. But its pool may have counters.
+    """
     slices, device = _published(cache, result.device)
     shares = _earlier_on_device(cache, uid, result.device)
     if device is None:
@@ -169,8 +172,8 @@ def _earlier_in_pool(cache: ClusterCache, uid: str, id_: DeviceId) -> list[Resul
 def _is_earlier(cache: ClusterCache, other: str, uid: str) -> bool:
     """Whether the claim `other` was allocated before the claim `uid`.
 
-    The time of a write that only a list showed is unknown. Such a claim loses against any other, and any against it,
-    as do two claims with equal times.
+    If one of the two times is not known, because only a list showed the write, or if both are equal, each claim counts
+    as earlier than the other one: both binds give way.
     """
     written = cache.store.allocated_at
     return other != uid and written.get(other, 0) <= written.get(uid, math.inf)

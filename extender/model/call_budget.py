@@ -35,7 +35,7 @@ class CallBudget:
         self._steps = steps
         self._progressed = seconds <= 0
         self.exhausted = False
-        self.in_vain = False  # set by a caller whose work ended without a result, and will be repeated
+        self.in_vain = False  # a caller sets it if its work had no result and must be repeated
 
     def check(self, steps: int = 1) -> float:
         """Subtract steps. Returns the seconds that are left, infinite for the piece that always ends. Raises
@@ -49,7 +49,7 @@ class CallBudget:
         return left
 
     def exhaust(self) -> NoReturn:
-        """The next piece takes longer than the seconds that are left. Raises CallBudgetSpent."""
+        """End the budget, because the next piece of work would exceed it. Raises CallBudgetSpent."""
         self.exhausted = True
         raise CallBudgetSpent
 

@@ -1,4 +1,4 @@
-"""A bounded cache in which no namespace takes the room of others."""
+"""A bounded cache in which no namespace takes the place of others."""
 
 from __future__ import annotations
 

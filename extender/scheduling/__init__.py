@@ -41,6 +41,7 @@ from extender.scheduling.gang_units import equal_units
 from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_room import NodeRooms
+from extender.scheduling.nodes_of_status import NodesOfStatus
 from extender.scheduling.placement_results import held_by_claim, held_results, new_allocations
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -59,7 +60,6 @@ from extender.scheduling.pod_requirements import (
 from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
 from extender.scheduling.shortlist import scores, shortlist
-from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
     "MAX_STEPS",
@@ -86,6 +86,7 @@ __all__ = [
     "NodeLimit",
     "NodeRanking",
     "NodeRooms",
+    "NodesOfStatus",
     "Pending",
     "Placement",
     "PodRequirements",
@@ -94,7 +95,6 @@ __all__ = [
     "Readiness",
     "ScoredNode",
     "Skip",
-    "StatusGroup",
     "UnreadyMember",
     "Unschedulable",
     "UnschedulableAndUnresolvable",

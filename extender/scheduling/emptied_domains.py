@@ -132,11 +132,11 @@ class EmptiedDomains:
         return frozenset(name for name in usable if any(self._allowed(snapshot.node_infos[name])))
 
     def _allowed(self, node_info: NodeInfo) -> tuple[int, ...]:
-        """For each of the equal units, the number that may use the node, with or without free devices."""
+        """For each entry of the equal units, the number of units that may use the node, whatever is in use there."""
         return tuple(units.allowed_on(node_info.node) for units in self._units)
 
     def _equivalence_key(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:
-        """Nodes with equal keys have equal room once they are empty."""
+        """A key: nodes with equal keys have equal room once all other workloads have ended."""
         state = None if node_info.node.name in kept else _empty_state(node_info)
         return state or node_info.node.name, self._allowed(node_info), node_info.node.allocatable
 

@@ -60,7 +60,7 @@ class EvaluationContext:
     features: Final[Features]
     baseline: Final[FleetBaseline]
     placements: Final[PlacementCache | None] = None  # shared by nodes of one allocation signature; None: not shared
-    budget: Final[CallBudget] = UNLIMITED  # changes when a status is found, never the status
+    budget: Final[CallBudget] = UNLIMITED  # limits the work of a call; it never changes a status
     # By attribute signature, claim name and request name; None: the requirements may read the identity of a device.
     selections: Final[dict[tuple[Interned, str, str], Selection] | None] = None
 

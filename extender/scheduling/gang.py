@@ -92,9 +92,9 @@ def members_with_claims(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
 
 
 def may_terminate(key: GroupKey, minimum: int, snapshot: Snapshot) -> bool:
-    """Whether members of which only the claims are known count as bound.
+    """Whether the minimum counts members as bound that only their claims show.
 
-    They may be those of an earlier gang of this name, and terminate.
+    Such members may belong to an earlier gang of this name, and terminate.
     """
     placed, read = placed_members(key, snapshot), snapshot.bound_members.get(key, {})
     return len(placed.keys() & read.keys()) < min(len(placed), minimum)

@@ -11,9 +11,9 @@ from extender.scheduling.pod_requirements import PodRequirements
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeLimit:
-    """How many equal members fit on a node by CPU and everything else but devices, as kube-scheduler has shown.
+    """The number of equal members that kube-scheduler accepts on one node, by CPU and everything else but devices.
 
-    Members that refer to the same object count together.
+    Members with the same NodeLimit object count together.
     """
 
     most: int  # on any node

@@ -217,7 +217,7 @@ class _Planner:
 
 
 def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
-    """By node, the number of devices that all rooms share. Empty for one of them, and if they may need no device."""
+    """By node, the number of free devices for all rooms together. Empty for one room, or without exact bounds."""
     if len(rooms) == 1 or not all(one.each for one in rooms):
         return {}
     found: dict[str, int] = {}

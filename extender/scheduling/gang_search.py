@@ -125,7 +125,8 @@ class GangSearch:
     def _placements(self, rooms: NodeRooms, step: int, name: str) -> Iterator[Placement]:
         """Every choice of devices for a member on a node, the preferred one first.
 
-        Each further choice lacks a device of one before. So the search evaluates the node again without each device.
+        Each other choice lacks some device or alternative of an earlier one. So the search evaluates the node again
+        with each of these forbidden.
         """
         requirements = rooms.requirements(name, step)
         queue, seen, effects = deque([frozenset[Ban]()]), {frozenset[Ban]()}, set[Hashable]()
@@ -183,7 +184,7 @@ def _effect(placement: Placement) -> Hashable:
 
 
 def _bans(placement: Placement, requirements: PodRequirements) -> Iterator[Ban]:
-    """Each choice of the placement that another placement can lack."""
+    """The devices and the alternatives of the placement, each as a ban that leads to another placement."""
     rows = zip(
         requirements.claim_names,
         requirements.specs,

@@ -42,8 +42,9 @@ class GangTrial:
         self._known: dict[str, tuple[list[tuple[Result, ...]], NodeInfo]] = {}
         self._changes: list[_Change] = []
         self._devices: dict[DeviceId, Device] = {}  # of all placements so far
-        self._times: Counter[Hashable] = Counter()  # how often each thing is taken
-        self._numbers: dict[tuple[Hashable, int], int] = {}  # of each thing and its first, second, ... time
+        self._times: Counter[Hashable] = Counter()  # device or limit to the number of placements that use it
+        # By device or limit and number of placements that use it, a bit of `key`.
+        self._numbers: dict[tuple[Hashable, int], int] = {}
         self._key = 0
 
     @property
@@ -132,14 +133,14 @@ class GangTrial:
 
     @property
     def key(self) -> int:
-        """Everything that the plan has taken, as a bit mask: equal for equal devices and limits, in any order.
+        """A bit mask of all that the plan has taken. Plans with equal devices and limits have equal keys, in any order.
 
-        A search asks for it at each of its steps, so the steps keep it up to date.
+        A search reads the key after each step. So `add` and `undo` update it.
         """
         return self._key
 
     def _number(self, thing: Hashable) -> int:
-        """The bit of the last time that a thing was taken: several placements can share a device."""
+        """The bit in `key` of the newest placement that uses a device or a limit. Placements can share a device."""
         return self._numbers.setdefault((thing, self._times[thing]), len(self._numbers))
 
     def _of(self, name: str) -> Iterator[tuple[Result, ...]]:

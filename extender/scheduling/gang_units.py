@@ -85,7 +85,7 @@ def equal_units(members: Iterable[GangMember]) -> list[EqualUnits]:
     for unit in _units(members):
         steps = _steps(unit)
         limits = tuple(member.limit for member in unit.members)
-        admissible = unit.admissible if unit.pin is None else None  # else each pinned unit would equal no other
+        admissible = unit.admissible if unit.pin is None else None  # or units with different pins would not be equal
         key = (tuple(step.key for step in steps), limits, admissible)
         if key not in found:
             found[key] = EqualUnits(steps, limits, admissible)

@@ -21,10 +21,10 @@ from extender.model import CallBudgetSpent, Code
 from extender.scheduling.equivalence_classes import EquivalenceClass, EquivalenceClasses
 from extender.scheduling.equivalence_key import IdentityCheck, Patterns, equivalence_key
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, evaluate
+from extender.scheduling.nodes_of_status import NodesOfStatus, nodes_of_status
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.state_numbers import StateNumbers
-from extender.scheduling.status_group import StatusGroup, group_of
 from extender.scheduling.status_store import StatusStore
 
 _NAME = itemgetter(0)
@@ -69,7 +69,7 @@ class NodeRanking:
         call computes only a few stale placements again; `refresh` computes the rest.
         """
         try:
-            # First those that an earlier call left: the search that its budget interrupted now has a full budget.
+            # First the node on which the budget of an earlier call ended: its search needs most of a new budget.
             self._evaluate_pending(snapshot, context)
             self._begin(context)
             if self._classes is None:
@@ -128,17 +128,19 @@ class NodeRanking:
         """The node names and the score of each equivalence class that satisfies the requirements."""
         return ((self._nodes[n].names, p.score) for n, p in self._statuses.placements.items() if n in self._nodes)
 
-    def status_groups(self, among: Container[str] | None = None, without: Collection[str] = ()) -> list[StatusGroup]:
+    def nodes_by_status(
+        self, among: Container[str] | None = None, without: Collection[str] = ()
+    ) -> list[NodesOfStatus]:
         """All nodes with a status, by equivalence class. `among` limits the nodes, and `without` excludes a few.
 
         A placement may name the request of another pod with an equal request.
         """
         found = (
-            group_of(status, self._names(number), among, without)
+            nodes_of_status(status, self._names(number), among, without)
             for number, status in self._statuses.items()
             if number in self._nodes
         )
-        return [group for group in found if group.nodes]
+        return [one for one in found if one.nodes]
 
     def reasons(self) -> dict[str, str]:
         """The reason text of every unschedulable node, by node name."""

@@ -245,7 +245,7 @@ class NodeRooms:
             self.add(trial, name, step, placement)
 
     def _run(self, name: str, wanted: int, variant: int) -> _Run:
-        """At least `wanted` units on the node, or all that fit. Nodes of one equivalence class share it."""
+        """A run of at least `wanted` units on the node, or of all that fit; shared by an equivalence class."""
         key = (self._number, "run", variant, self.equivalence_class(name))
         run: _Run = self._memory.get(key) or _Run()
         if run.ended or len(run.placements) >= wanted:

@@ -14,7 +14,7 @@ UNLIMITED_ROOM = 1 << 30  # units that take no device
 
 
 class WholeDevices(NamedTuple):
-    """One request for whole devices of which any will do."""
+    """The only request of a unit: any `each` of the devices in `match`, as a whole."""
 
     match: int  # mask of the devices
     each: int  # devices of one unit
@@ -23,7 +23,7 @@ class WholeDevices(NamedTuple):
 def whole_devices(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
 ) -> WholeDevices | None:
-    """The devices that can serve a unit, free or not, if the exact room is their number; else None."""
+    """The devices, also those in use, that can serve a unit. None if their number does not give the exact room."""
     if may_reject_sets(node_info, requirements):
         return None
     try:

@@ -20,8 +20,8 @@ class StateNumbers:
 
     def __init__(self, requirements: PodRequirements) -> None:
         self._requirements = requirements
-        # Whether the requirements match a device in a group. No limit may drop the group of a node: the node would have
-        # no status. An entry ends with its group.
+        # Whether the requirements match a device in a group. No limit may drop an entry, or nodes would lose their
+        # status. An entry ends with its group.
         self._reads: WeakKeyDictionary[PoolGroup, bool] = WeakKeyDictionary()
 
     def __len__(self) -> int:
@@ -29,7 +29,7 @@ class StateNumbers:
         return len(self._reads)
 
     def of(self, state: NodeState) -> int:
-        """The number of a state; no status has the number of a state with an unknown group."""
+        """The number of a state. Before `learn`, this is a number for which the ranking has no status."""
         if state.shared is None or self._reads.get(state.shared.group, True):
             return state.number
         return state.own.number

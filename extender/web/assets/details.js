@@ -112,8 +112,8 @@ const openPod = (pod) => open(pod, async () => {
   if (advice?.length) section(`What would help${found.gang ? " its group" : ""}`, bullets(advice, "advice"));
   if (found.alone) section("If it were in no group", el("p", {}, soft(found.alone)));
   if (found.best?.length) section("Best nodes", scoreTable(found.best));
-  if (found.groups?.length) {
-    const rows = found.groups.map((g) => [g.nodes, g.reason, g.examples.join(", "), g.causes.join("; ") || "–"]);
+  if (found.unschedulable?.length) {
+    const rows = found.unschedulable.map((n) => [n.nodes, n.reason, n.examples.join(", "), n.causes.join("; ") || "–"]);
     section("Why the pod does not fit", table(["nodes", "reason", "examples", "devices"], rows));
   }
   const terms = (found.terms || []).filter((term) => !found.misses?.includes(term));

@@ -1,7 +1,7 @@
 "use strict";
 // The fleet: cards of nodes, or a map of GPUs if there are too many. A click on the name of a group shows its nodes.
 
-const MOST_CARDS = 100, RUN = 64; // nodes; RUN is the size of a group by name
+const MOST_CARDS = 100, RUN = 64; // nodes; RUN is the number of nodes under one heading by name
 const LEVELS = ["product", "zone", "rack", "clique", "name"];
 const NO_DEVICES = "No node has devices yet. A DRA driver must publish them as ResourceSlices; berth doctor looks for "
   + "mistakes.";

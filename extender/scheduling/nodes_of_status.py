@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from extender.scheduling.evaluate import FilterStatus
 
-_FIRST = 3  # node names per status group
+_FIRST = 3  # node names per status
 
 
-class StatusGroup(NamedTuple):
+class NodesOfStatus(NamedTuple):
     """Nodes that share a status."""
 
     status: FilterStatus
@@ -19,13 +19,13 @@ class StatusGroup(NamedTuple):
     first: list[str]  # names of the first nodes, sorted, at most 3
 
 
-def group_of(
+def nodes_of_status(
     status: FilterStatus, names: Sequence[str], among: Container[str] | None, without: Collection[str]
-) -> StatusGroup:
-    """The group of a status among `names` (sorted): `among` limits the nodes, and `without` excludes a few."""
+) -> NodesOfStatus:
+    """The nodes of a status among `names` (sorted): `among` limits the nodes, and `without` excludes a few."""
     counted = names if among is None else [name for name in names if name in among]
     if not without:
-        return StatusGroup(status, len(counted), list(counted[:_FIRST]))
+        return NodesOfStatus(status, len(counted), list(counted[:_FIRST]))
     excluded = [name for name in without if counted[bisect_left(counted, name) :][:1] == [name]]
     first = [name for name in counted[: _FIRST + len(excluded)] if name not in excluded]
-    return StatusGroup(status, len(counted) - len(excluded), first[:_FIRST])
+    return NodesOfStatus(status, len(counted) - len(excluded), first[:_FIRST])
