@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import extended
 from tests.eventually import eventually
@@ -79,6 +80,35 @@ async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_ru
         assert await bind == ""
         assert len(a.held()) == 1
         assert b.app.service.orphans.removed == 0
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_a_pod_that_is_deleted_before_its_status_names_the_claim_is_not_bound(*, recreated: bool) -> None:
+    """A new pod may have its name; the status of that pod must not name the claim."""
+    async with berthing({"n1": "t4-4"}) as b:
+        first = extended("p")
+        first["metadata"]["finalizers"] = ["example.org/keeps-it"]
+        b.cluster.apply(first)
+        await b.settled()
+        await b.filter("p")
+        bindings = list[str]()
+
+        async def delete(_: str, path: str) -> None:
+            if path.endswith("/pods/p/status"):
+                b.cluster.api.intercept = note
+                b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
+                if recreated:
+                    b.cluster.store.remove("pods", ("default", "p"))
+                    b.cluster.apply(extended("p"))
+
+        async def note(_: str, path: str) -> None:
+            bindings.extend([path] if path.endswith("/binding") else [])
+
+        b.cluster.api.intercept = delete
+        assert "was bound, deleted or recreated" in await b.bind("p", "n1")
+        assert not bindings
+        assert not b.claims()
+        assert not b.pod("p").get("status", {}).get("extendedResourceClaimStatus")
 
 
 @pytest.mark.parametrize("step", ["/pods/p/status", "/binding"])
