@@ -37,6 +37,38 @@ async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
         assert a.held() == [(a.node_of("p"), a.held()[0][1])]
 
 
+async def test_the_status_of_a_pod_names_the_claim_of_the_first_replica_while_it_sends_its_binding() -> None:
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), (_, gate)):
+        a.cluster.apply(extended("p"))
+        await asyncio.gather(a.settled(), b.settled())
+        await asyncio.gather(a.filter("p"), b.filter("p"))
+        gate.close()  # the first replica does not see the claim that the second has made
+        writes, sent, go_on = 0, asyncio.Event(), asyncio.Event()
+
+        async def slow(method: str, path: str) -> None:
+            nonlocal writes
+            if method == "PATCH" and path.endswith("/pods/p/status"):
+                writes += 1
+                if writes == 1:
+                    await sent.wait()
+                else:
+                    gate.open()
+            elif path.endswith("/binding"):
+                sent.set()
+                await go_on.wait()
+
+        a.cluster.api.intercept = slow
+        second = asyncio.create_task(a.bind("p", "n1"))
+        await eventually(lambda: writes == 1)
+        first = asyncio.create_task(b.bind("p", "n2"))
+        answer = await second
+        go_on.set()
+        assert "of another process" in answer
+        assert await first == ""
+        (left,) = a.claims()
+        assert a.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == left["metadata"]["name"]
+
+
 async def test_a_claim_that_cannot_be_taken_back_at_once_is_tried_again() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("p"))
