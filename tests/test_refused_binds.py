@@ -172,18 +172,22 @@ async def test_a_pod_is_not_bound_to_a_node_without_the_devices_of_its_claim() -
 
 
 @pytest.mark.parametrize("path", ["/resourceclaims/c", "/resourceclaims/c/status"])
-async def test_a_claim_that_another_allocator_allocates_meanwhile_keeps_that_allocation(path: str) -> None:
-    """So the API server answers the write with Conflict."""
+@pytest.mark.parametrize(("device", "pods", "writer"), [("gpu-3", (), ""), ("gpu-0", ("p",), "berth-other")])
+async def test_a_claim_that_another_process_allocates_meanwhile_keeps_that_allocation(
+    device: str, pods: tuple[str, ...], writer: str, path: str
+) -> None:
+    """The API server answers the write with Conflict. With another process of Berth, which binds the same pod, all but
+    the mark is as this bind wanted to write it; that process may take it back."""
     async with pod_to_bind() as (b, _):
 
         async def allocate(method: str, asked: str) -> None:
             if method == "PATCH" and asked.endswith(path):
                 b.cluster.api.intercept = None
-                allocated(b, "c", "gpu-3", writer="")
+                allocated(b, "c", device, *pods, writer=writer)
 
         b.cluster.api.intercept = allocate
         assert await b.bind("p", "n1") == "claim default/c was allocated elsewhere in the meantime"
-        assert b.held() == [("n1", "gpu-3")]
+        assert b.held() == [("n1", device)]
         assert not b.node_of("p")
 
 
