@@ -107,6 +107,21 @@ async def test_a_bug_after_the_binding_takes_nothing_from_a_bound_pod() -> None:
         assert len(b.held()) == 2
 
 
+async def test_a_bug_while_the_binding_is_on_its_way_takes_nothing_from_the_pod() -> None:
+    """The API server stores the Binding soon after the bug."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+
+        async def later(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/c2/status"):
+                asyncio.get_running_loop().call_later(LANDING_SECONDS / 2, store_binding, b)
+
+        b.cluster.api.intercept_reply = later
+        await bind_with_a_bug(b, after="write claims")
+        assert b.node_of("p") == "n1"
+        assert len(b.held()) == 2
+
+
 async def test_a_bug_in_the_record_of_a_binding_is_no_error_for_kube_scheduler() -> None:
     def fail(_: MakeRecord) -> None:
         raise KeyError("a bug")

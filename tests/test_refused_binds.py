@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
+from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.dra_worlds import CLAIMS
+from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import Berthing, berthing, claim, pod
+from tests.tenant_worlds import allocated, patch
 
 PODS = RESOURCES["", "pods"]
 P = ("default", "p")
@@ -153,3 +158,77 @@ async def test_the_bind_of_a_pod_that_has_just_got_a_node_writes_nothing() -> No
         assert await b.bind("p", "n1") == "pod default/p is bound to node n2 already"
         assert await b.bind("p", "n2") == ""
         assert not writes
+
+
+async def test_a_pod_is_not_bound_to_a_node_without_the_devices_of_its_claim() -> None:
+    """The claim was allocated after kube-scheduler chose the node."""
+    async with pod_to_bind() as (b, writes):
+        assert await b.bind("p", "n1") == ""
+        b.cluster.apply(pod("q", "c"))
+        await b.settled()
+        writes.clear()
+        assert await b.bind("q", "n2") == "node n2: claim is allocated for other nodes"
+        assert not writes
+
+
+@pytest.mark.parametrize("path", ["/resourceclaims/c", "/resourceclaims/c/status"])
+@pytest.mark.parametrize(("device", "pods", "writer"), [("gpu-3", (), ""), ("gpu-0", ("p",), "berth-other")])
+async def test_a_claim_that_another_process_allocates_meanwhile_keeps_that_allocation(
+    device: str, pods: tuple[str, ...], writer: str, path: str
+) -> None:
+    """The API server answers the write with Conflict. With another process of Berth, which binds the same pod, all but
+    the mark is as this bind wanted to write it; that process may take it back."""
+    async with pod_to_bind() as (b, _):
+
+        async def allocate(method: str, asked: str) -> None:
+            if method == "PATCH" and asked.endswith(path):
+                b.cluster.api.intercept = None
+                allocated(b, "c", device, *pods, writer=writer)
+
+        b.cluster.api.intercept = allocate
+        assert await b.bind("p", "n1") == "claim default/c was allocated elsewhere in the meantime"
+        assert b.held() == [("n1", device)]
+        assert not b.node_of("p")
+
+
+async def test_a_claim_that_is_deleted_meanwhile_is_not_allocated() -> None:
+    async with pod_to_bind() as (b, writes):
+        patch(b, "c", {"metadata": {"finalizers": ["example.org/keeps-it"]}})
+        await b.settled()
+
+        async def delete(method: str, path: str) -> None:
+            if method == "PATCH":
+                writes.append(path)
+                if len(writes) == 1:
+                    b.cluster.api.registry.delete(CLAIMS, ("default", "c"))
+
+        b.cluster.api.intercept = delete
+        assert await b.bind("p", "n1") == "claim default/c got deleted in the meantime"
+        assert len(writes) == 1
+
+
+async def test_a_bind_goes_on_at_once_when_another_that_writes_the_claim_fails() -> None:
+    """No event tells it: the first write of the other bind is refused. It would look again after more time than a bind
+    has."""
+    async with berthing({"n1": "t4-4"}, Policy(binding_wait_seconds=10), bookmark_seconds=HANG_SECONDS) as b:
+        b.cluster.apply(claim("c"))
+        for name in ("p", "q"):
+            b.cluster.apply(pod(name, "c"))
+        await b.settled()
+        go_on = asyncio.Event()
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            if method != "PATCH":
+                return None
+            await go_on.wait()
+            b.cluster.api.intercept = None
+            return ApiError(403, "Forbidden", "no")
+
+        b.cluster.api.intercept = refuse
+        first = asyncio.create_task(b.bind("p", "n1"))
+        await eventually(lambda: b.app.service.cache.reservations.in_flight)
+        second = asyncio.create_task(b.bind("q", "n1"))
+        await eventually(lambda: len(b.app.service.binder.running) == 2)
+        go_on.set()
+        assert "no" in await first
+        assert await second == ""

@@ -9,10 +9,11 @@ import orjson
 import pytest
 
 from extender.model import FINALIZER
-from extender.sandbox import Cluster, carried_machines
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.patch import strategic
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.http_worlds import HEAD, connected, left
 from tests.running_berth import claim, pod
 from tests.skipping_loop import in_virtual_time
 
@@ -231,6 +232,21 @@ def test_the_two_kinds_of_pod_groups_are_apart(cluster: Cluster) -> None:
 def test_a_pod_group_without_version_is_the_built_in_one(cluster: Cluster) -> None:
     made = cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})
     assert made["apiVersion"] == "scheduling.k8s.io/v1beta1"
+
+
+async def test_a_server_ends_quietly_though_a_stream_is_open(capsys: pytest.CaptureFixture[str]) -> None:
+    """An open page once made `berth run` wait for a second at its end, and print a traceback."""
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        await asyncio.Event().wait()
+
+    async with listening(endless, "127.0.0.1", 0) as url:
+        reader, writer = await connected(int(url.rpartition(":")[2]), HEAD + b"\r\n")
+        await reader.readuntil(b"begun")
+    await left((reader, writer))
+    assert not capsys.readouterr().err
 
 
 def test_a_bookmark_never_overtakes_a_change() -> None:

@@ -15,6 +15,7 @@ from extender.model import MAX_CONSUMERS, Allocation, Claim, Consumer, DeviceId,
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.commands import berth_beside
+from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, report
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -111,6 +112,40 @@ async def test_the_bind_after_one_that_fails_allocates_the_claim() -> None:
         answers = await asyncio.gather(b.bind("p", node), b.bind("q", node))
         assert sorted(bool(answer) for answer in answers) == [False, True], answers
         assert len(reservations(b)) == len(b.held()) == 1
+
+
+async def test_a_bind_that_fails_late_leaves_the_reservation_of_the_next_one() -> None:
+    """Another allocator has taken the claim back while the first bind waited for a driver."""
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("shared"))
+        for name in ("p", "q"):
+            b.cluster.apply(pod(name, "shared"))
+        await b.settled()
+        undo, write = asyncio.Event(), asyncio.Event()
+        first = asyncio.create_task(b.bind("p", "n1"))
+        cache = b.app.service.cache
+        await eventually(lambda: cache.store.claims[ObjectKey("default", "shared")].allocation, "the watch shows it")
+
+        async def slow(method: str, path: str) -> None:
+            if method == "GET" and path.endswith("/pods/p"):
+                await undo.wait()
+            elif method == "PATCH":
+                await write.wait()
+
+        b.cluster.api.intercept = slow
+        taken_back = {"status": {"allocation": None, "reservedFor": None}}
+        b.cluster.api.registry.patch(CLAIMS, ("default", "shared"), taken_back, "status", strategic=False)
+        await b.settled()
+        second = asyncio.create_task(b.bind("q", "n1"))
+        await eventually(lambda: cache.reservations.in_flight, "the second bind reserves the device")
+        undo.set()
+        assert "was taken back" in await first
+        assert list(cache.reservations.in_flight.values()) == [b.pod("q")["metadata"]["uid"]]
+        write.set()
+        await eventually(lambda: b.held(), "the second bind allocates the claim")
+        report(b, "shared", "Attached")
+        assert await second == ""
 
 
 async def test_the_scheduler_gets_no_choice_for_a_claim_that_others_wait_for() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import extended
 from tests.eventually import eventually
@@ -34,6 +35,38 @@ async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
         (left,) = a.claims()
         assert a.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == left["metadata"]["name"]
         assert a.held() == [(a.node_of("p"), a.held()[0][1])]
+
+
+async def test_the_status_of_a_pod_names_the_claim_of_the_first_replica_while_it_sends_its_binding() -> None:
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), (_, gate)):
+        a.cluster.apply(extended("p"))
+        await asyncio.gather(a.settled(), b.settled())
+        await asyncio.gather(a.filter("p"), b.filter("p"))
+        gate.close()  # the first replica does not see the claim that the second has made
+        writes, sent, go_on = 0, asyncio.Event(), asyncio.Event()
+
+        async def slow(method: str, path: str) -> None:
+            nonlocal writes
+            if method == "PATCH" and path.endswith("/pods/p/status"):
+                writes += 1
+                if writes == 1:
+                    await sent.wait()
+                else:
+                    gate.open()
+            elif path.endswith("/binding"):
+                sent.set()
+                await go_on.wait()
+
+        a.cluster.api.intercept = slow
+        second = asyncio.create_task(a.bind("p", "n1"))
+        await eventually(lambda: writes == 1)
+        first = asyncio.create_task(b.bind("p", "n2"))
+        answer = await second
+        go_on.set()
+        assert "of another process" in answer
+        assert await first == ""
+        (left,) = a.claims()
+        assert a.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == left["metadata"]["name"]
 
 
 async def test_a_claim_that_cannot_be_taken_back_at_once_is_tried_again() -> None:
@@ -79,6 +112,35 @@ async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_ru
         assert await bind == ""
         assert len(a.held()) == 1
         assert b.app.service.orphans.removed == 0
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_a_pod_that_is_deleted_before_its_status_names_the_claim_is_not_bound(*, recreated: bool) -> None:
+    """A new pod may have its name; the status of that pod must not name the claim."""
+    async with berthing({"n1": "t4-4"}) as b:
+        first = extended("p")
+        first["metadata"]["finalizers"] = ["example.org/keeps-it"]
+        b.cluster.apply(first)
+        await b.settled()
+        await b.filter("p")
+        bindings = list[str]()
+
+        async def delete(_: str, path: str) -> None:
+            if path.endswith("/pods/p/status"):
+                b.cluster.api.intercept = note
+                b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
+                if recreated:
+                    b.cluster.store.remove("pods", ("default", "p"))
+                    b.cluster.apply(extended("p"))
+
+        async def note(_: str, path: str) -> None:
+            bindings.extend([path] if path.endswith("/binding") else [])
+
+        b.cluster.api.intercept = delete
+        assert "was bound, deleted or recreated" in await b.bind("p", "n1")
+        assert not bindings
+        assert not b.claims()
+        assert not b.pod("p").get("status", {}).get("extendedResourceClaimStatus")
 
 
 @pytest.mark.parametrize("step", ["/pods/p/status", "/binding"])

@@ -15,7 +15,7 @@ from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cluster import ApiClient, load_credentials
 from extender.entry.listening import serve_all, server
 from extender.fabric import DRIVER
-from extender.runtime import Supervisor
+from extender.runtime import DaemonThreads, Supervisor
 from extender.sockets import listen_on
 from extender.web.http_limits import PROBES
 
@@ -40,6 +40,7 @@ def agent_command(
 
 async def _run(node: str, kubeconfig: Path | None, probes: tuple[str, int]) -> None:
     """Publish until SIGINT or SIGTERM. The slice stays: the next agent on the node takes it over."""
+    asyncio.get_running_loop().set_default_executor(DaemonThreads())
     credentials = load_credentials(kubeconfig)
     sockets, supervisor = listen_on("--probes", *probes), Supervisor()
     async with ApiClient(credentials, user_agent="berth-agent") as client:

@@ -26,7 +26,7 @@ from extender.entry.listening import (
 from extender.files import is_missing, name_of, read_mounted
 from extender.model import ObjectKey
 from extender.policy import Policy
-from extender.runtime import CandidateFile, PolicyFile, Supervisor, read_policy, watch_policies
+from extender.runtime import CandidateFile, DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policies
 from extender.sockets import listen_on
 from extender.web.access_control import MOST_TOKEN, Access
 from extender.web.console.console_app import ConsoleApp
@@ -84,6 +84,7 @@ async def run(
     supervisor: Supervisor | None = None,
 ) -> None:
     """Run the console in the running event loop until a signal. Raises as `serve_console`."""
+    asyncio.get_running_loop().set_default_executor(DaemonThreads())
     known, policy = read_policy(policies.active) if policies.active is not None else (None, Policy())
     check_certificates(pages.tls)
     opened, rejections = open_pages(pages, "--listen"), RejectionLog()

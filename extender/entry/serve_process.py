@@ -23,7 +23,7 @@ from extender.entry.listening import (
 )
 from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
-from extender.runtime import PolicyFile, Supervisor, read_policy, watch_policies
+from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policies
 from extender.sockets import listen_on
 from extender.web.http_limits import PROBES, VERBS, RejectionLog
 from extender.web.serve_app import Probes, ServeApp
@@ -85,6 +85,7 @@ async def run(
     wall_clock: WallClock = utc_now,
 ) -> None:
     """Run serve in the running event loop until a signal; then wait for the running binds. Raises as `serve`."""
+    asyncio.get_running_loop().set_default_executor(DaemonThreads())
     known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
     check_certificates(listen.tls)
     span, rejections = traces.span if traces else no_span, RejectionLog()

@@ -137,8 +137,7 @@ class Binder:
         return self._running.keys()
 
     def _done(self, uid: str, task: asyncio.Task[None]) -> None:
-        if self._running.get(uid, ("", None))[1] is task:
-            del self._running[uid]
+        del self._running[uid]
         if not task.cancelled():
             task.exception()  # asyncio logs an error that no code reads
 
@@ -171,7 +170,6 @@ class Binder:
             forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
         with self._gangs.member(forming, pod):
             await self._bind_member(pod, node, started, forming)
-        self._filter_service.forget_pod(uid)
 
     async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):

@@ -3,15 +3,10 @@
 Decisions do not belong here.
 """
 
+from extender.runtime.daemon_threads import DaemonThreads
 from extender.runtime.hold_expiry import HoldExpirer
 from extender.runtime.informers import Informers
-from extender.runtime.policy_reload import (
-    LOOK_SECONDS,
-    CandidateFile,
-    PolicyFile,
-    read_policy,
-    watch_policies,
-)
+from extender.runtime.policy_reload import LOOK_SECONDS, CandidateFile, PolicyFile, read_policy, watch_policies
 from extender.runtime.rebuilds import Rebuilds
 from extender.runtime.supervisor import Supervisor
 from extender.runtime.watch_progress import WatchProgress
@@ -20,6 +15,7 @@ from extender.runtime.watched_resources import watched_resources
 __all__ = [
     "LOOK_SECONDS",
     "CandidateFile",
+    "DaemonThreads",
     "HoldExpirer",
     "Informers",
     "PolicyFile",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -106,8 +106,13 @@ async def listening(app: Any, host: str, port: int, option: str = "--listen") ->
 
     Raises WireError that names the option and the address if the address cannot be bound.
     """
+
+    async def until_the_end(scope: Any, receive: Any, send: Any) -> None:
+        with suppress(asyncio.CancelledError):  # uvicorn would print it
+            await app(scope, receive, send)
+
     listener, *others = listen_on(option, host, port)
-    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", date_header=False)
+    config = uvicorn.Config(until_the_end, log_level="error", access_log=False, lifespan="off", date_header=False)
     async with running(uvicorn.Server(config), [listener, *others]):
         yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 

@@ -1,0 +1,58 @@
+"""A thread that hangs does not keep a process from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.process_starter import start
+from tests.process_worlds import free_port, sandbox
+
+COMMANDS = {"serve": "--listen", "console": "--listen", "agent": "--probes"}
+OUTDATED = {
+    "kind": "ExecCredential",
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "status": {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"},
+}
+
+
+def use_plugin_that_hangs(folder: Path) -> tuple[Path, Path]:
+    """The kubeconfig gets a credential plugin whose second call hangs.
+
+    Returns a file that exists from that call on, and the pipe that ends it.
+    """
+    first, second, pipe, plugin = (folder / name for name in ("first", "second", "pipe", "plugin"))
+    os.mkfifo(pipe)
+    plugin.write_text(
+        f"#!/bin/sh\nif [ -e {first} ]; then touch {second}; exec cat {pipe}; fi\n"
+        f"touch {first}; echo '{json.dumps(OUTDATED)}'\n"
+    )
+    plugin.chmod(0o700)
+    config = yaml.safe_load((folder / "kubeconfig").read_text())
+    run = {"apiVersion": OUTDATED["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}
+    config["users"] = [{"name": "u", "user": {"exec": run}}]
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return second, pipe
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_a_credential_plugin_that_hangs_does_not_keep_a_process_from_ending(command: str, tmp_path: Path) -> None:
+    port = free_port()
+    async with sandbox(tmp_path):
+        hangs, pipe = use_plugin_that_hangs(tmp_path)
+        options = (COMMANDS[command], f"127.0.0.1:{port}", "--kubeconfig", str(tmp_path / "kubeconfig"))
+        process = start(command, *options, env={**os.environ, "NODE_NAME": "n1"})
+        try:
+            await answers(f"http://127.0.0.1:{port}/livez", 200)
+            await eventually(hangs.exists, "the plugin hangs")
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, HANG_SECONDS) == 0
+        finally:
+            os.close(os.open(pipe, os.O_RDWR))  # ends the plugin
+            process.kill()
