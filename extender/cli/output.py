@@ -34,7 +34,7 @@ def say_json(value: Any) -> None:
 
 def say_content(content: bytes) -> None:
     """Print JSON that is encoded already."""
-    sys.stdout.buffer.write(_printable_json(content).encode() + b"\n")
+    typer.echo(_printable_json(content).encode())
 
 
 def _printable_json(content: bytes) -> str:
