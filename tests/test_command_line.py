@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from extender.sockets import listen_on
 from extender.wire import MOST_YAML, DocumentPart, parts_of, values_of
 from tests.bad_values import honest
 from tests.commands import berth
+from tests.process_starter import ROOT
 
 URL = "must be http://HOST:PORT or https://HOST:PORT with a port from 1 to 65535, is "
 NAME = "must be a DNS-1123 name of at most {} characters: lower-case letters, digits, '-' and '.', is "
@@ -266,3 +269,10 @@ def test_the_first_line_of_a_help_is_one_sentence_that_fits(name: str, text: str
     assert first.endswith(".")
     assert ". " not in first
     assert len(first) <= 66, name
+
+
+def test_content_for_a_closed_standard_output_is_no_fault_of_berth() -> None:
+    """`berth snapshot >&-` exits as the commands that print text."""
+    line = f"{shlex.quote(sys.executable)} -c 'from extender.cli.output import say_content; say_content(b\"{{}}\")' >&-"
+    found = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, check=False)
+    assert (found.returncode, found.stderr) == (0, b"")

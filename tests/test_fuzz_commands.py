@@ -395,10 +395,3 @@ def test_a_parent_that_ignores_ctrl_c_is_obeyed() -> None:
 def test_a_closed_or_full_standard_error_keeps_the_exit_code(redirection: str) -> None:
     line = f"{shlex.quote(sys.executable)} -m extender policy show /nowhere {redirection}"
     assert subprocess.run(["sh", "-c", line], cwd=ROOT, check=False).returncode == 2
-
-
-def test_content_for_a_closed_standard_output_is_no_fault_of_berth() -> None:
-    """`berth snapshot >&-` exits as the commands that print text."""
-    line = f"{shlex.quote(sys.executable)} -c 'from extender.cli.output import say_content; say_content(b\"{{}}\")' >&-"
-    found = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, check=False)
-    assert (found.returncode, found.stderr) == (0, b"")
