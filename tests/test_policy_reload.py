@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.policy import Policy
-from extender.runtime import PolicyFile, Supervisor, watch_policies
+from extender.runtime import LimitedCall, PolicyFile, Supervisor, watch_policies
 from extender.scheduling import Evaluator
 from tests.eventually import eventually
 from tests.supervised_worlds import QUICK
@@ -55,3 +57,43 @@ def test_the_old_policy_stays_in_force_if_a_bug_stops_the_change() -> None:
     assert (service.policy, service.policy_digest, service.policy_generation) == (old, old.digest, before)
     service.use_policy(new)
     assert (service.policy, service.policy_digest, service.policy_generation) == (new, new.digest, before + 1)
+
+
+async def test_a_read_that_does_not_end_is_reported_and_the_policy_is_used_when_it_ends(tmp_path: Path) -> None:
+    ends, used, problems, reads = threading.Event(), list[Policy](), list[str](), list[Path]()
+
+    def read(path: Path, most: int) -> bytes:
+        reads.append(path)
+        ends.wait()
+        return b"candidates: 4"
+
+    file = PolicyFile(tmp_path, used.append, problems.append, read=read, limit_seconds=0.01)
+    for _ in range(3):
+        await file.reload()
+    assert (problems, used) == (["a read has not ended after 0.01 s"], [])
+    assert len(reads) == 1
+    ends.set()
+    await eventually(lambda: _reloaded(file, used))
+    assert used == [Policy(candidates=4)]
+
+
+async def _reloaded(file: PolicyFile, used: list[Policy]) -> bool:
+    await file.reload()
+    return bool(used)
+
+
+async def test_a_limited_call_that_was_cancelled_is_awaited_again() -> None:
+    ends, calls = threading.Event(), list[int]()
+
+    def call() -> int:
+        calls.append(1)
+        ends.wait()
+        return len(calls)
+
+    limited = LimitedCall(call)
+    first = asyncio.create_task(limited())
+    await eventually(lambda: calls)
+    first.cancel()
+    await asyncio.wait([first])
+    ends.set()
+    assert await limited() == 1

@@ -19,7 +19,7 @@ import uvicorn
 
 from extender.files import name_of, read_mounted
 from extender.model import BerthError, WireError
-from extender.runtime import LOOK_SECONDS
+from extender.runtime import LOOK_SECONDS, LimitedCall
 from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.web.http_server import Server
 from extender.web.protocol import Listener, Protocol
@@ -185,11 +185,12 @@ async def watch_certificates(
     `load` is called until it succeeds, also if the files become what they were.
     """
     log, names, problem = structlog.get_logger("berth.files"), [str(path) for path in files], ""
+    reading = LimitedCall(partial(contents_of, files))
     while True:
         await asyncio.sleep(every)
         before, problem = problem, ""
         try:
-            fresh = await asyncio.to_thread(contents_of, files)
+            fresh = await reading()
             if fresh != known:
                 await load()
                 known = fresh

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from extender.cluster import tls_context
 from extender.extension.outbox import EpochEnded, NotDelivered, Rejected
 from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line
+from extender.runtime import LimitedCall
 
 _SECONDS = 5.0  # of one request
 _CONNECT_SECONDS = 2.0
@@ -85,6 +87,7 @@ class Poster:
     def __init__(self, url: str, token_file: Path | None = None, ca_file: Path | None = None) -> None:
         self._url = url.rstrip("/") + "/v1/records"
         self._token_file = token_file
+        self._token = LimitedCall(partial(read_mounted, token_file, _MOST_TOKEN)) if token_file is not None else None
         self._ca_file = ca_file
         self._session: aiohttp.ClientSession | None = None
         self._ssl: ssl.SSLContext | bool = True
@@ -123,9 +126,9 @@ class Poster:
             raise NotDelivered(one_line(str(error) or type(error).__name__, _MOST_PROBLEM)) from error
 
     async def _authorization(self) -> dict[str, str]:
-        if self._token_file is None:
+        if self._token_file is None or self._token is None:
             return {}
-        content = await asyncio.to_thread(read_mounted, self._token_file, _MOST_TOKEN)
+        content = await self._token()
         token = content.decode("ascii", "replace").strip()
         if not token.isascii() or not token.isprintable() or not token:
             raise WireError(name_of(self._token_file), "holds no token")

@@ -6,6 +6,7 @@ Decisions do not belong here.
 from extender.runtime.daemon_threads import DaemonThreads
 from extender.runtime.hold_expiry import HoldExpirer
 from extender.runtime.informers import Informers
+from extender.runtime.limited_call import LimitedCall
 from extender.runtime.policy_reload import LOOK_SECONDS, CandidateFile, PolicyFile, read_policy, watch_policies
 from extender.runtime.rebuilds import Rebuilds
 from extender.runtime.supervisor import Supervisor
@@ -18,6 +19,7 @@ __all__ = [
     "DaemonThreads",
     "HoldExpirer",
     "Informers",
+    "LimitedCall",
     "PolicyFile",
     "Rebuilds",
     "Supervisor",

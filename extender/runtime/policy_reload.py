@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from extender.files import name_of, read_mounted
 from extender.model import WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
+from extender.runtime.limited_call import LimitedCall
 
 LOOK_SECONDS = 1.0  # between two reads of files that may change
 
@@ -29,25 +31,34 @@ class PolicyFile:
     """A policy file. Call `reload` regularly, from one task.
 
     Only the content is compared: kubelet changes the file of a ConfigMap by swapping a symbolic link. `known` is the
-    content of the policy that is already in force. `use` gets each new policy, `reject` each new problem. If `use`
-    raises an exception, so does `reload`, and the next call uses the policy again.
+    content of the policy that is already in force. `use` gets each new policy, `reject` each new problem, also that a
+    read has not ended after `limit_seconds`. If `use` raises an exception, so does `reload`, and the next call uses the
+    policy again.
     """
 
     def __init__(
-        self, path: Path, use: Callable[[Policy], None], reject: Callable[[str], None], known: bytes | None = None
+        self,
+        path: Path,
+        use: Callable[[Policy], None],
+        reject: Callable[[str], None],
+        known: bytes | None = None,
+        read: Callable[[Path, int], bytes] = read_mounted,
+        limit_seconds: float = 10.0,
     ) -> None:
         self._path = path
         self._use = use
         self._reject = reject
         self._known = known
+        self._read = read
+        self._reading = LimitedCall(self._read_changed, limit_seconds)
         self._problem = ""
         self._log = structlog.get_logger("berth.policy")
 
     async def reload(self) -> str:
         """Read the file in a thread, and use its policy if it changed and is valid. Returns a new problem, else ''."""
         try:
-            found = await asyncio.to_thread(self._read)
-        except (WireError, PolicyError) as error:
+            found = await self._reading()
+        except (WireError, PolicyError, TimeoutError) as error:
             return self._rejected(str(error))
         if found is not None:
             content, policy = found
@@ -56,8 +67,8 @@ class PolicyFile:
             self._log.info("policy read", file=str(self._path))
         return ""
 
-    def _read(self) -> tuple[bytes, Policy] | None:
-        content = read_mounted(self._path, MOST_POLICY)
+    def _read_changed(self) -> tuple[bytes, Policy] | None:
+        content = self._read(self._path, MOST_POLICY)
         return None if content == self._known and not self._problem else (content, load_policy(content))
 
     def _rejected(self, problem: str) -> str:
@@ -76,12 +87,13 @@ class CandidateFile:
         self._path = path
         self._use = use
         self._reject = reject
+        self._exists = LimitedCall(partial(os.path.exists, path))
         self._file: PolicyFile | None = None
 
     async def reload(self) -> None:
         """See PolicyFile.reload."""
         # Path.exists raises an exception where a folder may not be searched.
-        if not await asyncio.to_thread(os.path.exists, self._path):
+        if not await self._exists():
             if self._file is not None:
                 self._file = None
                 self._use(None)
