@@ -58,6 +58,7 @@ from extender.scheduling.pod_requirements import (
 )
 from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
+from extender.scheduling.selected_nodes import SelectedNodes
 from extender.scheduling.shortlist import scores, shortlist
 from extender.scheduling.status_group import StatusGroup
 
@@ -93,6 +94,7 @@ __all__ = [
     "RankingCache",
     "Readiness",
     "ScoredNode",
+    "SelectedNodes",
     "Skip",
     "StatusGroup",
     "UnreadyMember",
