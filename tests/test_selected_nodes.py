@@ -20,6 +20,7 @@ from extender.model import (
     PodClaim,
     Requirement,
     Term,
+    only_node,
 )
 from extender.policy import Policy
 from extender.scheduling import SelectedNodes
@@ -95,6 +96,9 @@ def test_the_results_are_bounded() -> None:
         known.of((selector(f"k{n}"),))
     assert len(known) == 3
     assert known.of((selector("k9"),)) is known.of((selector("k9"),))
+    for n in range(10):
+        assert known.of((only_node(f"n{n}"),)).has(Node(f"n{n}", LABELS))
+    assert known.of((selector("k9"),)) is known.of((selector("k9"),)), "selectors of one node take no place"
 
 
 @pytest.mark.parametrize("last", ["k63", "no-such-label"])

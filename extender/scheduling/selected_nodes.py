@@ -26,6 +26,11 @@ class SelectedNodes:
         self._pins = {pin for selector in self._selectors if (pin := selector.node) is not None}
         self._known: dict[str, tuple[Node, bool]] = {}
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a selector names its only node."""
+        return bool(self._pins)
+
     def has(self, node: Node, budget: CallBudget = UNLIMITED) -> bool:
         """Whether the node matches. Raises CallBudgetSpent, unless that is known."""
         return bool(self.split((node,), budget)[0])
@@ -53,7 +58,7 @@ class SelectedNodes:
         if len(self._known) > 2 * len(node_infos) + _GONE:
             self._known.clear()
         try:
-            if not self._pins:
+            if not self.is_pinned:
                 self.split((node_info.node for node_info in node_infos.values()), budget)
         except CallBudgetSpent:
             return False
@@ -73,5 +78,7 @@ class SelectedNodesCache:
         """The nodes that match all of these selectors."""
         found = self._known.get(selectors)
         if found is None:
-            found = self._known[selectors] = SelectedNodes(selectors)
+            found = SelectedNodes(selectors)
+            if not found.is_pinned:  # one node is soon compared, and there are many such pods
+                self._known[selectors] = found
         return found
