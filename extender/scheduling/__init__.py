@@ -59,6 +59,7 @@ from extender.scheduling.pod_requirements import (
 )
 from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
+from extender.scheduling.selected_nodes import SelectedNodes
 from extender.scheduling.shortlist import scores, shortlist
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "RankingCache",
     "Readiness",
     "ScoredNode",
+    "SelectedNodes",
     "Skip",
     "UnreadyMember",
     "Unschedulable",

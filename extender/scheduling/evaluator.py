@@ -9,6 +9,8 @@ from extender.cel.dra import Masks
 from extender.model import UNLIMITED, CallBudget
 from extender.scheduling.evaluate import EvaluationContext
 from extender.scheduling.placements import PlacementCache
+from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.selected_nodes import SelectedNodes, SelectedNodesCache
 
 
 class Evaluator:
@@ -18,10 +20,15 @@ class Evaluator:
         self._features = features
         self._masks = Masks()
         self._placements = PlacementCache()
+        self._selected_nodes = SelectedNodesCache()
 
     def evaluation_context(self, snapshot: Snapshot, budget: CallBudget = UNLIMITED) -> EvaluationContext:
         """The context for evaluations on a snapshot, limited by the budget of the call."""
         return EvaluationContext(self._masks, self._features, snapshot.baseline, self._placements, budget)
+
+    def selected_nodes(self, requirements: PodRequirements) -> SelectedNodes:
+        """The nodes that match the node selectors of the pod's claims."""
+        return self._selected_nodes.of(requirements.claim_selectors)
 
     def forget_slices(self, names: Iterable[str]) -> None:
         """Drop the match masks of deleted slices, by slice name."""
@@ -30,4 +37,5 @@ class Evaluator:
 
     def remembered(self) -> dict[str, int]:
         """The number of entries per cache."""
-        return {"placements": len(self._placements), **self._masks.remembered()}
+        selected = len(self._selected_nodes)
+        return {"placements": len(self._placements), "selected_nodes": selected, **self._masks.remembered()}

@@ -17,7 +17,9 @@ from extender.model import (
     MAX_ALTERNATIVES,
     MAX_CLAIMS,
     MAX_CONSUMERS,
+    UNLIMITED,
     Allocation,
+    CallBudget,
     Claim,
     ClaimSpec,
     Code,
@@ -38,6 +40,7 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling.extended_resources import RequestMapping, special_claim
+from extender.scheduling.selected_nodes import SelectedNodes
 from extender.wire import PodIntent, intent_of
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
@@ -163,29 +166,29 @@ class PodRequirements:
     @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:
         """The node selectors of the allocated and promised claims, and of the ComputeDomain. A node must match all."""
-        return (*self._claim_selectors(), *self._domain_selectors())
+        return (*self.claim_selectors, *self._domain_selectors())
 
     def mismatch(self, node: Node) -> Code | None:
         """Why the node does not match `node_selectors`; None if it does."""
         return next((code for code, names in self.mismatches([node]).items() if names), None)
 
-    def mismatches(self, nodes: Iterable[Node]) -> dict[Code, list[str]]:
+    def mismatches(
+        self, nodes: Iterable[Node], selected: SelectedNodes | None = None, budget: CallBudget = UNLIMITED
+    ) -> dict[Code, list[str]]:
         """The names of the nodes that do not match `node_selectors`, by the reason.
 
-        No budget covers this. Most selectors name one node, so the others are not compared with them.
+        `selected` are the nodes that match `claim_selectors`, as far as they are known. Raises CallBudgetSpent.
         """
-        claims, domain = dict.fromkeys(self._claim_selectors()), self._domain_selectors()
-        pins = {pin for selector in claims if (pin := selector.node) is not None}
-        only = next(iter(pins)) if len(pins) == 1 else None
-        elsewhere, of_other_domain = list[str](), list[str]()
-        for node in nodes:
-            if (pins and node.name != only) or not _match(claims, node):
-                elsewhere.append(node.name)
-            elif not _match(domain, node):
-                of_other_domain.append(node.name)
+        selected, domain = selected or SelectedNodes(self.claim_selectors), self._domain_selectors()
+        matching, elsewhere = selected.split(nodes, budget)
+        of_other_domain = [
+            node.name for node in matching if not all(one.matches(node.name, node.labels) for one in domain)
+        ]
         return {Code.ELSEWHERE: elsewhere, Code.COMPUTE_DOMAIN: of_other_domain}
 
-    def _claim_selectors(self) -> tuple[NodeSelector, ...]:
+    @property
+    def claim_selectors(self) -> tuple[NodeSelector, ...]:
+        """The node selectors of the allocated and promised claims."""
         found = (allocation.node_selector for allocation in self._allocations())
         return tuple(selector for selector in found if selector is not None)
 
@@ -202,10 +205,6 @@ class PodRequirements:
         """The allocations of the allocated and promised claims."""
         shared = (*self.allocated_claims, *self.promised_claims)
         return [claim.allocation for claim in shared if claim.allocation is not None]
-
-
-def _match(selectors: Iterable[NodeSelector], node: Node) -> bool:
-    return all(selector.matches(node.name, node.labels) for selector in selectors)
 
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements

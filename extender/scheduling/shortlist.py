@@ -13,6 +13,7 @@ from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import PodGroupProximity, proximity_of
 from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.selected_nodes import SelectedNodes
 from extender.wire import has_all
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
@@ -32,11 +33,13 @@ def shortlist(
     snapshot: Snapshot,
     names: Sequence[str],
     collected: CollectedDomain | None = None,
+    selected: SelectedNodes | None = None,
 ) -> Shortlist:
     """The best nodes among `names`, at most `candidates` of the policy, without those kept for a gang.
 
     The caller has updated the ranking to the snapshot. Pods with equal requirement keys share the ranking; node
-    selectors and the pod group are not in the key, so they are applied here.
+    selectors and the pod group are not in the key, so they are applied here. For `selected` see
+    PodRequirements.mismatches.
     """
     kept = collected.kept_from(requirements) if collected is not None else frozenset[str]()
     proximity = proximity_of(requirements, snapshot)
@@ -47,7 +50,7 @@ def shortlist(
             return Shortlist(fitting)
         if not fitting:
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, {}, collected))
-    excluded = _excluded(requirements, snapshot, names)
+    excluded = _excluded(requirements, snapshot, names, selected)
     wanted = set(names).difference(kept, *excluded.values())
     best = _best_of(wanted, ranking, requirements, snapshot)
     if best:
@@ -57,11 +60,14 @@ def shortlist(
     return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, excluded, collected))
 
 
-def _excluded(requirements: PodRequirements, snapshot: Snapshot, names: Iterable[str]) -> dict[Code, list[str]]:
+def _excluded(
+    requirements: PodRequirements, snapshot: Snapshot, names: Iterable[str], selected: SelectedNodes | None
+) -> dict[Code, list[str]]:
     if not requirements.node_selectors:
         return {}
     node_infos = snapshot.node_infos
-    return requirements.mismatches(found.node for name in names if (found := node_infos.get(name)) is not None)
+    nodes = (found.node for name in names if (found := node_infos.get(name)) is not None)
+    return requirements.mismatches(nodes, selected)
 
 
 def _best_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
@@ -31,6 +32,7 @@ _BY_ERROR: dict[type[BerthError], int] = {  # the first matching type counts
     TooManyBodies: 503,
 }
 _NO_CONTENT = 204
+_LARGE = 64 * 1024  # bytes of a body, which take some 5 ms to decode; one of a mebibyte may take 150
 
 
 class Records:
@@ -81,7 +83,8 @@ class Records:
     async def _taken(self, scope: Scope, receive: Receive) -> Answer | None:
         """Read the batch and pass it to `take`. Returns the error answer if that fails, else None."""
         try:
-            self._take(decode(await self._bodies.read(scope, receive, MAX_BODY)))
+            body = await self._bodies.read(scope, receive, MAX_BODY)
+            self._take(await asyncio.to_thread(decode, body) if len(body) > _LARGE else decode(body))
         except tuple(_BY_ERROR) as error:
             status = next(status for kind, status in _BY_ERROR.items() if isinstance(error, kind))
             return self._rejected(status, str(error), count="version" if isinstance(error, UnknownVersion) else "")
