@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from extender.cluster import ApiClient, ClusterError, Credentials, Unavailable
+from extender.cluster.api_errors import Gone
 from extender.sandbox import listening
 from extender.web.asgi import Answer
 from tests.eventually import HANG_SECONDS
@@ -56,3 +58,34 @@ async def test_a_watch_whose_lines_do_not_end_ends() -> None:
     async with listening(dripping, "127.0.0.1", 0) as url, ApiClient(credentials(url)) as client:
         lines = client.lines("/watched", {}, silence_seconds=0.5)
         assert [line async for line in lines] == [b"", b"{}\n"], "none of the spaces, which take 20 s"
+
+
+async def lines_of(parts: Iterable[bytes]) -> list[bytes]:
+    """The lines of a watch whose server sends these parts and ends."""
+
+    async def sending(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await asyncio.sleep(0)
+            await send({"type": "http.response.body", "body": b""})
+
+    async with listening(sending, "127.0.0.1", 0) as url, ApiClient(credentials(url)) as client:
+        return [line async for line in client.lines("/watched", {}, HANG_SECONDS)]
+
+
+async def test_a_line_is_whole_however_it_arrives() -> None:
+    """Only a line that the end of the response cuts lacks its newline."""
+    lines = [b'{"a":1}\n', b"\n", b'{"b":2}\n', b"x" * 600_000 + b"\n", b'{"c":']
+    text = b"".join(lines)
+    assert await lines_of([text]) == [b"", *lines]
+    assert await lines_of(text[at : at + 50_001] for at in range(0, len(text), 50_001)) == [b"", *lines]
+    assert await lines_of([text[:20], text[20:]]) == [b"", *lines]
+
+
+async def test_a_line_that_does_not_end_takes_little_memory() -> None:
+    """Only a list can show the object that it is about."""
+    with pytest.raises(Gone, match="watch /watched: an event is longer than 10485760 bytes"):
+        await lines_of([b"{}\n", *[b"x" * (1 << 20)] * 40])

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import aiohttp
 import orjson
-from aiohttp.http_exceptions import LineTooLong
 
 from extender.cluster.api_errors import Gone, NotServed, TooLong, Unavailable, error_for
 from extender.cluster.credentials import Credentials, TokenCache
@@ -24,8 +23,8 @@ _JSON = "application/json"
 _MOST_TOLD = 500  # bytes of an error text from the server
 _REQUEST_SECONDS = 15.0  # time-out of one request; a bind has about 5 within its time-out of 30 s in kube-scheduler
 _OPEN_SECONDS = 30.0  # time-out for the start of a watch; a busy API server queues it for up to 15 s
-# Half of the longest accepted line: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes.
-_READ_BYTES = 5 * 1024 * 1024
+_READ_BYTES = 256 * 1024  # of a watch that are read at once: many events, when they come fast
+_MOST_LINE = 10 << 20  # bytes of an event: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes
 _MOST_BYTES = 32 << 20  # of a response; an object has at most 1.5 MiB in etcd, and six times as much in JSON
 _CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
 
@@ -136,10 +135,17 @@ class ApiClient:
                 if response.status != 200:  # noqa: PLR2004 - OK
                     raise error_for(response.status, await self._refusal(path, response), _retry_after(response))
                 yield b""
-                while line := await _line(response, silence_seconds):
-                    yield line
-        except LineTooLong as error:
-            raise Gone(f"watch {path}: an event is longer than {2 * _READ_BYTES} bytes") from error
+                rest, deadline = b"", _after(silence_seconds)
+                while data := await _some(response, deadline):
+                    *complete, rest = (rest + data).split(b"\n")
+                    if len(rest) > _MOST_LINE:
+                        raise Gone(f"watch {path}: an event is longer than {_MOST_LINE} bytes")
+                    for line in complete:
+                        yield line + b"\n"
+                    if complete:
+                        deadline = _after(silence_seconds)
+                if rest and response.content.at_eof():
+                    yield rest
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"watch {path}: {str(error) or type(error).__name__}") from error
 
@@ -175,14 +181,15 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     raise TooLong(f"the response has more than {most_bytes} bytes")
 
 
-async def _line(response: aiohttp.ClientResponse, seconds: float) -> bytes:
-    """Read the next line of the response.
+def _after(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
 
-    The last line may lack its newline. Returns b"" if the response has ended, or if no line came within `seconds`.
-    """
+
+async def _some(response: aiohttp.ClientResponse, deadline: float) -> bytes:
+    """Read the data that has come; wait for some until the deadline. Returns b"" if none came, or none will come."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            return await response.content.readline()
+        async with asyncio.timeout_at(deadline):
+            return await response.content.read(_READ_BYTES)
     return b""
 
 

@@ -335,11 +335,11 @@ async def _decode(line: bytes) -> Json:
     try:
         event = await decode_json(line)
     except ValueError as error:
-        event, problem = None, str(error)
+        problem = str(error)
     else:
+        if isinstance(event, dict) and isinstance(event.get("object"), dict):
+            return event
         problem = one_line(line[:_SHOWN].decode("utf-8", "replace"))
-    if isinstance(event, dict) and isinstance(event.get("object"), dict):
-        return event
     if not line.endswith(b"\n"):
         raise Unavailable(f"the watch was cut within an event: {problem}")
     raise Gone(f"the watch sent no event: {problem}")
