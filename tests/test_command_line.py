@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shlex
 import subprocess
 import sys
@@ -78,6 +79,7 @@ LINES: dict[str, str] = {
     "policy show ": ".: is the current folder, not a file",
     "run --examples {folder}/nowhere": "{folder}/nowhere: does not exist",
     "allocate --cases {folder}/nowhere": "{folder}/nowhere: does not exist",
+    "allocate --cases {empty}": "{empty}: holds no case: it is empty",
     "select --cases {secret}": "{secret}: is not JSON: unexpected character, expected a JSON value (line 1, column 1)",
     "select --cases {map}": "{map}: must hold a list of cases",
     "select true -f {comments}": "{comments}: holds no Kubernetes objects",
@@ -276,3 +278,11 @@ def test_content_for_a_closed_standard_output_is_no_fault_of_berth() -> None:
     line = f"{shlex.quote(sys.executable)} -c 'from extender.cli.output import say_content; say_content(b\"{{}}\")' >&-"
     found = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, check=False)
     assert (found.returncode, found.stderr) == (0, b"")
+
+
+def test_allocate_answers_the_other_cases_of_a_file_with_text_that_is_not_json(tmp_path: Path) -> None:
+    given = tmp_path / "given.jsonl"
+    given.write_bytes(b'{"name": "one"}\n\xff\xfe\n{"name": "two"}\n')
+    code, out, stderr = berth(["allocate", "--cases", str(given)])
+    assert [json.loads(line)["name"] for line in out.splitlines()] == ["one", "given.jsonl:2", "two"]
+    assert (code, stderr) == (2, f"berth: {given}: 1 case cannot be read as JSON, see above\n")

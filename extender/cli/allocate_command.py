@@ -26,6 +26,7 @@ from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import Objects, objects_of
 from extender.cli.output import Screen, say_json
+from extender.files import name_of
 from extender.model import Allocation, InvalidClaim, Node, OutOfSteps, WireError, counted, shown
 from extender.wire import Json, encode_allocation
 
@@ -54,8 +55,12 @@ def allocate_command(
     Example: berth allocate slices.yaml claim.yaml --order in-tree
     """
     if cases is not None:
+        unreadable = 0
         for case in load_cases(cases):
             say_json(answer(case, order))
+            unreadable += isinstance(case, CaseError) and not case.is_json
+        if unreadable:
+            raise WireError(name_of(cases), f"{counted(unreadable, 'case')} cannot be read as JSON, see above")
         return
     if not files:
         raise WireError("FILE", "is missing: give files, or --cases DIR")

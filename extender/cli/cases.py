@@ -40,16 +40,17 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CaseError:
-    """A case that cannot be read."""
+    """A case that cannot be read. `is_json` is False if its text is not a JSON object."""
 
     name: str
     message: str
+    is_json: bool = True
 
 
 def load_cases(folder: Path) -> Iterator[Case | CaseError]:
     """Yield the cases of a folder or of one file, in name order: one per .json file, one per line of a .jsonl file.
 
-    Raises WireError for a path without cases. A case that cannot be read is a CaseError.
+    Raises WireError for a path or a file without cases. A case that cannot be read is a CaseError.
     """
     must_exist(folder)
     paths = [folder] if folder.is_file() else sorted((*folder.glob("*.json"), *folder.glob("*.jsonl")))
@@ -57,6 +58,8 @@ def load_cases(folder: Path) -> Iterator[Case | CaseError]:
         raise WireError(name_of(folder), "holds no .json or .jsonl files")
     for path in paths:
         content = read_file(path)
+        if not content.strip():
+            raise WireError(name_of(path), "holds no case: it is empty")
         lines = content.splitlines() if path.suffix == ".jsonl" else [content]
         for number, line in enumerate(lines, 1):
             if line.strip():
@@ -64,15 +67,16 @@ def load_cases(folder: Path) -> Iterator[Case | CaseError]:
 
 
 def _read(line: bytes, where: str) -> Case | CaseError:
-    name = where
     try:
         obj = json_value(line, where)
         if type(obj) is not dict:
             raise WireError("", "a case must be an object")
-        name = str(obj.get("name") or where)
+    except WireError as error:
+        return CaseError(where, str(error), is_json=False)
+    try:
         return decode_case(obj)
     except WireError as error:
-        return CaseError(name, str(error))
+        return CaseError(str(obj.get("name") or where), str(error))
 
 
 def decode_case(obj: Json) -> Case:
