@@ -184,13 +184,13 @@ async def test_an_allocation_of_berth_without_reservation_is_collected() -> None
                 lambda _: False,
                 grace_seconds=60.0,
             )
-            orphans.sweep()
+            await orphans.sweep()
             now[0] = 59.0
-            orphans.sweep()
+            await orphans.sweep()
             early = orphans.busy
             assert not early, "the bind may still add the consumer"
             now[0] = 60.0
-            orphans.sweep()
+            await orphans.sweep()
             assert orphans.busy == 1, "the claim of another allocator is not even read"
             await eventually(lambda: orphans.without_consumer == 1)
         await eventually(lambda: len(b.held()) == 1)

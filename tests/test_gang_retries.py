@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -67,6 +68,35 @@ async def test_a_refused_member_whose_node_is_not_offered_is_placed_alone() -> N
         await eventually(lambda: gets_a_node(b, "p2"), "the bound pods are read")
         assert await planned(b, "p2") == {"p2": node}
         assert await b.bind("p2", node) == ""
+
+
+async def test_a_member_that_is_deleted_during_its_bind_leaves_its_devices_to_others() -> None:
+    """All others are bound, so the plan has ended when the bind fails."""
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}", timeout="24h")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        sent, go_on = asyncio.Event(), asyncio.Event()
+
+        async def not_found(_: str, path: str) -> ApiError | None:
+            if not path.endswith("/p2/binding"):
+                return None
+            sent.set()
+            await go_on.wait()
+            return ApiError(404, "NotFound", "no pod p2")
+
+        b.cluster.api.intercept = not_found
+        uid, cache = b.pod("p2")["metadata"]["uid"], b.app.service.cache
+        binds = [asyncio.create_task(b.bind(name, node)) for name, node in nodes.items()]
+        await sent.wait()
+        assert [await bind for bind in binds[:2]] == ["", ""]
+        delete(b, "pods", "p2")
+        await eventually(lambda: uid not in cache.store.pods, "Berth knows that the pod is gone")
+        go_on.set()
+        assert await binds[2] == "no pod p2"
+        assert not cache.reservations.by_claim
+        await eventually(lambda: len(b.held()) == 16, "the allocation is taken back")
 
 
 async def test_claims_for_extended_resources_of_an_earlier_attempt_are_removed() -> None:

@@ -35,7 +35,7 @@ async def test_an_allocation_that_lost_the_mark_of_berth_is_not_taken_back() -> 
 
         intercept(b, lose_the_mark)
         orphans = collector_without_grace(b)
-        orphans.sweep()
+        await orphans.sweep()
         assert orphans.busy
         await eventually(lambda: not orphans.busy)
         assert (orphans.skipped, orphans.without_consumer) == (1, 0)
@@ -73,10 +73,10 @@ async def test_the_allocation_of_a_pod_that_lacks_another_claim_is_taken_back(fi
     async with berthing({"n1": "t4-4"}) as b:
         await fail_to_undo(b, *finalizers)
         collector_with_grace = b.app.service.orphans
-        collector_with_grace.sweep()
+        await collector_with_grace.sweep()
         assert not collector_with_grace.busy
         orphans = collector_without_grace(b)
-        orphans.sweep()
+        await orphans.sweep()
         await eventually(lambda: not orphans.busy)
         assert not has_devices(b)
         assert not stored(b, "c")["status"].get("reservedFor")
@@ -89,7 +89,7 @@ async def test_the_allocation_of_a_pod_that_lacks_another_claim_stays_if_the_pod
         await fail_to_undo(b)
         b.cluster.api.registry.bind(("default", "p"), {"target": {"name": "n1"}})
         orphans = collector_without_grace(b)
-        orphans.sweep()
+        await orphans.sweep()
         assert orphans.busy
         await eventually(lambda: not orphans.busy)
         assert has_devices(b)
@@ -102,11 +102,11 @@ async def test_the_allocation_of_a_waiting_pod_with_all_its_claims_stays() -> No
         b.cluster.apply(claim("other"))
         await b.settled()
         orphans = collector_without_grace(b)
-        orphans.sweep()
+        await orphans.sweep()
         assert not orphans.busy
 
 
-def test_special_claims_that_are_gone_take_no_memory() -> None:
+async def test_special_claims_that_are_gone_take_no_memory() -> None:
     """A filter request met each one, and then the claim was deleted."""
     cache = ClusterCache()
     writer = Writer(cast("ApiClient", None), "test")
@@ -122,7 +122,7 @@ def test_special_claims_that_are_gone_take_no_memory() -> None:
             cache.apply_claim(key, None)
         gc.collect()
         known, _ = tracemalloc.get_traced_memory()
-        orphans.sweep()
+        await orphans.sweep()
         gc.collect()
         left, _ = tracemalloc.get_traced_memory()
     finally:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+from contextlib import ExitStack
 from typing import Any
 
 import orjson
@@ -247,6 +250,20 @@ async def test_a_server_ends_quietly_though_a_stream_is_open(capsys: pytest.Capt
         await reader.readuntil(b"begun")
     await left((reader, writer))
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_server_that_ends_closes_the_connections_that_it_has_just_accepted(turns: int) -> None:
+    async def nothing(scope: Any, receive: Any, send: Any) -> None:
+        """An application without answers."""
+
+    with ExitStack() as stack:
+        async with listening(nothing, "127.0.0.1", 0) as url:
+            for _ in range(20):
+                stack.enter_context(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+    gc.collect()  # warns of a connection that is open
 
 
 def test_a_bookmark_never_overtakes_a_change() -> None:

@@ -107,7 +107,7 @@ async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_ru
         await eventually(lambda: bool(a.held()))
         await b.settled()
         assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
-        b.app.service.orphans.sweep()
+        await b.app.service.orphans.sweep()
         binding.set()
         assert await bind == ""
         assert len(a.held()) == 1
@@ -163,7 +163,7 @@ async def test_the_claim_of_a_running_bind_stays_though_a_filter_request_for_its
         await b.settled()
         assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
         orphans = b.app.service.orphans
-        orphans.sweep()
+        await orphans.sweep()
         await eventually(lambda: not orphans.busy)
         go_on.set()
         assert await bind == ""

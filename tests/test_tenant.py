@@ -93,7 +93,7 @@ async def test_a_reservation_that_the_watch_has_not_shown_counts(path: str) -> N
         before, orphans = stored(b, name), b.app.service.orphans
         if path == "unreserved":
             orphans = collector_without_grace(b)
-            orphans.sweep()
+            await orphans.sweep()
         else:
             await b.filter("p1", ["n2", "n3"])
         await eventually(lambda: orphans.skipped == 1)

@@ -147,7 +147,7 @@ async def test_an_unreadable_pod_does_not_stop_the_collector() -> None:
         assert "earlier attempt" in await place(b, "p1")
         await eventually(lambda: answers and not b.app.service.orphans.busy)
         assert b.app.service.supervisor.failures["take-back"] == 0
-        b.app.service.orphans.sweep()
+        await b.app.service.orphans.sweep()
         await eventually(lambda: b.app.service.orphans.removed == 1)
 
 
@@ -197,7 +197,7 @@ async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
         await b.settled()
         before, eager = stored(b, name), collector_without_grace(b)
         eager.remove_stale_special(ObjectKey("default", name))
-        eager.sweep()
+        await eager.sweep()
         assert await place(b, "p1") == ""
         assert stored(b, name) == before
         assert eager.removed == 0

@@ -208,8 +208,11 @@ class GangPlans:
         self._end_if_done(forming)
 
     def keep(self, forming: FormingGang, uid: str) -> None:
-        """Hold the devices of a member of a committed gang whose bind failed, until its next attempt."""
-        if uid in forming.planned.plan.placements and not self._is_replaced(forming):
+        """Hold the devices of a member of a committed gang whose bind failed, until its next attempt.
+
+        The pod may have been deleted while its bind ran: then there is none.
+        """
+        if uid in forming.planned.plan.placements.keys() - forming.left and not self._is_replaced(forming):
             hold(self._cache, forming, [uid])
 
     def retry(self, forming: FormingGang, uid: str) -> None:

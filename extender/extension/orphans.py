@@ -8,7 +8,7 @@ first kind; Kubernetes has no controller that collects the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ from extender.runtime import Supervisor
 
 _GRACE_SECONDS = 60.0  # longer than a bind, which times out after 30 s
 _ROUND_SECONDS = 5.0
+_CLAIMS_AT_ONCE = 1000  # some 0.5 ms; then calls of kube-scheduler may go first
 
 
 class OrphanCollector:
@@ -65,14 +66,15 @@ class OrphanCollector:
         """Run until cancelled."""
         while True:
             await asyncio.sleep(min(_ROUND_SECONDS, self._grace))
-            self.sweep()
+            await self.sweep()
 
-    def sweep(self) -> None:
+    async def sweep(self) -> None:
         """Collect left-over special claims, and allocations by Berth that no pod could use for the grace period."""
+        blocked = await self._of_blocked_pods()
         store, now, waiting = self._cache.store, self._clock(), {}
         unreserved = (store.claims[key] for key in store.without_consumer if store.claims[key].ours)
         work = [(claim, self._collect) for claim in unreserved]
-        work += [(claim, self._deallocate) for claim in self._of_blocked_pods()]
+        work += [(claim, self._deallocate) for claim in blocked]
         for claim, take_back in work:
             waiting[claim.uid] = since = self._since.get(claim.uid, now)
             if now - since >= self._grace:
@@ -82,19 +84,22 @@ class OrphanCollector:
         for key, _ in list(self._leftovers.values()):
             self.remove_stale_special(key)
 
-    def _of_blocked_pods(self) -> Iterator[Claim]:
+    async def _of_blocked_pods(self) -> list[Claim]:
         """The allocations by Berth that are reserved for one waiting pod alone, if the pod lacks another claim.
 
         kube-scheduler sends no filter request for such a pod. Its last bind failed, and so did the undo.
         """
-        store = self._cache.store
-        for key in store.waited_for:
+        store, found = self._cache.store, []
+        for number, key in enumerate(list(store.waited_for), start=1):
+            if number % _CLAIMS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             claim = store.claims.get(key)
             if claim is None or claim.allocation is None or not claim.ours or len(claim.reserved_for) != 1:
                 continue
             pod = store.pods.get(claim.reserved_for[0].uid)
             if pod is not None and not pod.node_name and self._lacks_claim(pod):
-                yield claim
+                found.append(claim)
+        return found
 
     def _lacks_claim(self, pod: Pod) -> bool:
         """Whether a claim of the pod does not exist, or is being deleted."""

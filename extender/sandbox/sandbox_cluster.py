@@ -130,6 +130,10 @@ async def running(server: uvicorn.Server, sockets: list[socket.socket]) -> Async
     try:
         yield
     finally:
+        for bound in sockets:
+            asyncio.get_running_loop().remove_reader(bound)
+        for _ in range(2):  # asyncio makes a transport of each connection that it has accepted, and then its protocol
+            await asyncio.sleep(0)
         for listener in server.servers:
             listener.close()
         for connection in server.server_state.connections:
