@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
 
 from extender.cluster import ApiClient, Credentials
 from extender.extension import Service
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines
-from tests.eventually import HANG_SECONDS, eventually
+from tests.dra_worlds import CONDITIONAL, asks, custom
+from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.process_worlds import free_port, process, sandbox
 from tests.running_berth import berthing, claim, patient, pod
 from tests.test_gangs import NODES, two_binds_of_three
 
@@ -44,3 +50,21 @@ async def test_at_the_exit_no_bind_waits_for_other_pods_of_its_group() -> None:
         await b.app.service.binder.drain(HANG_SECONDS)
         for answer in await asyncio.gather(*binds):
             assert answer == "no pod of group job is bound: Berth shuts down"
+
+
+async def test_sigterm_ends_a_bind_that_waits_for_a_driver_with_an_answer(tmp_path: Path) -> None:
+    """The HTTP server waits for the answers to running requests, so the wait must end before the server."""
+    port, policy = free_port(), tmp_path / "policy.yaml"
+    policy.write_text("binding_wait_seconds: 600\n")
+    url, options = f"http://127.0.0.1:{port}", ("--listen", f"127.0.0.1:{port}", "--policy", str(policy))
+    async with sandbox(tmp_path) as cluster, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+        custom(SimpleNamespace(cluster=cluster), [CONDITIONAL])
+        cluster.apply(asks("p"))
+        uid = cluster.apply(pod("p", "p"))["metadata"]["uid"]
+        args = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "n1"}
+        async with process(tmp_path, "serve", *options):
+            await answers(f"{url}/readyz", 200)
+            bind = asyncio.create_task(client.post(f"{url}/bind", json=args))
+            claim_key = ("default", "p")
+            await eventually(lambda: cluster.store["resourceclaims", claim_key].get("status", {}).get("allocation"))
+        assert (await bind).text == '{"Error":"waiting for binding conditions of claim default/p"}'

@@ -124,7 +124,7 @@ async def run(
         running = dict(zip(servers, sockets, strict=True))
         if desk is not None:
             running |= await desk.start(stack, service, policy, policy_file, known, rejections)
-        await serve_all(running)
+        await serve_all(running, service.binder.end_waits)
 
 
 @asynccontextmanager

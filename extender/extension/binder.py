@@ -123,11 +123,15 @@ class Binder:
         # kube-scheduler may close the connection; the writes must still complete.
         await asyncio.shield(task)
 
-    async def drain(self, seconds: float) -> None:
-        """Wait at most `seconds` for the running binds. A bind that only waits for drivers ends with BindPending."""
+    def end_waits(self) -> None:
+        """End the waits of binds: the process ends. A bind that only waits for drivers ends with BindPending."""
         self._draining = True
         self._gangs.stop()
         self._progress.notify()
+
+    async def drain(self, seconds: float) -> None:
+        """End the waits of binds, and wait at most `seconds` for the running binds."""
+        self.end_waits()
         if tasks := [task for _, task in self._running.values()]:
             await asyncio.wait(tasks, timeout=seconds)
 
