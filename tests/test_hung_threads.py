@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
 
+from extender.entry.event_loop import EventLoop
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.process_starter import start
 from tests.process_worlds import free_port, sandbox
@@ -56,3 +60,22 @@ async def test_a_credential_plugin_that_hangs_does_not_keep_a_process_from_endin
         finally:
             os.close(os.open(pipe, os.O_RDWR))  # ends the plugin
             process.kill()
+
+
+def test_addresses_are_asked_for_in_the_default_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of uvloop kept a process from ending while a name server hung."""
+    threads = list[threading.Thread]()
+
+    def ask(*_: object) -> list[object]:
+        threads.append(threading.current_thread())
+        return []
+
+    async def find() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="default"))
+        assert await loop.getaddrinfo("localhost", 1) == []
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        runner.run(find())
+    assert [thread.name for thread in threads] == ["default_0"]

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import uvloop
-
 from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.console import Console, TokenReviewer
+from extender.entry.event_loop import EventLoop
 from extender.entry.listening import (
     Tls,
     check_certificates,
@@ -72,7 +71,7 @@ def serve_console(kubeconfig: Path | None, pages: Pages, records: RecordsFrom | 
 
     Raises BerthError if it cannot start, ServerEnded if a server fails.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(run(load_credentials(kubeconfig), pages, records, policies))
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import uvloop
-
 from extender.cluster import ApiClient, Credentials, WallClock, load_credentials, utc_now
+from extender.entry.event_loop import EventLoop
 from extender.entry.listening import (
     Tls,
     check_certificates,
@@ -69,7 +68,7 @@ def serve(
     traces: Traces | None = None,
 ) -> None:
     """Run serve until SIGINT or SIGTERM. Raises BerthError if it cannot start, ServerEnded if a server fails."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(run(load_credentials(kubeconfig), listen, policy, console, traces))
     if traces is not None:
         traces.close()
