@@ -7,12 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
+import pytest
 
 from extender.cluster import ApiClient, Credentials
+from extender.entry.listening import ServerEnded, serve_all, server
 from extender.extension import Service
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines
+from extender.sockets import listen_on
+from extender.web.http_limits import HttpLimits
 from tests.dra_worlds import CONDITIONAL, asks, custom
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.process_worlds import free_port, process, sandbox
@@ -68,3 +72,31 @@ async def test_sigterm_ends_a_bind_that_waits_for_a_driver_with_an_answer(tmp_pa
             claim_key = ("default", "p")
             await eventually(lambda: cluster.store["resourceclaims", claim_key].get("status", {}).get("allocation"))
         assert (await bind).text == '{"Error":"waiting for binding conditions of claim default/p"}'
+
+
+async def test_a_bind_that_takes_longer_than_the_exit_of_its_server_gets_an_answer() -> None:
+    """A call that is cancelled without an answer leaves a trace in the log."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        args = {"PodName": "p", "PodNamespace": "default", "Node": "n1"}
+        args["PodUID"] = b.cluster.apply(pod("p", "c"))["metadata"]["uid"]
+        await b.settled()
+        writes, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: str, path: str) -> None:
+            if path.endswith("/status"):
+                writes.set()
+                await go_on.wait()
+
+        b.cluster.api.intercept = slow
+        sockets = listen_on("--listen", "127.0.0.1", 0)
+        one = server(b.app, ("127.0.0.1", 0), HttpLimits(end_seconds=0))
+        serving = asyncio.create_task(serve_all({one: sockets}))
+        url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/bind"
+        bind = asyncio.create_task(b.client.post(url, json=args))
+        await writes.wait()
+        one.should_exit = True
+        assert (await bind).json()["Error"] == "Berth shuts down before the bind of pod default/p has ended"
+        with pytest.raises(ServerEnded):
+            await serving
+        go_on.set()

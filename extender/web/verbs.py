@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -107,6 +108,8 @@ class Verbs:
         args = decode_bind(body)
         try:
             await self._service.bind(args.pod, args.pod_uid, args.node)
+        except asyncio.CancelledError:  # by the server: its time for the exit is over, and the bind goes on
+            return encode_bind(f"Berth shuts down before the bind of pod {args.pod} has ended")
         except BerthError as error:
             self._log.warning("bind failed", pod=str(args.pod), node=args.node, problem=str(error))
             return encode_bind(str(error))
