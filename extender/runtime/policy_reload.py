@@ -59,7 +59,7 @@ class PolicyFile:
         try:
             found = await self._reading()
         except (WireError, PolicyError, TimeoutError) as error:
-            return self._rejected(str(error))
+            return self.reject(str(error))
         if found is not None:
             content, policy = found
             self._use(policy)
@@ -71,7 +71,8 @@ class PolicyFile:
         content = self._read(self._path, MOST_POLICY)
         return None if content == self._known and not self._problem else (content, load_policy(content))
 
-    def _rejected(self, problem: str) -> str:
+    def reject(self, problem: str) -> str:
+        """Note why the file cannot be used. The next `reload` uses its policy again. Returns `problem` if it is new."""
         if problem == self._problem:
             return ""
         self._problem = problem
@@ -83,24 +84,35 @@ class PolicyFile:
 class CandidateFile:
     """A candidate policy file. If the file is absent, there is no candidate, and `use` gets None."""
 
-    def __init__(self, path: Path, use: Callable[[Policy | None], None], reject: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        use: Callable[[Policy | None], None],
+        reject: Callable[[str], None],
+        exists: Callable[[Path], bool] = os.path.exists,  # Path.exists raises where a folder may not be searched
+        limit_seconds: float = 10.0,
+    ) -> None:
         self._path = path
         self._use = use
         self._reject = reject
-        self._exists = LimitedCall(partial(os.path.exists, path))
+        self._exists = LimitedCall(partial(exists, path), limit_seconds)
         self._file: PolicyFile | None = None
 
     async def reload(self) -> None:
         """See PolicyFile.reload."""
-        # Path.exists raises an exception where a folder may not be searched.
-        if not await self._exists():
-            if self._file is not None:
-                self._file = None
-                self._use(None)
+        file = self._file or PolicyFile(self._path, self._use, self._reject)
+        try:
+            exists = await self._exists()
+        except TimeoutError as error:
+            self._file = file
+            file.reject(str(error))
             return
-        if self._file is None:
-            self._file = PolicyFile(self._path, self._use, self._reject)
-        await self._file.reload()
+        if exists:
+            self._file = file
+            await file.reload()
+        elif self._file is not None:
+            self._use(None)
+            self._file = None
 
 
 async def watch_policies(
