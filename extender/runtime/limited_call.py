@@ -23,7 +23,9 @@ class LimitedCall(Generic[T]):
 
     async def __call__(self) -> T:
         """The result of the call. Raises TimeoutError after the limit, and what the call raises."""
-        running = self._running = self._running or asyncio.ensure_future(asyncio.to_thread(self._call))
+        if self._running is None:
+            self._running = asyncio.get_running_loop().run_in_executor(None, self._call)
+        running = self._running
         await asyncio.wait([running], timeout=self._limit)
         if not running.done():
             raise TimeoutError(f"a read has not ended after {self._limit:g} s")
