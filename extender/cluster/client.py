@@ -135,17 +135,19 @@ class ApiClient:
                 if response.status != 200:  # noqa: PLR2004 - OK
                     raise error_for(response.status, await self._refusal(path, response), _retry_after(response))
                 yield b""
-                rest, deadline = b"", _after(silence_seconds)
+                rest, deadline = bytearray(), _after(silence_seconds)  # grows in place: a long event has many pieces
                 while data := await _some(response, deadline):
-                    *complete, rest = (rest + data).split(b"\n")
+                    *complete, last = data.split(b"\n")
+                    for line in complete:
+                        yield b"".join((rest, line, b"\n"))
+                        rest.clear()
+                    rest += last
                     if len(rest) > _MOST_LINE:
                         raise Gone(f"watch {path}: an event is longer than {_MOST_LINE} bytes")
-                    for line in complete:
-                        yield line + b"\n"
                     if complete:
                         deadline = _after(silence_seconds)
                 if rest and response.content.at_eof():
-                    yield rest
+                    yield bytes(rest)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"watch {path}: {str(error) or type(error).__name__}") from error
 
