@@ -79,7 +79,6 @@ LINES: dict[str, str] = {
     "policy show ": ".: is the current folder, not a file",
     "run --examples {folder}/nowhere": "{folder}/nowhere: does not exist",
     "allocate --cases {folder}/nowhere": "{folder}/nowhere: does not exist",
-    "allocate --cases {empty}": "{empty}: holds no case: it is empty",
     "select --cases {secret}": "{secret}: is not JSON: unexpected character, expected a JSON value (line 1, column 1)",
     "select --cases {map}": "{map}: must hold a list of cases",
     "select true -f {comments}": "{comments}: holds no Kubernetes objects",
@@ -285,4 +284,10 @@ def test_allocate_answers_the_other_cases_of_a_file_with_text_that_is_not_json(t
     given.write_bytes(b'{"name": "one"}\n\xff\xfe\n{"name": "two"}\n')
     code, out, stderr = berth(["allocate", "--cases", str(given)])
     assert [json.loads(line)["name"] for line in out.splitlines()] == ["one", "given.jsonl:2", "two"]
-    assert (code, stderr) == (2, f"berth: {given}: 1 case cannot be read as JSON, see above\n")
+    assert (code, stderr) == (2, f"berth: {given}: 1 case cannot be read as JSON, see above")
+
+
+def test_allocate_rejects_a_file_without_a_case(tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    given.write_text("\n")
+    assert berth(["allocate", "--cases", str(given)]) == (2, "", f"berth: {given}: holds no case: it is empty")
