@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -54,6 +55,7 @@ class FleetOverview:
         # Pod UID to (version of its history, nearest miss).
         self._nearest: LRUCache[str, tuple[int, str]] = LRUCache(_PENDING)
         self._watchers = 0
+        self._ended = asyncio.Event()
 
     def fleet(self) -> Json:
         """The whole fleet, for a page that opens."""
@@ -92,6 +94,10 @@ class FleetOverview:
         """Whether the maximum number of pages is open."""
         return self._watchers >= MOST_WATCHERS
 
+    def end_updates(self) -> None:
+        """End the streams of updates of all pages, because the process ends."""
+        self._ended.set()
+
     def updates(self) -> AsyncIterator[Json]:
         """Yield the changes since this call once a second, if there are any.
 
@@ -108,7 +114,9 @@ class FleetOverview:
         try:
             waiting: Json = {}
             while self._clock() < ends:
-                await asyncio.sleep(_PERIOD_SECONDS)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), _PERIOD_SECONDS)
+                    return
                 self._refresh()
                 snapshot = self._cache.snapshot()
                 trend = self._ages(sampled)

@@ -97,7 +97,7 @@ async def run(
         if pages.tls is not None:
             held, load = contents_of(pages.tls.files), partial(load_certificates, list(servers), pages.tls)
             console.supervisor.start("certificates", partial(watch_certificates, pages.tls.files, held, load))
-        await serve_all(servers)
+        await serve_all(servers, console.overview.end_updates)
 
 
 @dataclass(frozen=True, slots=True)

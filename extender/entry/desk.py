@@ -40,6 +40,11 @@ class DeskConsole:
         except BerthError as error:
             raise Rejected(str(error)) from error
 
+    def end_updates(self) -> None:
+        """See FleetOverview.end_updates."""
+        if self._console is not None:
+            self._console.overview.end_updates()
+
     async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
         """Make the console over the cache of a service. It ends with the stack."""
         cluster = ConsoleCluster(service.cache, service.evaluator, service.informers, service.expirer, shared=True)

@@ -88,10 +88,10 @@ def server(
     return Server(config, limits)
 
 
-async def serve_all(servers: Mapping[Server, list[socket.socket]], end_waits: Callable[[], None] | None = None) -> None:
+async def serve_all(servers: Mapping[Server, list[socket.socket]], *end_waits: Callable[[], None]) -> None:
     """Run all servers on their sockets until SIGINT or SIGTERM. Raises ServerEnded if a server ends by itself.
 
-    The servers then wait for the running requests. `end_waits` ends requests that wait for something else.
+    The servers then wait for the running requests. Each of `end_waits` ends requests that wait for something else.
 
     uvicorn's own serve() raises the signal again at its end. That would kill the process before the running binds
     complete.
@@ -103,8 +103,8 @@ async def serve_all(servers: Mapping[Server, list[socket.socket]], end_waits: Ca
         stopped.set()
         for one in servers:
             one.should_exit = True
-        if end_waits is not None:
-            end_waits()
+        for end in end_waits:
+            end()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)

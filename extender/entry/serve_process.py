@@ -120,10 +120,11 @@ async def run(
         if policy_file is not None:
             file = PolicyFile(policy_file, service.use_policy, service.filter_service.reject_policy, known)
             service.supervisor.start("policies", partial(watch_policies, file))
-        running = dict(zip(servers, sockets, strict=True))
+        running, end_waits = dict(zip(servers, sockets, strict=True)), [service.binder.end_waits]
         if desk is not None:
             running |= await desk.start(stack, service, policy, policy_file, known, rejections)
-        await serve_all(running, service.binder.end_waits)
+            end_waits.append(desk.end_updates)
+        await serve_all(running, *end_waits)
 
 
 @asynccontextmanager
