@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
-from extender.model import CallBudget, CallBudgetSpent, Claim, Code, GroupKey, Pod, Reason
+from extender.model import CallBudget, CallBudgetSpent, Claim, Code, GroupKey, Membership, Pod, Reason
 from extender.scheduling import (
+    MOST_TOGETHER,
     CollectedDomain,
     EvaluationContext,
     Gang,
@@ -23,6 +24,7 @@ from extender.scheduling import (
     UsableNodes,
     disagreement,
     gang_members,
+    gang_of,
     gang_problem,
     lacking_members,
     no_room,
@@ -62,6 +64,14 @@ class GangPlanning:
         self._filter_service = filter_service
         self._memory = GangMemory()
         self._usable = UsableNodes()
+
+    def gang_of(self, pod: Pod, membership: Membership) -> Gang:
+        """The gang of a pod. Its namespace pays for the time if more members wait than are planned together."""
+        snapshot = self._cache.snapshot()
+        if len(snapshot.members.get(membership.key, ())) <= MOST_TOGETHER:
+            return gang_of(pod, membership, snapshot)
+        with self._filter_service.evaluation(membership.key.namespace):
+            return gang_of(pod, membership, snapshot)
 
     def plan(
         self,
