@@ -272,6 +272,18 @@ def test_a_namespace_pays_for_the_reading_of_a_huge_group() -> None:
     assert used < share + (limits.burst + limits.finished_burst + 1) * fleet.policy.evaluation_seconds
 
 
+def test_a_waiting_gang_keeps_no_needs_with_large_claims() -> None:
+    """The needs keep the claims of the members, also after these are deleted."""
+    fleet, found = Gangs(nodes=6), list[bool]()
+    large = [fleet.large("a", 30), fleet.large("a", 30)]
+    for name, pods in (("usual", [fleet.pod("a", count=30), fleet.pod("a", count=30)]), ("large", large)):
+        members = fleet.joined(name, pods)
+        assert members[0].membership is not None
+        gang = gang_of(members[0], members[0].membership, fleet.cache.snapshot())
+        found.append(fleet.planning.needs(gang) is not None)
+    assert found == [True, False]
+
+
 def test_the_holds_of_a_gang_build_each_node_once() -> None:
     """400 members built a node each before the next one was held."""
     fleet = Gangs(nodes=2)

@@ -33,6 +33,7 @@ from extender.scheduling import (
 )
 
 _CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
+_SIZE = 16  # of these classes, see PodRequirements.counts_as: the needs keep their claims after the deletion
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class GangPlanning:
             if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
                 return None
             classes = {(one.key, one.node_selectors): one for one in found}
-            if len(classes) > _CLASSES:
+            if len(classes) > _CLASSES or sum(one.counts_as for one in classes.values()) > _SIZE:
                 return None
             lacking = self._lacking(gang, members, context)
         claims = tuple(claim for one in found for claim in one.pending_claims)
