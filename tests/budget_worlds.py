@@ -104,6 +104,16 @@ class Fleet:
         texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{number}-{i}"' for i in range(selectors)]
         return self.pod("hostile", *texts)
 
+    def large(self, namespace: str, count: int) -> Pod:
+        """A pod whose claim has 100 KB of parameters for a driver."""
+        self.made += 1
+        name = f"p{self.made}"
+        asked = claim(name, count)
+        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        parameters = {"text": name + "x" * 100_000}
+        asked["spec"]["devices"]["config"] = [{"opaque": {"driver": "d", "parameters": parameters}}]
+        return self._waiting(asked)
+
     def searching(self, namespace: str, requests: int) -> Pod:
         """A pod whose search tries all sets of so many devices on each node, and finds none."""
         self.made += 1

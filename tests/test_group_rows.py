@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, KeysView
+from dataclasses import replace
 from typing import Any
 
+from extender.diagnosis import group_rows
+from extender.model import Allocation, Consumer, DeviceId, GroupKey, GroupSource, Membership, Pod, Result
+from tests.budget_worlds import Fleet
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -55,3 +60,32 @@ async def test_the_rows_are_bounded() -> None:
             add(b, f"job-{number:02}", 2, 4, 2)
         await b.settled()
         assert len(await rows(b)) == 30
+
+
+def test_the_waiting_members_are_not_read_again_for_each_claim_of_a_group() -> None:
+    """500 claims of a group with 10,000 waiting members took 86 ms of the console's event loop each second."""
+    fleet, key, reads = Fleet(nodes=1), GroupKey("a", GroupSource.BERTH, "g"), 0
+
+    class Uids(KeysView[str]):
+        def __iter__(self) -> Iterator[str]:
+            nonlocal reads
+            reads += 1
+            return super().__iter__()
+
+    class Members(dict[str, Pod]):
+        def keys(self) -> Any:
+            return Uids(self)
+
+    for number in range(10):
+        pod = fleet.pod("a")
+        allocation = Allocation((Result("gpu", DeviceId("gpu.nvidia.com", "n0", f"gpu-{number}")),))
+        consumer = (Consumer(f"bound-{number}", f"bound-{number}", "pods"),)
+        known = fleet.cache.store.claims[pod.key]
+        fleet.cache.apply_claim(pod.key, replace(known, allocation=allocation, reserved_for=consumer, group="g"))
+        fleet.cache.apply_pod(pod.uid, None)
+    waiting = replace(fleet.pod("a"), membership=Membership(key, 12))
+    fleet.cache.apply_pod(waiting.uid, waiting)
+    snapshot = replace(fleet.cache.snapshot(), members={key: Members({waiting.uid: waiting})})
+    (row,) = group_rows(snapshot, 30)
+    assert (row["waiting"], row["bound"]) == (1, 10)
+    assert reads <= 1

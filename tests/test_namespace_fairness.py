@@ -20,6 +20,25 @@ def test_many_waiting_pods_of_one_namespace_do_not_replace_those_of_others() -> 
     assert fleet.filter_service.remembered()["unschedulable"] == 3
 
 
+def test_a_waiting_pod_with_large_claims_counts_as_several() -> None:
+    """150 pods whose 30 claims of 120 KB were deleted meanwhile kept 1.1 GB: their requirements had the claims."""
+    fleet = Fleet(nodes=1, kinds=1, remembered_pods=120)
+    waiting = fleet.pod("honest", count=5)
+    assert not fleet.filter_service.filter(waiting, fleet.names).passed
+    hostile = [fleet.large("hostile", 30) for _ in range(6)]
+    for pod in hostile:
+        assert not fleet.filter_service.filter(pod, fleet.names).passed
+    assert fleet.filter_service.unschedulable.uids() == [waiting.uid, hostile[4].uid, hostile[5].uid]
+
+
+def test_an_unfinished_evaluation_of_large_claims_counts_as_several() -> None:
+    fleet, unfinished = Fleet(nodes=1), UnfinishedEvaluations(120)
+    for pod in [honest := fleet.pod("honest"), *(fleet.large("hostile", 2) for _ in range(6))]:
+        unfinished.add(_requirements(fleet, pod), pod.uid)
+    assert unfinished.get(_requirements(fleet, honest)) is not None
+    assert len(unfinished) == 3
+
+
 def test_many_placed_pods_of_one_namespace_do_not_replace_the_shortlists_of_others() -> None:
     fleet = Fleet(nodes=2, kinds=1, remembered_pods=3)
     placed = fleet.pod("honest")

@@ -61,9 +61,7 @@ class RequestMixEstimator:
             return
         self._counts[requested] += 1
         self._changed = True
-        dropped = self._claims.put(claim.key.namespace, claim.uid, requested)
-        if dropped is not None:
-            _, lost = dropped
+        for _, lost in self._claims.put(claim.key.namespace, claim.uid, requested):
             self._counts[lost] -= 1
             if not self._counts[lost]:
                 del self._counts[lost]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from extender.cache import ALL_NODES, ClusterCache
 from extender.cluster import ClusterError
@@ -52,6 +52,7 @@ from extender.scheduling import (
 )
 from extender.wire import Json
 
+T = TypeVar("T")
 WORK_SECONDS = 2.0  # of one question
 _RANKINGS_BYTES = 32 << 20
 _NO_MEMBERS: Mapping[GroupKey, Membership] = MappingProxyType({})
@@ -105,6 +106,10 @@ class Explainer:
         self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
         self._questions = Questions(clock, _WAITING)
         policy.follow(self._rankings.clear)
+
+    async def read(self, parse: Callable[[], T]) -> T:
+        """See Questions.read."""
+        return await self._questions.read(parse)
 
     def named(self, text: str) -> ObjectKey:
         """The pod that `namespace/name` or a name alone refers to. Raises UnknownPod if the name is not unique."""

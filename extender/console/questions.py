@@ -26,9 +26,22 @@ class Questions:
     def __init__(self, clock: Callable[[], float], waiting: int) -> None:
         self._clock = clock
         self._most_waiting = waiting
-        self._waiting = 0
-        self._turn = asyncio.Lock()
+        self._waiting = self._reads = 0
+        self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
         self._in_loop = 0.0  # seconds for which the running question blocked the event loop
+
+    async def read(self, parse: Callable[[], T]) -> T:
+        """The result of `parse`, which reads a question. It runs in a thread, one question at a time.
+
+        A body of 1 MiB may take 40 MB and a second. Raises TooManyQuestions if too many questions wait to be read.
+        """
+        self._check(self._reads - 1)
+        self._reads += 1
+        try:
+            async with self._reading:
+                return await asyncio.to_thread(parse)
+        finally:
+            self._reads -= 1
 
     @asynccontextmanager
     async def in_turn(self, *, of_user: bool = True) -> AsyncIterator[None]:
@@ -37,8 +50,8 @@ class Questions:
         The next question starts after a pause: as long as this question blocked the event loop, other work has it.
         Raises TooManyQuestions if a user asks and too many users wait already.
         """
-        if of_user and self._waiting >= self._most_waiting:
-            raise TooManyQuestions(f"{self._waiting} questions wait for their explanation already: try again")
+        if of_user:
+            self._check(self._waiting)
         self._waiting += of_user
         try:
             await self._turn.acquire()
@@ -49,6 +62,10 @@ class Questions:
         finally:  # the pause begins after the answer
             asyncio.get_running_loop().call_later(self._in_loop, self._turn.release)
             self._in_loop = 0.0
+
+    def _check(self, waiting: int) -> None:
+        if waiting >= self._most_waiting:
+            raise TooManyQuestions(f"{waiting} questions wait for their explanation already: try again")
 
     async def answer(self, explain: Callable[[float], T], work_seconds: float) -> T:
         """The result of `explain`, a function without side effects that takes its time limit in seconds.

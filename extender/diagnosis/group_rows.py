@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from extender.allocation import Snapshot
@@ -66,11 +66,11 @@ def _members(
     return found
 
 
-def _add_claim(found: _Members, key: ObjectKey, node: str, snapshot: Snapshot, waiting: Iterable[str]) -> None:
+def _add_claim(found: _Members, key: ObjectKey, node: str, snapshot: Snapshot, waiting: Container[str]) -> None:
     claim = snapshot.claims.get(key)
     if claim is None or claim.allocation is None:
         return
-    found.bound |= {consumer.uid for consumer in claim.reserved_for} - set(waiting)
+    found.bound.update(consumer.uid for consumer in claim.reserved_for if consumer.uid not in waiting)
     found.devices.setdefault(node, []).extend(claim.allocation.results)
 
 

@@ -270,8 +270,8 @@ class Binder:
         """Record and log a stored Binding. A bug here must not become the answer of the bind."""
         pod = cycle.pod
         try:
-            decision = Decision(self._dependencies.now_rfc3339(), chosen, *runner_up)
-            self._dependencies.put(lambda: Bound(pod.key, pod.uid, decision))
+            record = Bound(pod.key, pod.uid, Decision(self._dependencies.now_rfc3339(), chosen, *runner_up))
+            self._dependencies.put(lambda: record)  # without the pod, which may be large: a record may wait for long
             names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
             fields = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
             fields |= {"generation": self._cache.version, "seconds": round(seconds, 4)}

@@ -30,7 +30,6 @@ from extender.scheduling import (
     domains_by_room,
     gang_members,
     gang_minimum,
-    gang_of,
     gang_problem,
     is_incomplete,
 )
@@ -139,14 +138,14 @@ class GangCollecting:
         """Whether the gang of this member is known to fit now."""
         assert pod.membership is not None, "the pod is a member of the group"
         with suppress(CallBudgetSpent):  # its last plan found no room
-            return self._planning.fits(gang_of(pod, pod.membership, self._cache.snapshot()), pod)
+            return self._planning.fits(self._planning.gang_of(pod, pod.membership), pod)
         return False
 
     def _problem(self, pod: Pod) -> GangProblem | None:
         """The problem of the gang's minimum. None if the gang does not wait for devices now."""
         assert pod.membership is not None, "the pod is a member of the group"
+        gang = self._planning.gang_of(pod, pod.membership)
         snapshot, policy = self._cache.snapshot(), self._filter_service.policy
-        gang = gang_of(pod, pod.membership, snapshot)
         if not gang.is_complete or not gang.missing:
             return None
         members = gang_members(gang, snapshot, policy)

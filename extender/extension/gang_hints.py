@@ -17,7 +17,7 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import PlannedGang, WaitingGang
 from extender.model import CallBudgetSpent, Code, GroupKey, Pod, Reason
-from extender.scheduling import Gang, Placement, PodRequirements, SelectedNodes, gang_of, most_units
+from extender.scheduling import Gang, Placement, PodRequirements, SelectedNodes, most_units
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
 
@@ -121,4 +121,4 @@ class GangHints:
 
     def _gang_of(self, member: Pod) -> Gang:
         assert member.membership is not None, "the pod is a member of the group"
-        return gang_of(member, member.membership, self._cache.snapshot())
+        return self._planning.gang_of(member, member.membership)

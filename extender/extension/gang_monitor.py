@@ -17,6 +17,10 @@ from extender.model import Code, GroupKey
 from extender.runtime import Supervisor
 from extender.scheduling import gang_minimum, is_incomplete, lacks_pod_group
 
+# Pause after a round, as a multiple of its time: a round looks at all waiting gangs, and every event of a member may
+# cause one.
+_REST = 4
+
 
 class GangMonitor:
     """Ends plans that cannot succeed any more, and lets kube-scheduler ask again about gangs that can run.
@@ -73,6 +77,7 @@ class GangMonitor:
         while True:
             self._gangs.rescheduled.clear()
             await rebuilt()
+            began = self._clock()
             self._gangs.plans.expire()
             self._gangs.plans.requeue_due()
             self._bound_members.expire()
@@ -80,6 +85,7 @@ class GangMonitor:
                 self._sink.fits()
             for namespace, keys in self._bound_members.take_due().items():
                 supervisor.spawn("bound-members", self._read(namespace, keys))
+            await asyncio.sleep(_REST * (self._clock() - began))
             seconds = self._next_deadline() - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):

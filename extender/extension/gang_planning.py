@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
-from extender.model import CallBudget, CallBudgetSpent, Claim, Code, GroupKey, Pod, Reason
+from extender.model import CallBudget, CallBudgetSpent, Claim, Code, GroupKey, Membership, Pod, Reason
 from extender.scheduling import (
+    MOST_TOGETHER,
     CollectedDomain,
     EvaluationContext,
     Gang,
@@ -23,6 +24,7 @@ from extender.scheduling import (
     UsableNodes,
     disagreement,
     gang_members,
+    gang_of,
     gang_problem,
     lacking_members,
     no_room,
@@ -31,6 +33,7 @@ from extender.scheduling import (
 )
 
 _CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
+_SIZE = 16  # of these classes, see PodRequirements.counts_as: the needs keep their claims after the deletion
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,14 @@ class GangPlanning:
         self._filter_service = filter_service
         self._memory = GangMemory()
         self._usable = UsableNodes()
+
+    def gang_of(self, pod: Pod, membership: Membership) -> Gang:
+        """The gang of a pod. Its namespace pays for the time if more members wait than are planned together."""
+        snapshot = self._cache.snapshot()
+        if len(snapshot.members.get(membership.key, ())) <= MOST_TOGETHER:
+            return gang_of(pod, membership, snapshot)
+        with self._filter_service.evaluation(membership.key.namespace):
+            return gang_of(pod, membership, snapshot)
 
     def plan(
         self,
@@ -165,7 +176,7 @@ class GangPlanning:
             if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
                 return None
             classes = {(one.key, one.node_selectors): one for one in found}
-            if len(classes) > _CLASSES:
+            if len(classes) > _CLASSES or sum(one.counts_as for one in classes.values()) > _SIZE:
                 return None
             lacking = self._lacking(gang, members, context)
         claims = tuple(claim for one in found for claim in one.pending_claims)

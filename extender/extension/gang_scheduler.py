@@ -27,16 +27,14 @@ from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Members
 from extender.scheduling import (
     Gang,
     gang_minimum,
-    gang_of,
     leftover_claims,
     placed_members,
 )
 from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
-_REPLANS = (
-    3  # new plans after kube-scheduler rejected a planned node, besides one for each equivalence class of members
-)
+# New plans after kube-scheduler rejected a planned node, besides one for each equivalence class of members.
+_REPLANS = 3
 _WAITING = 4096  # remembered gangs that wait
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 
@@ -161,7 +159,7 @@ class GangScheduler:
 
         The plan for an earlier domain stays if this one has no room.
         """
-        gang = gang_of(pod, membership, self._cache.snapshot())
+        gang = self._planning.gang_of(pod, membership)
         try:
             found = self._planning.plan(gang, pod, names, self.plans.occupied_for(gang.key), None)
         except CallBudgetSpent:
@@ -217,7 +215,7 @@ class GangScheduler:
         `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
         one replaces.
         """
-        gang = gang_of(pod, membership, self._cache.snapshot())
+        gang = self._planning.gang_of(pod, membership)
         if not gang.missing:
             return None
         if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
@@ -316,7 +314,7 @@ class GangScheduler:
         if not waiting.freed and pod.membership is not None and self._filter_service.has_time(key.namespace):
             # An earlier attempt may have left allocations, which only keep devices from other pods.
             waiting.freed = True
-            gang = gang_of(pod, pod.membership, self._cache.snapshot())
+            gang = self._planning.gang_of(pod, pod.membership)
             for claim in self._planning.unused_allocations(gang):
                 self._sink.unsuitable(claim)
         if other is None:
@@ -384,7 +382,7 @@ class GangScheduler:
         for uid in forming.planned.members:
             self._cache.release(uid)
         forming.answered.intersection_update(forming.arrived)
-        gang = gang_of(pod, pod.membership, self._cache.snapshot())
+        gang = self._planning.gang_of(pod, pod.membership)
         try:
             found = self._planning.plan(gang, pod, None, self.plans.occupied_for(gang.key), forming, accepted=True)
         except CallBudgetSpent:

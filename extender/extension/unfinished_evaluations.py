@@ -23,6 +23,7 @@ class UnfinishedEvaluation:
 
 class UnfinishedEvaluations:
     """Unfinished evaluations in the order in which they continue, for at most `limit` pods, see FairCache.
+    A pod with large claims counts as several.
 
     The key includes the namespace, so the spent budget of one namespace does not delay equal requirements of another.
     """
@@ -47,8 +48,7 @@ class UnfinishedEvaluations:
         if found is None:
             found = self._evaluations[key] = UnfinishedEvaluation(requirements, requirements.namespace)
         found.pods[uid] = None
-        dropped = self._keys.put(requirements.namespace, uid, key)
-        if dropped is not None:
+        for dropped in self._keys.put(requirements.namespace, uid, key, requirements.counts_as):
             self._drop(*dropped)
         return found
 

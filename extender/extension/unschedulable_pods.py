@@ -11,7 +11,10 @@ _PODS = 4096
 
 
 class UnschedulablePods:
-    """At most `limit` pods, see FairCache: the namespace with the most loses the one that was rejected longest ago."""
+    """At most `limit` pods, see FairCache: the namespace with the most loses the one that was rejected longest ago.
+
+    A pod with large claims counts as several: its requirements keep the claims after their deletion.
+    """
 
     def __init__(self, limit: int = _PODS) -> None:
         self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to equivalence class
@@ -29,8 +32,7 @@ class UnschedulablePods:
         self.remove(uid)
         key = requirements.key, requirements.node_selectors
         self._classes.setdefault(key, (requirements, {}))[1][uid] = None
-        dropped = self._pods.put(requirements.namespace, uid, key)
-        if dropped is not None:
+        for dropped in self._pods.put(requirements.namespace, uid, key, requirements.counts_as):
             self._remove_pod(*dropped)
 
     def remove(self, uid: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from extender.manifests.object_lists import checked
@@ -115,10 +116,11 @@ def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
     return list(hypothetical(objects).pods)
 
 
-def hypothetical(objects: Iterable[Json]) -> Hypothetical:
+def hypothetical(objects: Iterable[Json], most_pods: float = inf) -> Hypothetical:
     """The pods and groups that these objects would create.
 
-    Raises WireError if a claim template is missing, if there is no pod, or if a field has the wrong type.
+    Raises WireError if a claim template is missing, if there is no pod or more than `most_pods`, or if a field has the
+    wrong type.
     """
     known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
     templates = {_key(o): _claim_of_template(o) for o in known if o.get("kind") == "ResourceClaimTemplate"}
@@ -130,6 +132,8 @@ def hypothetical(objects: Iterable[Json]) -> Hypothetical:
     groups: dict[GroupKey, HypotheticalGroup] = {}
     for obj in known:
         for source in _sources(obj):
+            if len(pods) >= most_pods:
+                raise WireError("objects", f"they make more than {most_pods} pods, the limit of one question")
             found = _hypothetical(source.pod, claims)
             pods.append(found)
             membership = found.pod.membership

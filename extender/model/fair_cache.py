@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator
 from itertools import zip_longest
 from typing import Generic, TypeVar
@@ -12,12 +12,18 @@ Value = TypeVar("Value")
 
 
 class FairCache(Generic[Key, Value]):
-    """At most `limit` values. Beyond that, the namespace with the most values loses the least recently used one."""
+    """At most `limit` values. Beyond that, the namespace with the most values loses the least recently used ones.
+
+    A value of size n counts as n values.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._namespaces: dict[str, OrderedDict[Key, Value]] = {}
         self._namespace_of: dict[Key, str] = {}
+        self._size_of: dict[Key, int] = {}
+        self._sizes: Counter[str] = Counter()  # the sum of each namespace
+        self._size = 0  # the sum of all
 
     def __len__(self) -> int:
         return len(self._namespace_of)
@@ -34,26 +40,33 @@ class FairCache(Generic[Key, Value]):
         values.move_to_end(key)
         return values[key]
 
-    def put(self, namespace: str, key: Key, value: Value) -> tuple[Key, Value] | None:
-        """Add or replace a value. Returns the key and the value that were dropped for it, if any."""
+    def put(self, namespace: str, key: Key, value: Value, size: int = 1) -> list[tuple[Key, Value]]:
+        """Add or replace a value. Returns the keys and the values that were dropped for it."""
         self.pop(key)
         self._namespaces.setdefault(namespace, OrderedDict())[key] = value
         self._namespace_of[key] = namespace
-        if len(self._namespace_of) <= self._limit:
-            return None
-        dropped, lost = next(iter(max(self._namespaces.values(), key=len).items()))
-        self.pop(dropped)
-        return dropped, lost
+        self._size_of[key] = size = min(size, self._limit)
+        self._sizes[namespace] += size
+        self._size += size
+        dropped = []
+        while self._size > self._limit:
+            largest = max(self._namespaces, key=self._sizes.__getitem__)
+            oldest = next(iter(self._namespaces[largest].items()))
+            self.pop(oldest[0])
+            dropped.append(oldest)
+        return dropped
 
     def pop(self, key: Key) -> Value | None:
         """Remove and return the value; None if there is none."""
         namespace = self._namespace_of.pop(key, None)
         if namespace is None:
             return None
-        values = self._namespaces[namespace]
+        values, size = self._namespaces[namespace], self._size_of.pop(key)
         found = values.pop(key)
+        self._sizes[namespace] -= size
+        self._size -= size
         if not values:
-            del self._namespaces[namespace]
+            del self._namespaces[namespace], self._sizes[namespace]
         return found
 
     def take_turn(self) -> tuple[Key, Value] | None:
@@ -71,6 +84,9 @@ class FairCache(Generic[Key, Value]):
         """Remove all values."""
         self._namespaces.clear()
         self._namespace_of.clear()
+        self._size_of.clear()
+        self._sizes.clear()
+        self._size = 0
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         """The first value of each namespace, then the second of each, and so on, the least recently used first."""

@@ -164,6 +164,12 @@ class PodRequirements:
         return specs + results * _RESULT_BYTES + asked * _ASKED_BYTES
 
     @property
+    def counts_as(self) -> int:
+        """How many pods with usual claims take as much memory, see FairCache."""
+        claims = (*self.pending_claims, *self.allocated_claims, *self.promised_claims)
+        return 1 + sum(len(claim.spec.content) for claim in claims) // 2048  # bytes of JSON
+
+    @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:
         """The node selectors of the allocated and promised claims, and of the ComputeDomain. A node must match all."""
         return (*self.claim_selectors, *self._domain_selectors())

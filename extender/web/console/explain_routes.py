@@ -3,7 +3,6 @@ get."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -74,8 +73,9 @@ async def _explained(
 
 
 async def _explained_body(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> list[Json]:
-    question, policy, given = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
-    scenario, explainer = _scenario(console, question.without, question.free), console.explainer
+    explainer, body = console.explainer, await bodies.read(scope, receive, _MAX_BODY)
+    question, policy, given = await explainer.read(partial(_read, body))
+    scenario = _scenario(console, question.without, question.free)
     if given is not None:
         return await explainer.hypothetical_all(given, scenario, policy, question.narrate)
     return [await explainer.pod(explainer.named(question.pod or ""), scenario, policy, question.narrate)]
@@ -110,15 +110,7 @@ def _read(body: bytes) -> tuple[Question, Policy | None, Hypothetical | None]:
     """
     question = Question.model_validate(json_value(body, "body"))
     policy = load_policy(question.policy) if question.policy is not None else None
-    return question, policy, _given(question.objects) if question.pod is None else None
-
-
-def _given(objects: list[Json]) -> Hypothetical:
-    given = hypothetical(objects)
-    count = sum(1 for _ in given.pods)
-    if count > _MOST_PODS:
-        raise WireError("objects", f"they make {count} pods: a question may have {_MOST_PODS} at most")
-    return given
+    return question, policy, hypothetical(question.objects, _MOST_PODS) if question.pod is None else None
 
 
 def _words(text: str) -> list[str]:
