@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
+from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.faulty_world import World
 from tests.running_berth import Serving, claim, pod
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
+
+
+class _WithCluster(Protocol):
+    cluster: Cluster
 
 
 def extended(name: str, count: int = 1, **spec: Any) -> dict:
@@ -18,7 +22,7 @@ def extended(name: str, count: int = 1, **spec: Any) -> dict:
 
 
 def custom(
-    b: Serving | World,
+    b: _WithCluster,
     devices: list[dict],
     counters: list[dict] | None = None,
     driver: str = "d.example.com",
