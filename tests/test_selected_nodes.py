@@ -103,7 +103,7 @@ def test_the_results_are_bounded() -> None:
 
 @pytest.mark.parametrize("last", ["k63", "no-such-label"])
 def test_selectors_are_compared_within_the_budget_of_a_call(last: str) -> None:
-    """64 claims of eight conditions took 0.12 s of each filter request at 1,000 nodes, and nobody paid for it."""
+    """64 claims of eight conditions took 0.12 s of each filter request at 1,000 nodes, and no namespace paid for it."""
     fleet, pod = world(90, *(f"k{n}" for n in range(62)), last, policy=Policy(evaluation_seconds=60 * TICK))
     service = fleet.filter_service
     first = service.filter(pod, fleet.names)
