@@ -132,7 +132,7 @@ class EmptiedDomains:
         return frozenset(name for name in usable if any(self._allowed(snapshot.node_infos[name])))
 
     def _allowed(self, node_info: NodeInfo) -> tuple[int, ...]:
-        """For each entry of the equal units, the number of units that may use the node, whatever is in use there."""
+        """For each entry of the equal units, the number of units that may use the node. Devices in use do not count."""
         return tuple(units.allowed_on(node_info.node) for units in self._units)
 
     def _equivalence_key(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:
