@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -320,3 +321,15 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
         pods.remove(uid)
     assert not len(pods)
     assert not pods.keys()
+
+
+def test_many_classes_of_a_namespace_do_not_come_before_one_of_another() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(1, 1.0)
+    uids = rejected(fleet, 5)
+    found = [ranking.requirements for ranking in fleet.filter_service.rankings]
+    pods = UnschedulablePods()
+    for uid, requirements in zip(uids, found, strict=True):
+        namespace = "normal" if uid == uids[-1] else "hostile"
+        pods.add(uid, replace(requirements, namespace=namespace))
+    assert (found[-1].key, found[-1].node_selectors) in pods.keys()[:2]

@@ -52,8 +52,8 @@ class UnschedulablePods:
         return [uid for uid, _ in self._pods.items()]
 
     def keys(self) -> list[Hashable]:
-        """Keys of the equivalence classes that have waiting pods."""
-        return list(self._classes)
+        """Keys of the equivalence classes that have waiting pods, the namespaces in turn as in `uids`."""
+        return list(dict.fromkeys(key for _, key in self._pods.items()))
 
     def requirements(self, key: Hashable) -> PodRequirements | None:
         """The requirements of one pod of an equivalence class; None if no pod of it waits."""
