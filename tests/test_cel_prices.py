@@ -30,6 +30,10 @@ COSTLY = {
     "quantities": of_text("0" * 4000 + "1h", "!isQuantity(z)"),  # 300
     "control characters": of_text(r"\x00" * 500, "'%s'.format([[z]]) != ''"),  # 140
     "long numbers": of_text("0" * 4000 + "1", "double(z) == 1.0"),  # 200
+    "searches": of_text("a" * 2400, f"z.indexOf('{'a' * 800}ba') < 0"),  # 170
+    "searches from the end": of_text("a" * 2400, f"z.lastIndexOf('ab{'a' * 800}') < 0"),  # 170
+    "separators": of_text("a" * 2400, f"z.split('{'a' * 800}ba').size() == 1"),  # 180
+    "replaced texts": of_text("a" * 2400, f"z.replace('{'a' * 800}ba', '') == z"),  # 320
     "texts of matches": nested("'abc'.find('b') == 'b'"),  # 220
     "addresses": nested("ip('1::1').isGlobalUnicast() && !ip('ff03::1').isLinkLocalMulticast()"),  # 150
     "values of unknown types": nested("dyn(v0) + dyn(v1) > 0 && dyn(v1) + dyn(v2) > 0"),  # 210

@@ -25,7 +25,7 @@ from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.process_starter import start
 from tests.process_worlds import free_port, process, write_kubeconfig
-from tests.running_berth import claim, pod
+from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]
 BERTH = "system:serviceaccount:berth-system:berth"
@@ -377,3 +377,19 @@ async def test_the_console_says_when_it_is_not_ready(path: str) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             cluster.store.cut_watches()
+
+
+@pytest.mark.parametrize("named", ["a/../../../services?limit=9", "a/..", "../p", "a/p?watch=1", "a/p#x"])
+async def test_a_question_about_a_pod_reads_no_other_path_of_the_api(named: str) -> None:
+    """The console once read any path for such a question, with its own token."""
+    async with berthing({"n1": "t4-4"}) as b:
+        watched, others = {one.kind.path for one in b.app.service.informers.reflectors.values()}, list[str]()
+
+        async def seen(_: str, path: str) -> None:
+            others.extend({path} - watched)
+
+        b.cluster.api.intercept = seen
+        reply = await b.client.post("/v1/explain", json={"pod": named})
+        assert reply.status_code == 404
+        assert f"pod {named} does not wait for Berth" in reply.text
+        assert not others

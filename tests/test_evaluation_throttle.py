@@ -291,6 +291,18 @@ def test_a_namespace_without_tokens_gets_no_evaluation(verb: str) -> None:
     assert fleet.filter_service.filter(fleet.pod("honest"), fleet.names).passed
 
 
+def test_a_pod_whose_budget_ended_is_evaluated_again_a_few_seconds_later_at_the_earliest() -> None:
+    """Its namespace still has tokens."""
+    fleet, limits, looks = Fleet(nodes=60), EvaluationLimits(), list[int]()
+    one = fleet.hostile()
+    for pause in (limits.retry_seconds / 2, limits.retry_seconds / 2, 0.0):
+        start = fleet.clock.now
+        assert fleet.error(one)
+        looks.append(round((fleet.clock.now - start) / TICK))
+        fleet.clock.now += pause
+    assert looks[1] < 15 < looks[2], "the second call only looks at the clock"
+
+
 @pytest.mark.parametrize(("buckets", "bound"), [(1.5, True), (3.0, False)])
 async def test_a_bind_uses_the_credit_of_its_namespace(buckets: float, bound: bool) -> None:
     """A debt of half a bucket stops no bind, a debt of two buckets does; the claim is not evaluated before."""

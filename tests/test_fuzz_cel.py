@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from extender.cel import BudgetExceeded, CompileError, EvalError, cost
 from extender.cel.dra import COST_LIMIT, Dialect, Selector, check_selector, compile_selector, compile_value
 from extender.model import Device
 from extender.wire import SliceDecoder
-from tests.fuzzing import CASES, CRASHES, OBJECTS, mutated, profile
+from tests.fuzzing import CASES, CRASHES, OBJECTS, mutated, profile, unfolded
 
 DRIVER = "gpu.example.com"
 REAL = [text for text, _ in yaml.safe_load((CASES / "selectors.yaml").read_text())["cases"]]
@@ -128,6 +129,13 @@ damaged_selectors = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _zones() -> None:
+    """The first look-up of a time zone in a process reads the names of all zones."""
+    zone = "timestamp('2026-01-01T00:00:00Z').getHours('Asia/Tokyo') == 9"
+    assert compile_selector(zone).match(Device("d"), DRIVER) is True
+
+
 def ending(run: Callable[[], object]) -> tuple[str, str]:
     """The result as text: a value or one of the errors of CEL."""
     try:
@@ -194,4 +202,4 @@ def test_damaged_selectors(text: str, device: Device) -> None:
 def test_former_crashes_stay_fixed() -> None:
     device = SliceDecoder().decode(OBJECTS["resourceslices"]["driver's"]).devices[0]
     for case in CRASHES["cel"]:
-        check(case["expression"], device)
+        check(unfolded(case["expression"]).decode(), device)

@@ -15,7 +15,7 @@ from hypothesis import given
 from structlog.testing import capture_logs
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, NotFound
+from extender.cluster import ApiClient
 from extender.console import Console, ConsoleCluster
 from extender.diagnosis import check_consistency, row
 from extender.extension import Service
@@ -33,7 +33,7 @@ from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, 
 
 OTHER = carried_machines()["t4-4"]
 NAMES = [f"{kind}/{name}" for kind, objects in OBJECTS.items() for name in objects]
-LIST_KINDS = {path: kind.list_kind for kind in watched_resources(ClusterCache()) for path in kind.paths}
+KINDS = {path: kind for kind in watched_resources(ClusterCache()) for path in kind.paths}
 SHARE = 1 if IS_LONG else 8  # every so many texts in place of each field, others for the next field
 LOOKS = 1 if IS_LONG else 16  # every so many objects, what pages make of them
 
@@ -55,14 +55,12 @@ class Script:
     async def get(self, path: str, params: Any = None, _most: int = 0) -> Json:
         if path == "/apis":
             return {"kind": "APIGroupList", "groups": []}
-        found = self.lists.get(path.rpartition("/")[2])
-        if found is None:
-            raise NotFound(path)
-        return {"kind": LIST_KINDS[path], "metadata": {"resourceVersion": "5"}, "items": found}
+        kind = KINDS[path]
+        return {"kind": kind.list_kind, "metadata": {"resourceVersion": "5"}, "items": self.lists[kind.name]}
 
     async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
         yield b""
-        if self._lines is not None and path.endswith(f"/{self._kind}"):
+        if self._lines is not None and KINDS[path].name == self._kind:
             async for line in self._lines:
                 yield line
         await asyncio.Event().wait()
@@ -202,6 +200,10 @@ def no_bug(logs: list[Any]) -> None:
     assert not [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")], logs[
         -3:
     ]
+
+
+def test_every_kind_has_an_object() -> None:
+    assert set(OBJECTS) == {kind.name for kind in KINDS.values()}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -28,6 +28,9 @@ BAD = [
     ),
     ("/prioritize", b"null", 400, "must be an object"),
     ("/bind", b'{"PodName": "p"}', 400, "PodNamespace"),
+    # the name would become a part of a path of the API
+    ("/bind", b'{"PodName": "../x", "PodNamespace": "a", "PodUID": "u", "Node": "n1"}', 400, "PodName: '../x'"),
+    ("/bind", b'{"PodName": "p", "PodNamespace": "a/pods/p?x", "PodUID": "u", "Node": "n1"}', 400, "PodNamespace: '"),
     ("/preempt", b'{"NodeNameToMetaVictims": 3}', 400, "NodeNameToMetaVictims"),
     ("/nothing", b"{}", 404, "Not Found"),
 ]

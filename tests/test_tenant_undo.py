@@ -75,8 +75,11 @@ async def test_undo_takes_nothing_from_a_pod_that_another_process_has_bound(kind
         if kind == "shared":
             b.cluster.apply(pod("p2", "c"))
             assert await place(b, "p2") == ""
+        writes = list[str]()
 
-        def bind_first(_: str, path: str) -> ApiError | None:
+        def bind_first(method: str, path: str) -> ApiError | None:
+            if method != "GET" and b.node_of("p1"):
+                writes.append(path)
             if path.endswith("/p1/binding"):
                 (made,) = b.claims()
                 patch(b, made["metadata"]["name"], {"metadata": {"annotations": {"tenant": "touched it"}}})
@@ -90,6 +93,25 @@ async def test_undo_takes_nothing_from_a_pod_that_another_process_has_bound(kind
         assert kept["metadata"].get("deletionTimestamp") is None
         assert len(b.held()) == 1
         assert "p1" in [entry["name"] for entry in kept["status"]["reservedFor"]]
+        assert not writes
+
+
+async def test_undo_leaves_an_allocation_that_another_process_has_taken_over() -> None:
+    """That process may be about to bind the pod."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p1", "c"))
+
+        def take_over(_: str, path: str) -> ApiError | None:
+            if path.endswith("/p1/binding"):
+                patch(b, "c", {"metadata": {"annotations": {MARK: "berth-other"}}})
+                return ApiError(403, "Forbidden", "no")
+            return None
+
+        intercept(b, take_over)
+        assert "no" in await place(b, "p1")
+        assert len(b.held()) == 1
+        assert stored(b, "c")["metadata"]["annotations"][MARK] == "berth-other"
 
 
 async def test_undo_deletes_a_special_claim_that_the_bound_pods_status_does_not_name() -> None:

@@ -53,6 +53,16 @@ def test_every_reason_is_short(code: Code) -> None:
     assert len(str(Reason(code, (HUGE, HUGE, HUGE))).encode()) <= REASON_BYTES
 
 
+WITH_SENTENCES = (Code.INVALID, Code.POOL_INVALID, Code.GANG_BIND_FAILED)
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code not in WITH_SENTENCES])
+def test_each_name_in_a_reason_is_short_and_printable(code: Code) -> None:
+    text = str(Reason(code, ("Ω" * 1000, "Ж" * 1000, "Ψ" * 1000)))
+    assert all(len((letter * text.count(letter)).encode()) <= USER_BYTES for letter in "ΩЖΨ")
+    assert str(Reason(code, ("\x1b[2J", "\u202e", "\n"))).isprintable()
+
+
 def test_errors_quote_only_the_wrong_value() -> None:
     text = f"{shown(HUGE)} is not a quantity: use forms such as 80Gi, 500m or 1e9"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):

@@ -290,8 +290,22 @@ def _walk(value: object) -> int:
     return (2 if isinstance(value, str | bytes) else 6) * weight(value)
 
 
+def _search_units(text: str, part: str) -> int:
+    """At worst a search compares the whole part at every position, some 400 characters in the time of a unit."""
+    return max(0, len(text) - len(part)) * len(part) // 400
+
+
+def search(values: Values) -> int:
+    """The search of a text in a text, or of a value in a list."""
+    text, part = values[:2]
+    is_text = isinstance(text, str) and isinstance(part, str)
+    return _CALL + max(_walk(text), _walk(part)) + (_search_units(text, part) if is_text else 0)
+
+
 def write_replaced(values: Values) -> int:
-    return int(len(values[0]) + values[0].count(values[1]) * len(values[2])) // 10
+    """Counts the matches before, which is a search of its own."""
+    text, old, new = values[:3]
+    return int(len(text) + text.count(old) * len(new)) // 10 + 2 * _search_units(text, old)
 
 
 def write_joined(values: Values) -> int:
@@ -307,4 +321,5 @@ def pattern_units(length: int, program: int) -> int:
 
 FLAT = Price()
 WALK = Price(list_walk, work=walk_longest)
+SEARCH = Price(list_walk, work=search)
 PARSE = Price(scan)

@@ -50,7 +50,7 @@ from extender.scheduling import (
     Skip,
     requirements_of,
 )
-from extender.wire import Json
+from extender.wire import Json, is_object_name
 
 T = TypeVar("T")
 WORK_SECONDS = 2.0  # of one question
@@ -243,7 +243,7 @@ class Explainer:
         unknown = UnknownPod(
             f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}"
         )
-        if self._read_pod is None:
+        if self._read_pod is None or not (is_object_name(key.namespace) and is_object_name(key.name)):
             raise unknown
         try:
             pod = await self._read_pod(key)

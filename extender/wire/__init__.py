@@ -22,6 +22,7 @@ from extender.wire.extender_v1 import (
     encode_passed,
     encode_preempt,
     encode_scores,
+    is_object_name,
 )
 from extender.wire.fields import Json, get, many, need, quantities, readable, string_list, strings, wrong
 from extender.wire.json_text import MOST_JSON, MOST_YAML, json_value
@@ -81,6 +82,7 @@ __all__ = [
     "group_policy_of",
     "has_all",
     "intent_of",
+    "is_object_name",
     "json_value",
     "leader_worker_set_marks",
     "lenient_loads",

@@ -132,10 +132,15 @@ def decode_bind(body: bytes) -> ExtenderBindingArgs:
     return ExtenderBindingArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
 
 
+def is_object_name(name: str) -> bool:
+    """Whether an object may have this name, so that it is safe in a path of the API."""
+    return _SUBDOMAIN.fullmatch(name) is not None
+
+
 def _name(found: Json, field: str) -> str:
-    """A name that is safe in a path of the API. Raises WireError."""
+    """Raises WireError."""
     name = need(found, field, "")
-    if not _SUBDOMAIN.fullmatch(name):
+    if not is_object_name(name):
         raise WireError(field, f"{shown(name)} is not the name of an object")
     return name
 

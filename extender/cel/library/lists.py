@@ -12,7 +12,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.operators import duration, int64, uint64
 from extender.cel.overloads import Overload, Version, function, member, plain
-from extender.cel.pricing import WALK, Price
+from extender.cel.pricing import SEARCH, WALK, Price
 from extender.cel.values import NONE, Duration, Optional, Timestamp, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)
@@ -179,8 +179,8 @@ def _kubernetes() -> list[Overload]:
         *function("min", *(member((items,), item, _extreme("min", -1)) for items, item in ordered), price=WALK),
         *function("max", *(member((items,), item, _extreme("max", 1)) for items, item in ordered), price=WALK),
         *function("sum", *(member((t.list_of(item),), item, apply) for item, apply in _SUMS), price=WALK),
-        *function("indexOf", member((_ITEMS, t.A), t.INT, _index_of), price=WALK),
-        *function("lastIndexOf", member((_ITEMS, t.A), t.INT, _last_index_of), price=WALK),
+        *function("indexOf", member((_ITEMS, t.A), t.INT, _index_of), price=SEARCH),
+        *function("lastIndexOf", member((_ITEMS, t.A), t.INT, _last_index_of), price=SEARCH),
     ]
 
 

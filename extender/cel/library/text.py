@@ -11,7 +11,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.formatting import ESCAPES, format_string
 from extender.cel.overloads import function, member, plain
-from extender.cel.pricing import WALK, Price, Values, pattern_units
+from extender.cel.pricing import SEARCH, Price, Values, pattern_units
 
 _MATCH = 120  # units for the text of a match beside its search
 _ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
@@ -131,7 +131,7 @@ OVERLOADS = [
     *function(
         "contains",
         member((_S, _S), t.BOOL, lambda text, part: part in text),
-        price=Price(pricing.text_in_text, pricing.one, work=pricing.walk_longest),
+        price=Price(pricing.text_in_text, pricing.one, work=pricing.search),
     ),
     *function("startsWith", member((_S, _S), t.BOOL, str.startswith), price=_AFFIX),
     *function("endsWith", member((_S, _S), t.BOOL, str.endswith), price=_AFFIX),
@@ -152,9 +152,9 @@ OVERLOADS = [
         pattern=True,
     ),
     *function("charAt", member((_S, _I), _S, _char_at)),
-    *function("indexOf", member((_S, _S), _I, _index_of), member((_S, _S, _I), _I, _index_of), price=WALK),
+    *function("indexOf", member((_S, _S), _I, _index_of), member((_S, _S, _I), _I, _index_of), price=SEARCH),
     *function(
-        "lastIndexOf", member((_S, _S), _I, _last_index_of), member((_S, _S, _I), _I, _last_index_of), price=WALK
+        "lastIndexOf", member((_S, _S), _I, _last_index_of), member((_S, _S, _I), _I, _last_index_of), price=SEARCH
     ),
     *function("lowerAscii", member((_S,), _S, lambda text: text.translate(_ASCII_LOWER)), price=_OTHER_CASE),
     *function("upperAscii", member((_S,), _S, lambda text: text.translate(_ASCII_UPPER)), price=_OTHER_CASE),
@@ -168,7 +168,7 @@ OVERLOADS = [
         "split",
         member((_S, _S), _WORDS, _split),
         member((_S, _S, _I), _WORDS, _split),
-        price=Price(pricing.scan_twice, pricing.first_size),
+        price=Price(pricing.scan_twice, pricing.first_size, work=pricing.search),
     ),
     *function("substring", member((_S, _I), _S, _substring), member((_S, _I, _I), _S, _substring), price=_SAME_SIZE),
     *function("trim", member((_S,), _S, lambda text: text.strip(_SPACE)), price=_OTHER_CASE),

@@ -7,6 +7,7 @@ import re
 import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
+from functools import cache
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
@@ -122,6 +123,8 @@ def _seconds_east(stamp: Timestamp, zone: str) -> int:
         if abs(seconds) > _MOST_SECONDS:
             raise EvalError(f"unknown time zone {shown(zone)}")
         return seconds
+    if zone not in _zones():
+        raise EvalError(f"unknown time zone {shown(zone)}")
     try:
         # The offset of a zone is less than a day, and Python's years end at 1 and 9999.
         moment = min(max(stamp.moment(), _FIRST), _LAST)
@@ -129,6 +132,12 @@ def _seconds_east(stamp: Timestamp, zone: str) -> int:
     except (KeyError, ValueError, OSError) as error:
         raise EvalError(f"unknown time zone {shown(zone)}") from error
     return int((offset or datetime.timedelta()).total_seconds())
+
+
+@cache
+def _zones() -> set[str]:
+    """The names of all zones. A look-up of any other name would import a package for each part of the name."""
+    return zoneinfo.available_timezones()
 
 
 _FIELDS: dict[str, Callable[[datetime.datetime], int]] = {
@@ -167,8 +176,8 @@ def _truncated(unit: int) -> Callable[[Duration], int]:
 
 
 def _getters() -> list[Overload]:
-    """Reading a field of a moment looks up its time zone, on the disk if the zone does not exist. The overhead pays
-    for it."""
+    """Reading a field of a moment looks up its time zone, on the disk if Python has read others since. The overhead
+    pays for it."""
     found: list[Overload] = []
     for name, run in [("getFullYear", _full_year), *((name, _field(read)) for name, read in _FIELDS.items())]:
         signatures = [member((t.TIMESTAMP,), t.INT, run), member((t.TIMESTAMP, t.STRING), t.INT, run)]
