@@ -13,6 +13,7 @@ from benchmarks.fleet import Fleet
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.scheduling import NodeRanking, RankingCache, ranking_cache
 from extender.wire import decode_pod
+from tests import budget_worlds
 
 
 def test_the_number_of_rankings_is_bounded() -> None:
@@ -21,6 +22,27 @@ def test_the_number_of_rankings_is_bounded() -> None:
     for shape in range(6):
         rankings.get_or_create(fleet.requirements(fleet.pod(f"p{shape}", shape, 1)))
     assert len(rankings) == 4, "three, and the one asked for"
+
+
+@pytest.mark.parametrize("limits", [{"most": 8}, {"limit_bytes": 1 << 20}], ids=["number", "bytes"])
+def test_the_rankings_of_one_namespace_do_not_replace_those_of_others(limits: dict[str, int]) -> None:
+    """Pods that shared 64 claims of 120 KB once evicted all rankings, so the pods of others were evaluated again."""
+    rankings = RankingCache(**limits)
+    fleet = budget_worlds.Fleet(kinds=1, rankings=rankings)
+    honest = fleet.pod("honest")
+
+    def evaluations() -> int:
+        before = rankings.evaluations
+        assert fleet.filter_service.filter(honest, fleet.names).passed
+        fleet.cache.release(honest.uid)
+        return rankings.evaluations - before
+
+    assert evaluations()
+    for _ in range(20):
+        fleet.filter_service.filter(hostile := fleet.large("hostile", 1), fleet.names)
+        fleet.cache.release(hostile.uid)
+    assert len(rankings) < 10, "the limit is reached"
+    assert not evaluations()
 
 
 def test_a_call_measures_few_rankings_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,7 @@ class ClaimSpec:
     config: tuple[Config, ...] = ()
     compute_domain: str = ""  # UID of the ComputeDomain whose channel the claim requests; '' for none
     content: bytes = b""
+    estimated_bytes: int = 0  # of memory, for the JSON and its decoded texts
 
 
 class Result(NamedTuple):

@@ -34,7 +34,6 @@ from extender.model import (
     Reservation,
     ReservationState,
     cut,
-    decoded_bytes,
     lacks_label_or_has,
     only_node,
 )
@@ -160,7 +159,7 @@ class PodRequirements:
         results = sum(len(claim.allocation.results) for claim in claims if claim.allocation is not None)
         containers = self.extended.pod.containers if self.extended is not None else ()
         asked = sum(1 + len(container.requests) for container in containers)
-        specs = sum(decoded_bytes(claim.spec.content) for claim in claims)
+        specs = sum(claim.spec.estimated_bytes for claim in claims)
         return specs + results * _RESULT_BYTES + asked * _ASKED_BYTES
 
     @property

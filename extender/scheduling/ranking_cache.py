@@ -1,8 +1,8 @@
-"""An LRU cache of node rankings."""
+"""An LRU cache of node rankings, in which no namespace takes the place of others."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,14 +20,21 @@ class _Entry:
     """A ranking with its estimated bytes, as last measured."""
 
     ranking: NodeRanking
+    key: object
     bytes: int = 0
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the pod for which the ranking was created."""
+        return self.ranking.requirements.namespace
 
 
 class RankingCache:
-    """Rankings by requirements key, limited in number and bytes. The least recently used one is evicted first.
+    """Rankings by requirements key, limited in number and bytes.
 
-    A ranking grows after a call has returned it, so later calls measure it. The time of a call does not depend on the
-    number of rankings.
+    Beyond a limit, the namespace with the most rankings, or with the most bytes, loses its least recently used one: a
+    tenant may have pods with 64 large claims. A ranking grows after a call has returned it, so later calls measure it.
+    The time of a call does not depend on the number of rankings.
     """
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES, most: int = _MOST) -> None:
@@ -35,7 +42,9 @@ class RankingCache:
         self._most = most
         # Not an LRUCache: that takes the size of an entry when it is stored, and rankings grow.
         self._entries: OrderedDict[object, _Entry] = OrderedDict()
-        self._bytes = 0  # the sum of the entries
+        self._namespaces: dict[str, OrderedDict[object, _Entry]] = {}  # the same entries
+        self._bytes: Counter[str] = Counter()  # the sum of the entries of each namespace
+        self._all_bytes = 0
         self._unmeasured: dict[_Entry, None] = {}  # rankings that calls returned since: they may have grown
         self._evicted_evaluations = 0  # evaluations of evicted rankings
 
@@ -43,7 +52,7 @@ class RankingCache:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[NodeRanking]:
-        """Rankings in eviction order, the least recently used first."""
+        """Rankings, the least recently used first."""
         return (entry.ranking for entry in self._entries.values())
 
     def get_or_create(self, requirements: PodRequirements) -> NodeRanking:
@@ -51,11 +60,13 @@ class RankingCache:
         entry = self._entries.get(requirements.key)
         if entry is not None:
             self._entries.move_to_end(requirements.key)
+            self._namespaces[entry.namespace].move_to_end(requirements.key)
             self._unmeasured.pop(entry, None)  # the next call for another ranking measures it
         self._measure()
-        self._shrink()
+        self._shrink(entry)
         if entry is None:
-            entry = self._entries[requirements.key] = _Entry(NodeRanking(requirements))
+            entry = self._entries[requirements.key] = _Entry(NodeRanking(requirements), requirements.key)
+            self._namespaces.setdefault(entry.namespace, OrderedDict())[entry.key] = entry
         self._unmeasured[entry] = None
         return entry.ranking
 
@@ -85,20 +96,40 @@ class RankingCache:
     def clear(self) -> None:
         self._evicted_evaluations = self.evaluations
         self._entries.clear()
+        self._namespaces.clear()
         self._unmeasured.clear()
-        self._bytes = 0
+        self._bytes.clear()
+        self._all_bytes = 0
 
     def _measure(self) -> None:
         for _ in range(min(_MEASURED, len(self._unmeasured))):
             entry, _ = self._unmeasured.popitem()
-            size = entry.ranking.estimated_bytes
-            self._bytes += size - entry.bytes
-            entry.bytes = size
+            self._count(entry, entry.ranking.estimated_bytes)
 
-    def _shrink(self) -> None:
-        """Evict rankings until the rest is within the limits; keep at least the most recently used one."""
-        while len(self._entries) > 1 and (self._bytes > self._limit_bytes or len(self._entries) > self._most):
-            _, oldest = self._entries.popitem(last=False)
-            self._bytes -= oldest.bytes
-            self._unmeasured.pop(oldest, None)
-            self._evicted_evaluations += oldest.ranking.evaluations
+    def _count(self, entry: _Entry, size: int) -> None:
+        self._bytes[entry.namespace] += size - entry.bytes
+        self._all_bytes += size - entry.bytes
+        entry.bytes = size
+
+    def _shrink(self, used: _Entry | None) -> None:
+        """Evict rankings until the rest is within the limits; keep `used`, and at least one."""
+        while len(self._entries) > 1:
+            if self._all_bytes > self._limit_bytes:
+                largest = max(self._namespaces, key=self._bytes.__getitem__)
+            elif len(self._entries) > self._most:
+                largest = max(self._namespaces, key=lambda one: len(self._namespaces[one]))
+            else:
+                return
+            oldest = next(iter(self._namespaces[largest].values()))
+            if oldest is used:  # the only one of the largest namespace
+                return
+            self._evict(oldest)
+
+    def _evict(self, entry: _Entry) -> None:
+        self._count(entry, 0)
+        self._unmeasured.pop(entry, None)
+        self._evicted_evaluations += entry.ranking.evaluations
+        rankings = self._namespaces[entry.namespace]
+        del self._entries[entry.key], rankings[entry.key]
+        if not rankings:
+            del self._namespaces[entry.namespace], self._bytes[entry.namespace]

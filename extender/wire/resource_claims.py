@@ -166,16 +166,17 @@ class SpecCache:
             raise WireError("spec", f"has {len(content)} bytes; Berth reads {_MOST_SPEC} bytes of a claim at most")
         known = self._known.get(content)
         if known is None:
-            if decoded_bytes(content) > _MOST_DECODED:
+            size = decoded_bytes(content)
+            if size > _MOST_DECODED:
                 raise WireError("spec", f"takes more than {_MOST_DECODED} bytes of memory: it has too many texts")
-            known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)
+            known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content, estimated_bytes=size)
             if _spec_bytes(known) <= self._known.maxsize:
                 self._known[content] = known
         return known
 
 
 def _spec_bytes(spec: ClaimSpec) -> int:
-    return decoded_bytes(spec.content) + _SPEC_OBJECT_BYTES
+    return spec.estimated_bytes + _SPEC_OBJECT_BYTES
 
 
 _SPECS = SpecCache()
