@@ -157,6 +157,16 @@ def test_gpus_of_another_node_are_refused() -> None:
     assert not cache.agent_problems
 
 
+def test_a_driver_that_publishes_uuids_of_another_node_voids_no_data_of_its_agent() -> None:
+    cache = cache_of(n1="dgx1-v100", n2="dgx1-v100")
+    lie = gpu_slice("n1", MACHINES["dgx1-v100"])
+    lie["spec"]["devices"] = gpu_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"]
+    cache.apply_slice(lie["metadata"]["name"], DECODER.decode(lie))
+    put(cache, said("dgx1-v100", node="n2", readAt=1))  # the next heartbeat of the honest agent
+    assert source_of(cache, "n2") is Source.LIVE
+    assert "n2" not in cache.agent_problems
+
+
 def test_pool_is_named_after_the_node() -> None:
     cache = cache_of(n1="dgx1-v100")
     for number in range(20):

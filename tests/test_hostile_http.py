@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.entry.listening import server
-from extender.web.http_limits import HttpLimits, RejectionLog, RequestRates
+from extender.web.http_limits import ClientRates, HttpLimits, RejectionLog
 from extender.web.protocol import Listener, Protocol
 from extender.web.serve_app import Probes
 from tests.eventually import HANG_SECONDS, eventually
@@ -140,8 +140,22 @@ async def test_a_client_that_floods_the_probes_gets_429_and_others_get_their_ans
             await hang_up(*begun)
 
 
+async def test_a_client_that_opens_connections_too_fast_is_cut_off_and_others_get_their_answers() -> None:
+    """Half a million connections in 15 s kept kubelet waiting for 4 s: its connection had to wait for its turn."""
+    limits = HttpLimits(connections_per_second=2)
+    async with (
+        berthing({"n1": "t4-4"}) as b,
+        listening(Probes(b.app.service), limits, clock=lambda: 0.0) as (_, port),
+    ):
+        first = [await connected(port) for _ in range(3)]
+        assert await asyncio.wait_for(first[2][0].read(), HANG_SECONDS) == b""
+        assert await status(port, HEAD + b"\r\n", source="127.0.0.2") == 200
+        assert not any(reader.at_eof() for reader, _ in first[:2])
+        await hang_up(*first)
+
+
 def test_the_addresses_with_a_rate_are_bounded() -> None:
-    rates = RequestRates(20, lambda: 0.0)
+    rates = ClientRates(20, lambda: 0.0)
     for number in range(5000):
         assert rates.take(f"10.0.{number // 256}.{number % 256}")
     assert len(rates) == 1024

@@ -328,8 +328,8 @@ def test_a_slice_that_moves_to_another_pool_is_found_by_the_rules_of_that_pool()
     assert [taint.key for taint in device.taints] == ["new"]
 
 
-def test_an_agent_is_not_believed_any_more_if_another_driver_publishes_its_gpu() -> None:
-    """A new slice for all nodes changes no GPU. A node keeps its fabric unless a slice contradicts it."""
+def test_a_node_keeps_its_fabric_if_another_driver_publishes_its_gpu() -> None:
+    """A new slice for all nodes changes no GPU, and the node's own driver publishes the GPU, too."""
     cache = filled()
     fabric = cache.snapshot().node_infos["n0"].fabric
     assert fabric is not None
@@ -341,8 +341,5 @@ def test_an_agent_is_not_believed_any_more_if_another_driver_publishes_its_gpu()
         ]
         for slice_ in map(SliceDecoder().decode, objects):
             cache.apply_slice(slice_.name, slice_)
-        now = cache.snapshot().node_infos["n0"].fabric
-        assert (now is fabric) is (number == 0)
-    assert now is not None
-    assert now.source is not fabric.source
-    assert "published by the driver of node n5" in " ".join(cache.agent_problems["n0"])
+        assert cache.snapshot().node_infos["n0"].fabric is fabric
+    assert not cache.agent_problems

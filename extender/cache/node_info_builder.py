@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sized
+from collections.abc import Collection, Hashable, Sized
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 from extender.allocation import (
@@ -303,11 +304,8 @@ class NodeInfoBuilder:
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
     def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device], store: ObjectIndex) -> Fabric | None:
-        def published_by(uuid: str) -> str:
-            publisher = store.publishers.get(uuid, node)
-            return publisher if publisher != node else ""
-
-        reported, problems = live_fabric(live, gpus, published_by) if live is not None else (None, ())
+        publisher = partial(_other_publisher, store, node, {gpu_uuid(device) for device in gpus})
+        reported, problems = live_fabric(live, gpus, publisher) if live is not None else (None, ())
         if problems:
             self.agent_problems[node] = problems
         else:
@@ -332,6 +330,16 @@ def _whole_gpus(found: Inventory) -> dict[int, Device]:
     return {first + bit: part.devices[bit].device for first, part in found.parts for bit in part.gpus}
 
 
+def _other_publisher(store: ObjectIndex, node: str, own: Collection[str], uuid: str) -> str:
+    """The other node whose driver publishes a UUID, or '' if the node's own driver publishes it, too.
+
+    `own` are the UUIDs of the node's driver. Without this exception, a driver could void the data of other nodes'
+    agents.
+    """
+    publisher = store.publishers.get(uuid, node)
+    return publisher if publisher != node and uuid not in own else ""
+
+
 def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory, node: str, store: ObjectIndex) -> bool:
     """Whether the inputs of the fabric are those of `known`, so that it stays valid. Most changes touch no GPU.
 
@@ -339,11 +347,12 @@ def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory, node
     """
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
         return False
-    if any(store.publishers.get(gpu.uuid, node) != node for gpu in known.fabric.gpus if live is not None):
+    before, gpus = (list(_whole_gpus(one).values()) for one in (known.inventory, found))
+    own = {gpu_uuid(device) for device in gpus}
+    if any(_other_publisher(store, node, own, gpu.uuid) for gpu in known.fabric.gpus if live is not None):
         return False
     if known.inventory.has_same_gpus(found):
         return True
-    before, gpus = (list(_whole_gpus(one).values()) for one in (known.inventory, found))
     return len(before) == len(gpus) and all(
         a.name == b.name and a.attributes is b.attributes for a, b in zip(before, gpus, strict=True)
     )

@@ -85,7 +85,7 @@ def server(
         ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
-    return Server(config, limits)
+    return Server(config, limits, clock)
 
 
 async def serve_all(servers: Mapping[Server, list[socket.socket]], *end_waits: Callable[[], None]) -> None:

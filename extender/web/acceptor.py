@@ -16,14 +16,22 @@ class Acceptor:
     """Accepts on a bound socket, in place of the loop's own server: uvloop closes that one for good after an error.
 
     `connect` makes the protocol of an accepted connection and returns after its handshake. At most `most` connections
-    have an unfinished handshake: a new one replaces the oldest. It has the methods of a server that uvicorn calls.
+    have an unfinished handshake: a new one replaces the oldest. If `admits` returns False for the address of a client,
+    its connection is closed at once. It has the methods of a server that uvicorn calls.
     """
 
-    def __init__(self, bound: socket.socket, connect: Callable[[socket.socket], Awaitable[object]], most: int) -> None:
+    def __init__(
+        self,
+        bound: socket.socket,
+        connect: Callable[[socket.socket], Awaitable[object]],
+        most: int,
+        admits: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self.sockets = (bound,)
         self._bound = bound
         self._connect = connect
         self._most = most
+        self._admits = admits
         self._loop = asyncio.get_running_loop()
         self._unfinished: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._again: asyncio.TimerHandle | None = None
@@ -45,7 +53,7 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                accepted, _ = self._bound.accept()
+                accepted, address = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -53,6 +61,9 @@ class Acceptor:
                 self._loop.remove_reader(self._bound)
                 self._again = self._loop.call_later(_PAUSE_SECONDS, self._loop.add_reader, self._bound, self._accept)
                 return
+            if not self._admits(address[0]):
+                accepted.close()
+                continue
             accepted.setblocking(False)
             self._start(accepted)
 

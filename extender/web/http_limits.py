@@ -31,18 +31,20 @@ class HttpLimits:
     write_seconds: float = 30.0  # in which a client takes nothing of an answer
     end_seconds: int = 20  # for running requests at shutdown; a pod gets 30 s to terminate
     requests_per_second: int | None = None  # of one client address; as many more in a burst
+    # The same for its connections: more are closed at once, so that others do not wait for their turn.
+    connections_per_second: int | None = None
 
 
 VERBS = HttpLimits()
 # kubelet and a Prometheus send one request in a second each, at most. 20 take 0.3 % of the event loop's time.
-PROBES = HttpLimits(connections=64, bodies_bytes=1024 * 1024, requests_per_second=20)
+PROBES = HttpLimits(connections=64, bodies_bytes=1024 * 1024, requests_per_second=20, connections_per_second=100)
 RECORDS = HttpLimits(connections=64, bodies_bytes=16 * 1024 * 1024)
 # Pages end after 1 s, since the stream of an open page does not end by itself.
 PAGES = HttpLimits(connections=256, bodies_bytes=16 * 1024 * 1024, end_seconds=1)
 
 
-class RequestRates:
-    """Limits the requests of each client address, with a token bucket for each address.
+class ClientRates:
+    """Limits the requests or connections of each client address, with a token bucket for each address.
 
     One client's flood takes no token of another: kubelet must get its answers, or it restarts the container. `clock`
     returns seconds.
@@ -58,7 +60,7 @@ class RequestRates:
         return len(self._buckets)
 
     def take(self, client: str) -> bool:
-        """Count a request of this address. False if it is one too many."""
+        """Count a request or connection of this address. False if it is one too many."""
         now, bucket = self._clock(), self._buckets.get(client)
         if bucket is None:
             bucket = self._buckets[client] = _Bucket(self._per_second, now)

@@ -11,15 +11,20 @@ from functools import partial
 import uvicorn
 
 from extender.web.acceptor import Acceptor
-from extender.web.http_limits import HttpLimits
+from extender.web.http_limits import ClientRates, HttpLimits
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server. A TLS handshake may take `handshake_seconds` of the limits; uvicorn itself allows 60 s."""
+    """A uvicorn server. A TLS handshake may take `handshake_seconds` of the limits; uvicorn itself allows 60 s.
 
-    def __init__(self, config: uvicorn.Config, limits: HttpLimits) -> None:
+    `clock` returns seconds.
+    """
+
+    def __init__(self, config: uvicorn.Config, limits: HttpLimits, clock: Callable[[], float]) -> None:
         super().__init__(config)
         self._limits = limits
+        most = limits.connections_per_second
+        self._rates = ClientRates(most, clock) if most is not None else None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections on sockets that `listen_on` bound."""
@@ -33,9 +38,12 @@ class Server(uvicorn.Server):
             _limit_unread(bound, self._limits.write_seconds)
             bound.listen(config.backlog)
             connect = partial(loop.connect_accepted_socket, protocol, ssl=config.ssl, ssl_handshake_timeout=seconds)
-            acceptor = Acceptor(bound, connect, self._limits.handshakes)
+            acceptor = Acceptor(bound, connect, self._limits.handshakes, self._admits)
             self.servers.append(acceptor)  # type: ignore[arg-type] # it has the methods that uvicorn calls
         self.started = True
+
+    def _admits(self, client: str) -> bool:
+        return self._rates is None or self._rates.take(client)
 
 
 def _limit_unread(listening: socket.socket, seconds: float) -> None:

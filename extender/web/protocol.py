@@ -15,7 +15,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from extender.web.asgi import WHOLE
-from extender.web.http_limits import HttpLimits, RejectionLog, RequestRates
+from extender.web.http_limits import ClientRates, HttpLimits, RejectionLog
 
 _FREE_CHUNKS = 128  # chunks of a body that may have any size
 _UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
@@ -65,7 +65,7 @@ class Listener:
         self.client_name = client_name
         self.limits = limits
         self.rejections = rejections
-        self.rates = RequestRates(limits.requests_per_second, clock) if limits.requests_per_second else None
+        self.rates = ClientRates(limits.requests_per_second, clock) if limits.requests_per_second else None
         # Connections without a complete request that waits for its answer, the longest idle first.
         self.waiting: OrderedDict[Protocol, None] = OrderedDict()
 
