@@ -347,12 +347,12 @@ def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory, node
     """
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
         return False
-    before, gpus = (list(_whole_gpus(one).values()) for one in (known.inventory, found))
-    own = {gpu_uuid(device) for device in gpus}
-    if any(_other_publisher(store, node, own, gpu.uuid) for gpu in known.fabric.gpus if live is not None):
+    elsewhere = {gpu.uuid for gpu in known.fabric.gpus if live and store.publishers.get(gpu.uuid, node) != node}
+    if elsewhere and not elsewhere <= {gpu_uuid(device) for device in _whole_gpus(found).values()}:
         return False
     if known.inventory.has_same_gpus(found):
         return True
+    before, gpus = (list(_whole_gpus(one).values()) for one in (known.inventory, found))
     return len(before) == len(gpus) and all(
         a.name == b.name and a.attributes is b.attributes for a, b in zip(before, gpus, strict=True)
     )
