@@ -156,3 +156,12 @@ def test_loopback_needs_no_token(host: str, needed: bool) -> None:
     scope = {"method": "GET", "headers": [(b"host", b"localhost")]}
     refused = Access(host).rejection(scope, open_to_all=False)
     assert (refused is not None and refused.status == 403) is needed
+
+
+async def test_the_browser_runs_the_files_of_the_page_only() -> None:
+    """A name with HTML in it runs nothing even where the page would not set it as text."""
+    async with pages() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        policy = (await client.get("/")).headers["content-security-policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert (rules["default-src"], rules["script-src"], rules["base-uri"]) == ("'none'", "'self'", "'none'")
+    assert rules["frame-ancestors"] == "'none'"

@@ -142,9 +142,12 @@ async def test_only_a_console_of_the_named_authority_gets_records(tmp_path: Path
     async with server:
         async with Poster(url, ca_file=tmp_path / "ca.crt") as post:
             await post(b"{}")
-        async with Poster(url) as post:
-            with pytest.raises(NotDelivered, match=r"(?i)certificate"):
-                await post(b"{}")
+        (tmp_path / "other").mkdir()
+        certificate(tmp_path / "other", "server")
+        for others in (None, tmp_path / "other" / "ca.crt"):
+            async with Poster(url, ca_file=others) as post:
+                with pytest.raises(NotDelivered, match=r"(?i)certificate"):
+                    await post(b"{}")
 
 
 async def test_an_invalid_authority_is_an_error_at_the_start(tmp_path: Path) -> None:

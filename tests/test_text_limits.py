@@ -89,6 +89,19 @@ async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotatio
         assert len(reply.content) < 8 * 1024
 
 
+async def test_a_huge_name_of_a_group_is_cut_in_all_texts() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("one"))
+        b.cluster.apply(pod("p", "one", annotations={"berth.dev/group": HUGE}))
+        await b.settled()
+        reply = await b.client.post("/filter", json={"Pod": b.pod("p"), "Nodes": None, "NodeNames": ["n1"]})
+        await eventually(lambda: b.cluster.store.all("events"))
+        (event,) = b.cluster.store.all("events")
+        explained = await b.client.get("/v1/explain/default/p")
+        for text in (reply.text, await b.bind("p", "n1"), event["note"], explained.text):
+            assert max(len(part.encode()) for part in re.findall("Ω+", text)) <= USER_BYTES
+
+
 async def test_a_note_that_is_too_long_is_cut_before_it_is_sent() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await b.console.event_recorder.policy_rejected(ObjectKey("default", "policy"), HUGE)

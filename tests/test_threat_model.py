@@ -23,8 +23,11 @@ def test_there_are_threats() -> None:
 
 
 @pytest.mark.parametrize("threat", THREATS, ids=[threat.split("|")[1].strip()[:60] for threat in THREATS])
-def test_every_threat_names_a_test_that_exists(threat: str) -> None:
-    named = re.findall(r"`(test_\w+)` \(`(tests/[\w/]+\.py)`\)", threat)
+def test_every_threat_names_tests_that_exist(threat: str) -> None:
+    """A file in brackets follows one test or several."""
+    named = re.findall(r"((?:`test_\w+`(?:, )?)+) \(`(tests/[\w/]+\.py)`\)", threat)
     assert named, "the row names no test"
-    for name, file in named:
-        assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE), f"{file} has no {name}"
+    assert sum(names.count("`test_") for names, _ in named) == threat.count("`test_"), "a test without its file"
+    for names, file in named:
+        for name in re.findall(r"test_\w+", names):
+            assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE), f"{file}: no {name}"

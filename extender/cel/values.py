@@ -77,18 +77,21 @@ class Map(dict[Any, Any]):
     weight: int
 
 
+_MADE, _TEXTS = (List, Map), (str, bytes)
+
+
 def weight(value: object) -> int:
     """The number of values that a walk over this one visits."""
-    if isinstance(value, List | Map):
+    if isinstance(value, _TEXTS):
+        return 1 + len(value) // 10
+    if isinstance(value, _MADE):
         return value.weight
     if isinstance(value, Optional):
         return 1 + weight(value.value)
-    if isinstance(value, list | tuple | dict):
-        return 1 + len(value)
-    return 1 + len(value) // 10 if isinstance(value, str | bytes) else 1
+    return 1 + len(value) if isinstance(value, (list, tuple, dict)) else 1
 
 
-_WEIGHTLESS = frozenset({int, bool, float, UInt, type(None)})
+_WEIGHTLESS = frozenset({int, bool, float, UInt, Duration, Timestamp, type(None)})
 
 
 def total_weight(values: Collection[object]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, shown
+from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, cut, shown
 from extender.wire.fields import Json, get, many, need
 
 MINIMUM = "berth.dev/group-min"
@@ -73,7 +73,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
         problem = f"pod annotation {own}: the pod names no group, as {GroupSource.BERTH.value} does"
         return Membership(GroupKey(namespace, GroupSource.BERTH, ""), problem=problem)
     source, name = named
-    key = GroupKey(namespace, source, name[:_MOST_NAME])
+    key = GroupKey(namespace, source, name)
     try:
         _check_name(source, name)
         return Membership(
@@ -85,7 +85,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
         )
     except ValueError as error:
-        return Membership(key, problem=str(error))
+        return Membership(GroupKey(namespace, source, cut(name)), problem=str(error))
 
 
 def jobs_of(metadata: Json) -> tuple[GroupKey, ...]:
