@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 
@@ -69,3 +71,32 @@ def test_the_texts_of_masks_count(spent: bool) -> None:
         tracemalloc.stop()
     assert 100_000 < kept <= limit + 10_000
     assert masks.remembered()["mask_bytes"] <= limit
+
+
+class CountedName(str):
+    """The name of a slice that counts its look-ups in tables."""
+
+    __slots__ = ()
+    looks: ClassVar[Counter[str]] = Counter()
+
+    def __hash__(self) -> int:
+        self.looks["all"] += 1
+        return super().__hash__()
+
+
+def test_an_event_of_a_slice_looks_only_at_the_expressions_with_masks_of_it() -> None:
+    """A namespace evaluated 60,000 short expressions in two minutes. Then each event of any slice, such as the report
+    of an agent, took 40 to 600 ms."""
+    masks, machine = Masks(mask_bytes=40_000), carried_machines()["t4-4"]
+    first, second = (SliceDecoder().decode(gpu_slice(name, machine)) for name in ("n1", "n2"))
+    for number in range(100):
+        masks.of(f"{number} >= 0", first)
+    masks.of("1 >= 0", second)
+    before = masks.remembered()
+    masks.forget(CountedName("n3"))
+    assert CountedName.looks["all"] < 5
+    assert masks.remembered() == before
+    masks.forget(second.name)
+    assert masks.remembered()["masks"] == before["masks"] - 1
+    masks.forget(first.name)
+    assert masks.remembered()["mask_bytes"] == 0

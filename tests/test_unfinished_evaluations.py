@@ -56,6 +56,17 @@ def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
     assert not fleet.filter_service.unfinished_evaluations
 
 
+def test_a_stretch_looks_once_for_the_time_of_a_namespace_however_many_evaluations_it_has() -> None:
+    """With 3,000 unfinished evaluations of a namespace without time, each stretch of 2 ms took 15 ms."""
+    fleet = Fleet(nodes=60)
+    for _ in range(100):
+        assert fleet.error(fleet.hostile())
+    assert not fleet.filter_service.has_time("hostile")
+    began = fleet.clock.now
+    assert fleet.filter_service.continue_evaluation()
+    assert fleet.clock.now - began < 10 * TICK
+
+
 async def test_a_bug_with_one_pod_does_not_end_the_work_for_others() -> None:
     """It ended the task, which starts again after 30 s at most; here it would be hours."""
 

@@ -228,7 +228,8 @@ class FilterService:
 
         Raises a bug with one evaluation after it is dropped: the next filter request for one of its pods begins again.
         """
-        one = self._unfinished.next(lambda one: not one.gave_up or self.has_time(one.namespace))
+        has_time = cache(self.has_time)  # a namespace may have thousands of evaluations, and no time
+        one = self._unfinished.next(lambda one: not one.gave_up or has_time(one.namespace))
         if one is None:
             return bool(self._unfinished)
         # A filter request may come after the deletion of its pod.

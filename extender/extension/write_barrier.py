@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -88,7 +89,9 @@ def lost_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
     A device is also lost if earlier writes leave too little of its capacity or of a shared counter.
     """
     results = _results(claim)
-    return next((one.device for one in results if _is_lost(cache, claim.uid, results, one)), None)
+    return next(
+        (id_ for id_, own in _by_device(results).items() if _is_lost(cache, claim.uid, results, id_, own)), None
+    )
 
 
 def unclear_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
@@ -96,48 +99,71 @@ def unclear_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
 
     A driver that restarts deletes its slices and publishes them again, one after the other.
     """
-    return next((one.device for one in _results(claim) if _is_unclear(cache, claim.uid, one)), None)
+    devices = _by_device(_results(claim))
+    return next((id_ for id_, own in devices.items() if _is_unclear(cache, claim.uid, id_, own)), None)
 
 
-def _is_lost(cache: ClusterCache, uid: str, results: list[Result], result: Result) -> bool:
-    earlier = _earlier_on_device(cache, uid, result.device)
-    if earlier and not (result.share_id and all(other.share_id for other in earlier)):
+def _by_device(results: list[Result]) -> dict[DeviceId, list[Result]]:
+    """The results by device: a claim may have 32 shares of one device, of which other claims have thousands."""
+    found: dict[DeviceId, list[Result]] = {}
+    for one in results:
+        found.setdefault(one.device, []).append(one)
+    return found
+
+
+def _is_lost(cache: ClusterCache, uid: str, results: list[Result], id_: DeviceId, own: list[Result]) -> bool:
+    slices, device = _published(cache, id_)
+    earlier = _earlier_on_device(cache, uid, id_) if not _has_room_for_all(cache, id_, own, device) else []
+    if earlier and not all(one.share_id for one in (*own, *earlier)):
         return True
-    slices, device = _published(cache, result.device)
     if device is None:
         return False
-    shares = [*earlier, *(own for own in results if own.device == result.device)]
-    if earlier and _overdraws_capacity(device, result, shares):
+    if earlier and _overdraws_capacity(device, own, earlier):
         return True
-    others = _earlier_in_pool(cache, uid, result.device) if device.consumes else []
-    pool = result.device[:2]
+    others = _earlier_in_pool(cache, uid, id_) if device.consumes else []
+    pool = id_[:2]
     used = frozenset(one.device.device for one in (*others, *results) if one.device[:2] == pool)
     return bool(others) and not _drawn(device).isdisjoint(overdrawn_counters(slices, used))
 
 
-def _is_unclear(cache: ClusterCache, uid: str, result: Result) -> bool:
+def _has_room_for_all(cache: ClusterCache, id_: DeviceId, own: list[Result], device: Device | None) -> bool:
+    """Whether the device has enough for all its shares, whichever was written first, and once more for these.
+
+    This takes no look at each share.
+    """
+    use = cache.allocated_devices.pool(PoolKey(id_.driver, id_.pool))
+    if device is None or id_.device in use.taken or not all(one.share_id for one in own):
+        return False
+    used = Counter(use.shares.get(id_.device, {}))
+    for one in own:
+        used.update({name: amount.nanos for name, amount in (one.consumed or {}).items()})
+    return all(used[name] <= capacity.value.nanos for name, capacity in device.capacity.items())
+
+
+def _is_unclear(cache: ClusterCache, uid: str, id_: DeviceId, own: list[Result]) -> bool:
     """Whether the slices do not show enough to compare the device with earlier writes.
 
     As in the reference, a device that a complete pool lacks consumes no counter. But its pool may have counters.
     """
-    slices, device = _published(cache, result.device)
-    shares = _earlier_on_device(cache, uid, result.device)
+    slices, device = _published(cache, id_)
     if device is None:
-        known = is_complete(slices) and not any(slice_.counter_sets for slice_ in slices) and not shares
+        known = is_complete(slices) and not any(slice_.counter_sets for slice_ in slices)
+        known = known and not _earlier_on_device(cache, uid, id_)
     else:
-        known = not shares or (result.consumed or {}).keys() <= device.capacity.keys()
+        known = all((one.consumed or {}).keys() <= device.capacity.keys() for one in own)
+        known = known or not _earlier_on_device(cache, uid, id_)
         if device.consumes:
             known = known and is_complete(slices) and _drawn(device) <= counter_limits(slices).keys()
-    return not known and bool(_earlier_in_pool(cache, uid, result.device))
+    return not known and bool(_earlier_in_pool(cache, uid, id_))
 
 
-def _overdraws_capacity(device: Device, result: Result, shares: list[Result]) -> bool:
-    """Whether the shares together exceed a capacity of the device that the result consumes."""
-    for name in result.consumed or {}:
-        used = sum((share.consumed or {})[name].nanos for share in shares if name in (share.consumed or {}))
-        if name in device.capacity and used > device.capacity[name].value.nanos:
-            return True
-    return False
+def _overdraws_capacity(device: Device, own: list[Result], earlier: list[Result]) -> bool:
+    """Whether the shares together exceed a capacity of the device that the own ones consume."""
+    used: Counter[str] = Counter()
+    for share in (*own, *earlier):
+        used.update({name: amount.nanos for name, amount in (share.consumed or {}).items()})
+    asked = {name for share in own for name in share.consumed or {}}
+    return any(name in device.capacity and used[name] > device.capacity[name].value.nanos for name in asked)
 
 
 def _results(claim: Claim) -> list[Result]:

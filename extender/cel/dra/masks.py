@@ -113,6 +113,8 @@ class Masks:
         )
         # Not an LRUCache: that takes the size of an entry when it is stored, and these entries grow and shrink.
         self._masks: OrderedDict[str, _ExpressionMasks] = OrderedDict()
+        # Slice name to the expressions with masks of it: a tenant may have 60,000 expressions, and slices change often.
+        self._expressions: dict[str, dict[str, None]] = {}
         self._limit_bytes = mask_bytes
         self._bytes = 0
 
@@ -155,17 +157,24 @@ class Masks:
             mask = self._evaluate(expression, slice_, masks, budget)
             self._bytes += masks.put(slice_, mask)
         finally:
+            if masks.by_name or masks.begun:
+                self._expressions.setdefault(slice_.name, {})[expression] = None
             self._shrink()
         return mask
 
     def _shrink(self) -> None:
         while self._bytes > self._limit_bytes and len(self._masks) > 1:
-            _, oldest = self._masks.popitem(last=False)
+            expression, oldest = self._masks.popitem(last=False)
             self._bytes -= oldest.size
+            for slice_name in {*oldest.by_name, *oldest.begun}:
+                del self._expressions[slice_name][expression]
+                if not self._expressions[slice_name]:
+                    del self._expressions[slice_name]
 
     def forget(self, slice_name: str) -> None:
         """Drop the masks of a slice that no longer exists."""
-        for expression, masks in list(self._masks.items()):
+        for expression in self._expressions.pop(slice_name, ()):
+            masks = self._masks[expression]
             self._bytes -= masks.forget(slice_name)
             if not (masks.by_name or masks.begun):
                 self._bytes -= masks.size
