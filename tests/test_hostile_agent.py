@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from extender.allocation import Features, NodeInfo
 from extender.cache import CacheListener, ClusterCache
 from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.fabric import bandwidth, fabric_of
+from extender.fabric import MAX_NODE_GPUS, bandwidth, fabric_of
 from extender.fabric.agent_slices import read_fabric
 from extender.fabric.bounds import BOUNDS, MAX_LINKS, MAX_PROBLEMS
 from extender.model import Node, Source
@@ -165,6 +165,25 @@ def test_a_driver_that_publishes_uuids_of_another_node_voids_no_data_of_its_agen
     put(cache, said("dgx1-v100", node="n2", readAt=1))  # the next heartbeat of the honest agent
     assert source_of(cache, "n2") is Source.LIVE
     assert "n2" not in cache.agent_problems
+
+
+def test_a_node_with_thousands_of_gpus_has_no_graph() -> None:
+    """5,120 GPUs took 15 s of each filter request: the distances of a graph are a square table."""
+    cache = cache_of(n2="dgx1-v100")
+    cache.apply_node("n1", decode_node(node_object("n1", MACHINES["dgx1-v100"], {})))
+    one = gpu_slice("n1", MACHINES["dgx1-v100"])
+    one["spec"]["devices"] = one["spec"]["devices"][:1]
+    for number in range(MAX_NODE_GPUS + 1):
+        one["metadata"]["name"], one["spec"]["pool"]["name"] = f"s{number}", f"p{number}"
+        one["spec"]["devices"][0]["attributes"]["uuid"] = {"string": f"GPU-{number}"}
+        cache.apply_slice(f"s{number}", DECODER.decode(one))
+        fabric = cache.snapshot().node_infos["n1"].fabric
+        assert (fabric is None) is (number == MAX_NODE_GPUS)
+    assert cache.agent_problems == {"n1": ("its driver publishes 65 GPUs, where a node has at most 64",)}
+    cache.apply_slice("s0", None)
+    assert cache.snapshot().node_infos["n1"].fabric is not None
+    assert not cache.agent_problems
+    assert source_of(cache, "n2") is Source.LIVE
 
 
 def test_pool_is_named_after_the_node() -> None:

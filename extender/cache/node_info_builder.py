@@ -46,7 +46,7 @@ from extender.cache.signatures import (
     share_digest,
     sorted_shares,
 )
-from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
+from extender.fabric import MAX_NODE_GPUS, Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.model import Device, Fabric, Node, PoolKey, Slice, Source
 
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
@@ -292,6 +292,10 @@ class NodeInfoBuilder:
         self, node: str, live: Slice | None, found: Inventory, store: ObjectIndex, known: _Hardware | None
     ) -> tuple[Fabric | None, tuple[int, ...]]:
         gpus = _whole_gpus(found)
+        if len(gpus) > MAX_NODE_GPUS:
+            problem = f"its driver publishes {len(gpus)} GPUs, where a node has at most {MAX_NODE_GPUS}"
+            self.agent_problems[node] = (problem,)
+            return None, ()
         devices = list(gpus.values())
         if known is not None and _reads_the_same(known, live, found, node, store):
             fabric: Fabric | None = known.fabric
@@ -304,8 +308,11 @@ class NodeInfoBuilder:
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
     def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device], store: ObjectIndex) -> Fabric | None:
-        publisher = partial(_other_publisher, store, node, {gpu_uuid(device) for device in gpus})
-        reported, problems = live_fabric(live, gpus, publisher) if live is not None else (None, ())
+        reported: Fabric | None = None
+        problems: tuple[str, ...] = ()
+        if live is not None:
+            publisher = partial(_other_publisher, store, node, {gpu_uuid(device) for device in gpus})
+            reported, problems = live_fabric(live, gpus, publisher)
         if problems:
             self.agent_problems[node] = problems
         else:

@@ -13,6 +13,7 @@ from extender.model import Device
 
 DRIVER = "fabric.berth.dev"
 MAX_GPUS = 16  # the API's limits allow no more in one slice
+MAX_NODE_GPUS = 64  # whole GPUs that a driver publishes for a node; the cost of a graph grows with their square
 MAX_LINKS = 36  # NVLinks of one GPU; NVLink 5 has 18
 MAX_PROBLEMS = 8  # problems reported per node
 MAX_TEXT = 64  # characters; the API server's limit for a string attribute
