@@ -21,8 +21,8 @@ _LONE_SURROGATE = re.compile(
 )
 # What holds no list or object, or one that holds none. The engine steps over it: a tenant's object may have 100,000.
 _FLAT = rb'"[^"]*"|[^"\[\]{}]++|[\[{](?:"[^"]*"|[^"\[\]{}]++)*+[\]}]'
-# After such values: brackets, a quote without its other half, or the end. So a search never starts over.
-_BRACKETS = re.compile(rb"(?:" + _FLAT + rb')*+([\[{]+|[\]}]+|"|\Z)')
+# Brackets that open, and brackets that close, each after such values. The quote has no other half.
+_BRACKETS = re.compile(rb"(?:" + _FLAT + rb")*+([\[{]*+)(?:" + _FLAT + rb')*+([\]}]*+)"?')
 
 
 def lenient_loads(text: bytes) -> Any:
@@ -45,21 +45,16 @@ def lenient_loads(text: bytes) -> Any:
 
 
 def _limit_depth(text: bytes) -> bytes:
-    """The text with null in place of every object and list below MOST_LEVELS."""
+    """The text with null in place of every object and list below MOST_LEVELS that is not flat."""
     parts: list[bytes] = []
     kept_to = depth = 0
     for found in _BRACKETS.finditer(text):
-        start, end = found.span(1)
-        if text[start:end].startswith(_OPENING):
-            if depth <= MOST_LEVELS < depth + end - start:
-                parts += text[kept_to : start + MOST_LEVELS - depth], b"null"
-            depth += end - start
-        elif text[start:end].startswith(_CLOSING):
-            if depth - (end - start) <= MOST_LEVELS < depth:
-                kept_to = start + depth - MOST_LEVELS
-            depth -= end - start
+        (opens, opened), (closes, closed) = found.span(1), found.span(2)
+        highest = depth + opened - opens
+        lowest = highest - (closed - closes)
+        if depth <= MOST_LEVELS < highest:
+            parts += text[kept_to : opens + MOST_LEVELS - depth], b"null"
+        if lowest <= MOST_LEVELS < highest:
+            kept_to = closes + highest - MOST_LEVELS
+        depth = lowest
     return b"".join((*parts, text[kept_to:])) if depth == 0 else text
-
-
-_OPENING = b"[", b"{"
-_CLOSING = b"]", b"}"
