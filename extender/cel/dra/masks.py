@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 # Estimated bytes, measured with tracemalloc.
 _ERROR_BYTES = 1024  # of a compile error beside its texts
 _EXPRESSION_BYTES = 512  # of the masks of an expression beside its text and the masks
-_MASK_BYTES = 256  # of the masks of one slice
+_MASK_BYTES = 320  # of the masks of one slice, with its place in the index
 _SELECTOR_BYTES = 32 << 20  # of all selectors: 5,000 usual ones, or 8 of 10 KiB with a node for every second character
 _ALL_MASK_BYTES = 48 << 20
 _UNIT_SECONDS = 50e-9
