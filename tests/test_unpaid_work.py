@@ -36,6 +36,25 @@ def calls_of(work: Callable[[], object]) -> int:
     return calls
 
 
+def lines_of(work: Callable[[], object]) -> int:
+    """How many lines of Python the work runs, each round of a loop included."""
+    lines, before = 0, sys.gettrace()
+
+    def count(_: object, event: str, __: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    gc.disable()
+    sys.settrace(count)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+        gc.enable()
+    return lines
+
+
 def allocated(name: str, node: str, group: str = "", users: int = 1) -> dict[str, Any]:
     """A claim with a device of this node, and so many running pods that use it."""
     found = claim(name)
