@@ -12,7 +12,7 @@ from extender.extension.sinks import FilterSink
 from extender.model import Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
-from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.scheduling import Evaluator, RankingCache
 from extender.wire import Json, SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
@@ -59,11 +59,10 @@ class Fleet:
     made: int = 0
 
     def __post_init__(self) -> None:
-        self.clock, self.cache, decoder = Clock(), ClusterCache(), SliceDecoder()
+        self.clock, self.cache, self.decoder = Clock(), ClusterCache(), SliceDecoder()
         self.cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
         for i in range(self.nodes):
-            self.cache.apply_node(f"n{i}", decode_node(node_object(f"n{i}", MACHINES[i % self.kinds], {})))
-            self.cache.apply_slice(f"n{i}", decoder.decode(gpu_slice(f"n{i}", MACHINES[i % self.kinds])))
+            self.add_node(f"n{i}", MACHINES[i % self.kinds])
         self.filter_service = FilterService(
             self.cache,
             self.policy,
@@ -74,6 +73,10 @@ class Fleet:
             self.rankings,
             limits=self.limits,
         )
+
+    def add_node(self, name: str, machine: Machine) -> None:
+        self.cache.apply_node(name, decode_node(node_object(name, machine, {})))
+        self.cache.apply_slice(name, self.decoder.decode(gpu_slice(name, machine)))
 
     @property
     def names(self) -> list[str]:

@@ -110,11 +110,22 @@ def test_the_memory_is_bounded_in_bytes() -> None:
 
 def test_an_entry_larger_than_the_memory_is_not_kept() -> None:
     memory = GangMemory(1_000)
-    memory.put("small", 1, placements=1)
-    memory.put("large", 2, placements=1, picks=2)
-    assert (memory.get("small"), memory.get("large"), len(memory)) == (1, None, 1)
-    memory.put("other", 3)
-    assert (memory.get("small"), memory.get("other"), memory.estimated_bytes) == (None, 3, 400)
+    memory.put("a", "small", 1, placements=1)
+    memory.put("a", "large", 2, placements=1, picks=2)
+    assert (memory.get("a", "small"), memory.get("a", "large"), len(memory)) == (1, None, 1)
+    memory.put("a", "other", 3)
+    assert (memory.get("a", "small"), memory.get("a", "other"), memory.estimated_bytes) == (None, 3, 400)
+
+
+def test_the_evaluations_of_one_namespace_do_not_replace_those_of_others() -> None:
+    """The plan of a gang that takes several calls would never end."""
+    memory = GangMemory(4_000)
+    for number in range(3):
+        memory.put("honest", number, number)
+    for number in [*range(50), *range(50)]:
+        memory.put("hostile", number, number)
+    assert [memory.get("honest", number) for number in range(3)] == [0, 1, 2]
+    assert (len(memory), memory.estimated_bytes, memory.get("hostile", 49)) == (10, 4_000, 49)
 
 
 def test_numbers_of_rankings_are_never_used_again() -> None:

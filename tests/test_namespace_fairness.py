@@ -6,7 +6,7 @@ from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.model import DEFAULT_MIX, Allocation, Claim, ClaimSpec, DeviceRequest, ObjectKey, Pod, Request, whole_gpus
 from extender.scheduling import PodRequirements, requirements_of
-from tests.budget_worlds import Fleet
+from tests.budget_worlds import MACHINES, Fleet
 
 
 def test_many_waiting_pods_of_one_namespace_do_not_replace_those_of_others() -> None:
@@ -92,3 +92,27 @@ def _requirements(fleet: Fleet, pod: Pod) -> PodRequirements:
     found = requirements_of(pod, fleet.cache.snapshot(), fleet.policy)
     assert isinstance(found, PodRequirements)
     return found
+
+
+def test_a_namespace_without_time_does_not_keep_equal_pods_of_others_from_being_requeued() -> None:
+    """The pods shared one class, and the namespace of its first pod had no time left to evaluate the new node."""
+    fleet = Fleet(nodes=3, kinds=1)  # nodes with four GPUs
+    for namespace in ("hostile", "honest"):
+        assert not fleet.filter_service.filter(fleet.pod(namespace, count=5), fleet.names).passed
+    while fleet.filter_service.has_time("hostile"):
+        fleet.error(fleet.hostile())
+    fleet.add_node("n3", MACHINES[1])  # eight GPUs
+    assert list(fleet.filter_service.queueing_hints.find_schedulable())[-1]
+
+
+def test_the_namespaces_take_turns_in_the_background() -> None:
+    """An evaluation of another namespace waited for a stretch of each of 3,000 evaluations, a minute in all."""
+    fleet, unfinished = Fleet(nodes=1), UnfinishedEvaluations(100)
+    for count in range(2, 22):
+        hostile = fleet.pod("hostile", count=count)
+        unfinished.add(_requirements(fleet, hostile), hostile.uid)
+    honest = fleet.pod("honest")
+    unfinished.add(_requirements(fleet, honest), honest.uid)
+    turns = [unfinished.next(lambda _: True) for _ in range(6)]
+    assert [one.namespace for one in turns if one is not None] == ["hostile", "honest"] * 3
+    assert len({id(one) for one in turns}) == 4, "each evaluation of a namespace has its turn, too"

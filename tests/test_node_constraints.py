@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.model import Pod
+from extender.model import Node, Pod
 from extender.scheduling import UsableNodes
 from extender.wire import decode_node, decode_pod
 
@@ -26,8 +26,8 @@ def affinity(*names: str) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
-def pod(**spec: Any) -> Pod:
-    metadata = {"name": "p", "namespace": "default", "uid": "1", "annotations": {"berth.dev/group": "job"}}
+def pod(namespace: str = "default", **spec: Any) -> Pod:
+    metadata = {"name": "p", "namespace": namespace, "uid": "1", "annotations": {"berth.dev/group": "job"}}
     return decode_pod({"metadata": metadata, "spec": spec})
 
 
@@ -57,3 +57,25 @@ def test_results_are_bounded_and_follow_the_nodes() -> None:
     assert usable.of([wanted], NAMED, 0) == {"1": frozenset()}
     moved = NAMED | {"far": decode_node({"metadata": {"name": "far", "labels": {"zone": "3"}}})}
     assert usable.of([wanted], moved, 1) == {"1": {"far"}}
+
+
+def test_the_results_of_one_namespace_do_not_replace_those_of_others() -> None:
+    """The plan of a gang whose constraints take several calls began again in each of them."""
+
+    class Labels(dict[str, str]):
+        reads = 0
+
+        def get(self, key: str, default: Any = None) -> Any:
+            self.reads += 1
+            return super().get(key, default)
+
+    labels, usable = Labels(zone="1"), UsableNodes(limit=4)
+    nodes = {"n": Node("n", labels)}
+    honest = pod("honest", nodeSelector={"zone": "1"})
+    usable.of([honest], nodes, 0)
+    for zone in range(100):
+        usable.of([pod("hostile", nodeSelector={"zone": str(zone)})], nodes, 0)
+    before = labels.reads
+    usable.of([honest], nodes, 0)
+    assert labels.reads == before
+    assert len(usable) == 4

@@ -3,6 +3,7 @@ the claims that are gone."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import tracemalloc
 from typing import cast
@@ -10,7 +11,7 @@ from typing import cast
 import pytest
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, Writer
+from extender.cluster import ApiClient, NotFound, Writer
 from extender.extension.orphans import OrphanCollector
 from extender.model import Claim, Consumer, ObjectKey
 from extender.runtime import Supervisor
@@ -129,3 +130,29 @@ async def test_special_claims_that_are_gone_take_no_memory() -> None:
         tracemalloc.stop()
     assert known > 200_000, "until the next sweep, the collector knows all"
     assert left < 50_000
+
+
+async def test_take_backs_of_one_namespace_leave_connections_and_turns_to_others() -> None:
+    """A filter request for a pod starts up to 64: 100 pods had thousands of requests under way at a time."""
+    began, go_on, supervisor = list[str](), asyncio.Event(), Supervisor()
+
+    class Reads(Writer):
+        async def read_claim(self, key: ObjectKey) -> Claim:
+            began.append(key.namespace)
+            await go_on.wait()
+            raise NotFound("gone")
+
+    writer = Reads(cast("ApiClient", None), "test")
+    orphans = OrphanCollector(ClusterCache(), writer, lambda: 0.0, supervisor, lambda _: False)
+    hostile = [Claim(ObjectKey("hostile", f"c{number}"), f"u{number}") for number in range(200)]
+    for one in [*hostile, *hostile, Claim(ObjectKey("honest", "c"), "u")]:
+        orphans.deallocate_unsuitable(one)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(began) == 32
+    assert orphans.busy == 201, "one for each claim"
+    go_on.set()
+    await eventually(lambda: not orphans.busy)
+    assert len(began) == 201
+    assert "honest" in began[32:34]
+    await supervisor.stop()

@@ -209,6 +209,10 @@ async def test_a_groups_claim_stays_while_a_member_runs(phase: str, *, stays: bo
         orphans = b.app.service.orphans
         await eventually(lambda: orphans.skipped or orphans.unsuitable)
         assert bool(reserved(b, "made")) == stays == (len(b.held()) == 1)
+        if stays:
+            await eventually(lambda: not orphans.busy)
+            await cannot_go(b, "g-1", node)
+            assert not orphans.busy, "a check lists pods, so the next one comes some seconds later"
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -332,4 +332,4 @@ def test_many_classes_of_a_namespace_do_not_come_before_one_of_another() -> None
     for uid, requirements in zip(uids, found, strict=True):
         namespace = "normal" if uid == uids[-1] else "hostile"
         pods.add(uid, replace(requirements, namespace=namespace))
-    assert (found[-1].key, found[-1].node_selectors) in pods.keys()[:2]
+    assert ("normal", found[-1].key, found[-1].node_selectors) in pods.keys()[:2]

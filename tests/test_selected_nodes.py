@@ -93,12 +93,22 @@ def test_no_time_compares_no_unknown_node() -> None:
 def test_the_results_are_bounded() -> None:
     known = SelectedNodesCache(limit=3)
     for n in range(10):
-        known.of((selector(f"k{n}"),))
+        known.of("a", (selector(f"k{n}"),))
     assert len(known) == 3
-    assert known.of((selector("k9"),)) is known.of((selector("k9"),))
+    assert known.of("a", (selector("k9"),)) is known.of("a", (selector("k9"),))
     for n in range(10):
-        assert known.of((only_node(f"n{n}"),)).has(Node(f"n{n}", LABELS))
-    assert known.of((selector("k9"),)) is known.of((selector("k9"),)), "selectors of one node take no place"
+        assert known.of("a", (only_node(f"n{n}"),)).has(Node(f"n{n}", LABELS))
+    assert known.of("a", (selector("k9"),)) is known.of("a", (selector("k9"),)), "selectors of one node take no place"
+
+
+def test_the_results_of_one_namespace_do_not_replace_those_of_others() -> None:
+    """A comparison that takes several calls began again in each of them."""
+    known = SelectedNodesCache(limit=3)
+    honest = known.of("honest", (selector("k0"),))
+    for n in range(10):
+        known.of("hostile", (selector(f"k{n}"),))
+    assert known.of("honest", (selector("k0"),)) is honest
+    assert len(known) == 3
 
 
 @pytest.mark.parametrize("last", ["k63", "no-such-label"])

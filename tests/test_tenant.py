@@ -138,7 +138,7 @@ async def test_groups_end_at_the_namespace() -> None:
         b.cluster.apply(claim("mine"))
         b.cluster.apply(pod("p1", "mine", annotations={"berth.dev/group": "g"}))
         await b.settled()
-        assert set(b.app.service.cache.store.group_claims) == {("evil", "g")}
+        assert set(b.app.service.cache.store.of_groups.claims) == {("evil", "g")}
         assert (await b.filter("p1"))["NodeNames"]
         parts = (await b.client.get("/v1/explain/default/p1")).text
         assert "of group g" not in parts

@@ -179,6 +179,8 @@ class Snapshot:
     nodes_by_label: Final[Callable[[str], Mapping[str, frozenset[str]]]] = lambda _: {}  # label to {value: nodes}
     # (namespace, GroupKey.on_claims) to {claim: node}
     group_claims: Final[Mapping[tuple[str, str], Mapping[ObjectKey, str]]] = field(default_factory=dict)
+    # The same to (UID, node) of the pods for which these claims are reserved.
+    group_users: Final[Mapping[tuple[str, str], Iterable[tuple[str, str]]]] = field(default_factory=dict)
     # States that some node is in, by number; a state with shared pools by the number of its `own` signature, too.
     states: Final[Mapping[int, NodeState]] = field(default_factory=dict)
     claims_on: Final[Callable[[PoolKey], Iterable[Claim]]] = lambda _: ()  # claims with devices of a pool
@@ -191,6 +193,10 @@ class Snapshot:
     def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:
         """The claims that the group's pods have devices in, each with its node."""
         return self.group_claims.get((group.namespace, group.on_claims), {})
+
+    def users_of_group(self, group: GroupKey) -> dict[str, str]:
+        """UID to node of the pods for which these claims are reserved."""
+        return dict(iter(self.group_users.get((group.namespace, group.on_claims), ())))
 
     def changed_since(self, version: int) -> list[str] | None:
         """Names of nodes whose NodeInfo changed after `version`; None if that is not known."""

@@ -14,6 +14,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
+from extender.cache.group_claims import GroupClaims
 from extender.cache.link_changes import LinkChanges
 from extender.cache.scheduling_queue import SchedulingQueue
 from extender.fabric import DRIVER as FABRIC_DRIVER
@@ -49,8 +50,7 @@ class ObjectIndex:
         self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
         self.link_changes = LinkChanges()
         self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old for its memory data
-        # (namespace, GroupKey.on_claims) to claims with their node.
-        self.group_claims: dict[tuple[str, str], dict[ObjectKey, str]] = {}
+        self.of_groups = GroupClaims()
         self.nodes_version = 0
         # The labels come from pods and PodGroups, so any tenant can name a new one.
         self._by_label: LRUCache[str, tuple[int, Mapping[str, frozenset[str]]]] = LRUCache(_LABELS)
@@ -237,7 +237,7 @@ class ObjectIndex:
             self._key_of.pop(old.uid, None)
         _replace(self.claims, key, new)
         self._index_special(key, old, new)
-        self._index_group(key, old, new)
+        self._index_group(old, new)
         if new is not None and new.allocation is not None and not new.reserved_for:
             self.without_consumer.add(key)
         else:
@@ -265,18 +265,14 @@ class ObjectIndex:
         if new is not None and new.special_for:
             self.special_claims.setdefault((key.namespace, new.special_for), {})[key] = None
 
-    def _index_group(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
-        if old is not None:
-            _discard(self.group_claims, (key.namespace, old.group), key)
-        node = self._node_of(new) if new is not None and new.group else ""
-        if new is not None and node:
-            self.group_claims.setdefault((key.namespace, new.group), {})[key] = node
+    def _index_group(self, old: Claim | None, new: Claim | None) -> None:
+        self.of_groups.put(old, new, self._node_of(new) if new is not None and new.group else "")
 
     def _index_groups_on(self, slice_: Slice) -> None:
         """Claims may be listed before the slice that says which node their devices belong to."""
         if slice_.selection.node_name:
             for claim in self.claims_on(slice_.pool):
-                self._index_group(claim.key, claim, claim)
+                self._index_group(claim, claim)
 
     def _node_of(self, claim: Claim) -> str:
         """The node of a claim's devices; '' if no device belongs to a single node."""

@@ -81,6 +81,7 @@ def with_new_group(
         members={**snapshot.members, key: {pod.uid: pod for pod in pods if pod.is_waiting}},
         group_policies={**snapshot.group_policies, **policies},
         group_claims={group: claims for group, claims in snapshot.group_claims.items() if group != own},
+        group_users={group: users for group, users in snapshot.group_users.items() if group != own},
         bound_members={group: nodes for group, nodes in snapshot.bound_members.items() if group != key},
     )
 

@@ -45,7 +45,7 @@ from extender.extension.undo_stack import UndoStack
 from extender.extension.unseen_classes import check_classes_are_known
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason
-from extender.records import Bound
+from extender.records import Bound, shortened
 from extender.runtime import Supervisor, WatchProgress
 from extender.scheduling import (
     Decision,
@@ -270,7 +270,7 @@ class Binder:
         """Record and log a stored Binding. A bug here must not become the answer of the bind."""
         pod = cycle.pod
         try:
-            record = Bound(pod.key, pod.uid, Decision(self._dependencies.now_rfc3339(), chosen, *runner_up))
+            record = Bound(pod.key, pod.uid, shortened(Decision(self._dependencies.now_rfc3339(), chosen, *runner_up)))
             self._dependencies.put(lambda: record)  # without the pod, which may be large: a record may wait for long
             names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
             fields = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}

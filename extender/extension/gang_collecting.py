@@ -35,6 +35,7 @@ from extender.scheduling import (
 )
 
 _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
+_REST = 4.0  # pause after a step of the search, as a multiple of its time: it must not take the time of the calls
 
 
 class GangCollecting:
@@ -78,8 +79,10 @@ class GangCollecting:
             self._changed.clear()
             self._expire()
             await rebuilt()
+            began = self._clock()
             while (key := self._next()) is not None:
-                await self._try(key)
+                await self._try(key, began)
+                began = self._clock()
             seconds = self._next_deadline - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
@@ -96,15 +99,20 @@ class GangCollecting:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
         return allowed and self._filter_service.collected is None and self._rests_until <= now
 
-    async def _try(self, key: GroupKey) -> None:
-        """Let the gang collect if a domain could hold it. Other tasks run between the steps of the search."""
+    async def _try(self, key: GroupKey, began: float) -> None:
+        """Let the gang collect if a domain could hold it. Other tasks run between the steps of the search.
+
+        The search ends with the evaluation time of the namespace. `began` is when the choice of the gang began.
+        """
         seconds = max(self._filter_service.policy.gang_collect_seconds, _RETRY_SECONDS)
         self._waiting.collects_not_before(key, self._clock() + seconds)
-        await asyncio.sleep(0)
-        chosen: CollectedDomain | None = None
-        for found in self._search(key):
-            chosen = found
-            await asyncio.sleep(0)
+        await asyncio.sleep(_REST * (self._clock() - began))
+        began, chosen = self._clock(), None
+        for chosen in self._search(key):
+            await asyncio.sleep(_REST * (self._clock() - began))
+            if chosen is None and not self._filter_service.has_time(key.namespace):
+                break
+            began = self._clock()
         waiting = self._waiting.get(key)
         lacks_room = waiting is not None and waiting.reason.code is Code.GANG_NO_ROOM
         if chosen is not None and lacks_room and self._may_begin(self._clock()):

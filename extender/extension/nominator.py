@@ -25,6 +25,8 @@ from extender.wire import has_all
 _LEFT = 4  # pods at the head of the queue: kube-scheduler takes them before a write can arrive
 _WRITES = 32  # at a time
 _PAUSE_SECONDS = 0.02  # between two passes over the queue
+_STRETCH = 16  # pods that get no nomination, between two pauses of a pass
+_REST = 4.0  # such a pause, as a multiple of the time since the last one
 _ACTIVE_SECONDS = 10.0  # after a filter request: longer than the longest back-off of kube-scheduler
 _SCHEDULERS = 16
 _AVOIDED_SECONDS = 30.0
@@ -122,12 +124,20 @@ class Nominator:
         self._forget_ended()
         room = max(0, min(self._filter_service.policy.nominate - len(self._nominations), _WRITES))
         found = chain.from_iterable(self._chosen(name) for name in list(self._active))
-        writes: list[asyncio.Task[bool]] = []
+        writes, in_vain, began = list[asyncio.Task[bool]](), 0, self._clock()
         async with asyncio.TaskGroup() as group:
-            for pod in islice(found, room):
+            for pod in found if room else ():
+                if pod is None:
+                    in_vain += 1
+                    if in_vain % _STRETCH == 0:
+                        await asyncio.sleep(_REST * (self._clock() - began))
+                        began = self._clock()
+                    continue
                 writes.append(group.create_task(self._write(pod, self._nominations[pod.uid])))
                 self._changed.set()
                 await asyncio.sleep(0)  # calls of kube-scheduler go first
+                if len(writes) == room:
+                    break
         return all(write.result() for write in writes)
 
     def _forget_ended(self) -> None:
@@ -141,12 +151,20 @@ class Nominator:
                 self._avoided[nomination.node] = None
                 self._end(uid, nomination)
 
-    def _chosen(self, scheduler: str) -> Iterator[Pod]:
-        """The next pods of a queue, each after its node is chosen and its devices are held."""
-        for pod, requirements in islice(self._waiting(scheduler), _LEFT, None):
+    def _chosen(self, scheduler: str) -> Iterator[Pod | None]:
+        """The next pods of a queue, each after its node is chosen and its devices are held; None for a pod without."""
+        left = _LEFT
+        for found in self._waiting(scheduler):
+            if found is None or left:
+                left -= found is not None
+                yield None
+                continue
+            pod, requirements = found
             best = self._best(pod, requirements)
             if best is None:
                 return
+            if not best:
+                yield None
             for node, placement in best:
                 node_info = self._cache.snapshot().node_infos[node]
                 deadline = self._clock() + requirements.policy.hold_seconds
@@ -154,8 +172,11 @@ class Nominator:
                 self._nominations[pod.uid] = _Nomination(node, pod.resource_version, pod.priority)
                 yield pod
 
-    def _waiting(self, scheduler: str) -> Iterator[tuple[Pod, PodRequirements]]:
-        """The next pods without reserved devices, up to the first whose node depends on other pods."""
+    def _waiting(self, scheduler: str) -> Iterator[tuple[Pod, PodRequirements] | None]:
+        """The next pods without reserved devices, up to the first whose node depends on other pods.
+
+        None for a pod that was looked at and cannot have a nomination now.
+        """
         store, reserved = self._cache.store, self._cache.reservations.by_claim
         most = _LEFT + 2 * self._filter_service.policy.nominate
         for uid in list(islice(store.scheduling_queue.first(scheduler), most)):
@@ -166,11 +187,12 @@ class Nominator:
                 continue
             requirements = requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
             if not isinstance(requirements, PodRequirements):
+                yield None
                 continue
             if self._is_tied(pod, requirements):
                 return
-            if requirements.pending_claims and not any(c.uid in reserved for c in requirements.pending_claims):
-                yield pod, requirements
+            free = requirements.pending_claims and not any(c.uid in reserved for c in requirements.pending_claims)
+            yield (pod, requirements) if free else None
 
     def _lacks_members(self, pod: Pod) -> bool:
         """Whether the pod belongs to a gang that is not complete: kube-scheduler may keep it back for any time."""

@@ -8,25 +8,28 @@ first kind; Kubernetes has no controller that collects the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
+from cachetools import TTLCache
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
 from extender.extension.live_reads import LANDING_SECONDS, deallocate_unused, is_bound, read_unchanged
 from extender.extension.special_claims import SpecialClaims
+from extender.extension.take_backs import TakeBacks
 from extender.model import Claim, ObjectKey, Pod
 from extender.runtime import Supervisor
 
 _GRACE_SECONDS = 60.0  # longer than a bind, which times out after 30 s
 _ROUND_SECONDS = 5.0
+_RESTING = 4096  # claims
 _CLAIMS_AT_ONCE = 1000  # some 0.5 ms; then calls of kube-scheduler may go first
 
 
 class OrphanCollector:
-    """A background task of serve. It runs at most one operation on a claim at a time.
+    """A background task of serve, see TakeBacks.
 
     `is_binding` returns whether this process runs a bind of the pod with this UID.
     """
@@ -41,7 +44,6 @@ class OrphanCollector:
         grace_seconds: float = _GRACE_SECONDS,
     ) -> None:
         self._cache = cache
-        self._supervisor = supervisor
         self._writer = writer
         self._clock = clock
         self._is_binding = is_binding
@@ -50,7 +52,9 @@ class OrphanCollector:
         self._special = SpecialClaims(writer)
         # Special claims by claim UID, with the time when first seen.
         self._leftovers: dict[str, tuple[ObjectKey, float]] = {}
-        self._busy: dict[ObjectKey, asyncio.Task[None]] = {}
+        self._take_backs = TakeBacks(supervisor)
+        # Claims of PodGroups that are in use: a check lists pods, which is costly, and waiting pods cause many checks.
+        self._resting: TTLCache[ObjectKey, None] = TTLCache(_RESTING, min(_ROUND_SECONDS, grace_seconds), clock)
         self._log = structlog.get_logger("berth.collect")
         self.unsuitable = 0  # deallocated claims whose pod could not use the allocation
         self.without_consumer = 0  # deallocated claims that Berth had allocated, and that had no consumer
@@ -59,8 +63,8 @@ class OrphanCollector:
 
     @property
     def busy(self) -> int:
-        """How many claims have an operation running."""
-        return len(self._busy)
+        """How many claims have an operation that runs or waits."""
+        return len(self._take_backs)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -78,7 +82,7 @@ class OrphanCollector:
         for claim, take_back in work:
             waiting[claim.uid] = since = self._since.get(claim.uid, now)
             if now - since >= self._grace:
-                self._start(claim.key, take_back(claim))
+                self._start(claim.key, partial(take_back, claim))
         self._since = waiting
         self._leftovers = {uid: known for uid, known in self._leftovers.items() if self._leftover(known[0], uid)}
         for key, _ in list(self._leftovers.values()):
@@ -108,7 +112,7 @@ class OrphanCollector:
 
     def deallocate_unsuitable(self, claim: Claim) -> None:
         """Deallocate a claim whose pod cannot use the allocation, unless a bound pod uses the claim."""
-        self._start(claim.key, self._deallocate(claim))
+        self._start(claim.key, partial(self._deallocate, claim))
 
     def remove_stale_special(self, key: ObjectKey) -> None:
         """Delete a special claim of a bind that did not complete.
@@ -121,24 +125,20 @@ class OrphanCollector:
             return
         _, since = self._leftovers.setdefault(claim.uid, (key, self._clock()))
         if claim.writer in ("", self._writer.identity) or self._clock() - since >= self._grace:
-            self._start(key, self._remove(claim))
+            self._start(key, partial(self._remove, claim))
 
     def _leftover(self, key: ObjectKey, uid: str) -> bool:
         """Whether the claim is still the special claim of a pod in the cache."""
         claim = self._cache.store.claims.get(key)
         return claim is not None and claim.uid == uid and claim.special_for in self._cache.store.pods
 
-    def _start(self, key: ObjectKey, work: Coroutine[Any, Any, None]) -> None:
-        if key in self._busy:
-            work.close()
-            return
-        task = self._supervisor.spawn("take-back", self._safely(key, work))
-        self._busy[key] = task
-        task.add_done_callback(lambda _: self._busy.pop(key, None))
+    def _start(self, key: ObjectKey, work: Callable[[], Awaitable[None]]) -> None:
+        if key not in self._resting:
+            self._take_backs.start(key, partial(self._safely, key, work))
 
-    async def _safely(self, key: ObjectKey, work: Coroutine[Any, Any, None]) -> None:
+    async def _safely(self, key: ObjectKey, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except NotFound:
             pass  # already deleted
         except ClusterError as error:
@@ -149,8 +149,7 @@ class OrphanCollector:
         if fresh is None or not await deallocate_unused(self._writer, fresh):
             self._skip(claim)
             if fresh is not None and any(consumer.resource != "pods" for consumer in fresh.reserved_for):
-                # A check of a PodGroup lists pods, which is costly, and waiting pods cause many checks.
-                await asyncio.sleep(min(_ROUND_SECONDS, self._grace))
+                self._resting[claim.key] = None
             return
         self.unsuitable += 1
         self._log.info("deallocated: the pod cannot use the allocation", claim=str(claim.key))

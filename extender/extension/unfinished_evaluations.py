@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from extender.model import FairCache
 from extender.scheduling import PodRequirements
 
+_Key = tuple[str, Hashable]
+"""The namespace and the requirements key of an evaluation."""
+
 
 @dataclass(slots=True)
 class UnfinishedEvaluation:
@@ -22,49 +25,57 @@ class UnfinishedEvaluation:
 
 
 class UnfinishedEvaluations:
-    """Unfinished evaluations in the order in which they continue, for at most `limit` pods, see FairCache.
-    A pod with large claims counts as several.
+    """Unfinished evaluations, for at most `limit` pods, see FairCache. A pod with large claims counts as several.
 
-    The key includes the namespace, so the spent budget of one namespace does not delay equal requirements of another.
+    The namespaces take turns, and in each of them its evaluations. The spent budget of one namespace does not delay
+    equal requirements of another: these are another evaluation.
     """
 
     def __init__(self, limit: int) -> None:
-        self._evaluations: OrderedDict[Hashable, UnfinishedEvaluation] = OrderedDict()
-        self._keys: FairCache[str, Hashable] = FairCache(limit)  # pod UID to key
+        # By namespace and requirements key, each in the order of the turns.
+        self._evaluations: OrderedDict[str, OrderedDict[Hashable, UnfinishedEvaluation]] = OrderedDict()
+        self._keys: FairCache[str, _Key] = FairCache(limit)  # by pod UID
 
     def __len__(self) -> int:
-        return len(self._evaluations)
+        return sum(map(len, self._evaluations.values()))
 
     def get(self, requirements: PodRequirements) -> UnfinishedEvaluation | None:
         """The unfinished evaluation of these requirements, if there is one."""
-        return self._evaluations.get(_key(requirements))
+        own = self._evaluations.get(requirements.namespace)
+        return own.get(requirements.key) if own is not None else None
 
     def add(self, requirements: PodRequirements, uid: str) -> UnfinishedEvaluation:
         """Remember that a call for the pod `uid` did not finish the evaluation of its requirements."""
-        key = _key(requirements)
-        if self._keys.get(uid) != key:
+        namespace, key = requirements.namespace, requirements.key
+        if self._keys.get(uid) != (namespace, key):
             self.forget_pod(uid)
-        found = self._evaluations.get(key)
+        own = self._evaluations.setdefault(namespace, OrderedDict())
+        found = own.get(key)
         if found is None:
-            found = self._evaluations[key] = UnfinishedEvaluation(requirements, requirements.namespace)
+            found = own[key] = UnfinishedEvaluation(requirements, namespace)
         found.pods[uid] = None
-        for dropped in self._keys.put(requirements.namespace, uid, key, requirements.counts_as):
+        for dropped in self._keys.put(namespace, uid, (namespace, key), requirements.counts_as):
             self._drop(*dropped)
         return found
 
     def next(self, may_go_on: Callable[[UnfinishedEvaluation], bool]) -> UnfinishedEvaluation | None:
-        """The first evaluation that `may_go_on` accepts, moved to the end of the order; None if there is none."""
-        key = next((key for key, one in self._evaluations.items() if may_go_on(one)), None)
-        if key is None:
-            return None
-        self._evaluations.move_to_end(key)
-        return self._evaluations[key]
+        """The first evaluation that `may_go_on` accepts; None if there is none. It and its namespace have had their
+        turn then."""
+        for namespace, own in self._evaluations.items():
+            key = next((key for key, one in own.items() if may_go_on(one)), None)
+            if key is not None:
+                self._evaluations.move_to_end(namespace)
+                own.move_to_end(key)
+                return own[key]
+        return None
 
     def done(self, requirements: PodRequirements) -> None:
         """Forget an evaluation that is finished."""
-        found = self._evaluations.pop(_key(requirements), None)
-        for uid in found.pods if found is not None else ():
-            self._keys.pop(uid)
+        found = self.get(requirements)
+        if found is not None:
+            self._remove((requirements.namespace, requirements.key))
+            for uid in found.pods:
+                self._keys.pop(uid)
 
     def forget_pod(self, uid: str) -> None:
         """Forget a pod that is bound or deleted, or whose requirements changed, and an evaluation without pods."""
@@ -72,17 +83,19 @@ class UnfinishedEvaluations:
         if key is not None:
             self._drop(uid, key)
 
-    def _drop(self, uid: str, key: Hashable) -> None:
-        found = self._evaluations[key]
+    def _drop(self, uid: str, key: _Key) -> None:
+        found = self._evaluations[key[0]][key[1]]
         del found.pods[uid]
         if not found.pods:
-            del self._evaluations[key]
+            self._remove(key)
+
+    def _remove(self, key: _Key) -> None:
+        own = self._evaluations[key[0]]
+        del own[key[1]]
+        if not own:
+            del self._evaluations[key[0]]
 
     def clear(self) -> None:
         """Drop all unfinished evaluations."""
         self._evaluations.clear()
         self._keys.clear()
-
-
-def _key(requirements: PodRequirements) -> Hashable:
-    return requirements.namespace, requirements.key

@@ -1,4 +1,5 @@
-"""Pods that fitted no node in their last filter request, by equivalence class: its pods fit on the same nodes."""
+"""Pods that fitted no node in their last filter request, by equivalence class: its pods fit on the same nodes, and
+belong to one namespace, which pays for their evaluations."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class UnschedulablePods:
     def add(self, uid: str, requirements: PodRequirements) -> None:
         """Remember a pod that fits on no node."""
         self.remove(uid)
-        key = requirements.key, requirements.node_selectors
+        key = requirements.namespace, requirements.key, requirements.node_selectors
         self._classes.setdefault(key, (requirements, {}))[1][uid] = None
         for dropped in self._pods.put(requirements.namespace, uid, key, requirements.counts_as):
             self._remove_pod(*dropped)

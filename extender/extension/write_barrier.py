@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from extender.allocation import CounterKey, counter_limits, overdrawn_counters
@@ -60,8 +61,9 @@ class WriteBarrier:
         Raises BindError if the slices do not tell. That proves nothing, so the undo must not count it as a lost device:
         an earlier check may have let another pod use the allocation.
         """
-        lost = lost_device(self._cache, claim)
-        unclear = unclear_device(self._cache, claim) if lost is None else None
+        found = _Check(self._cache, claim)
+        lost = found.lost()
+        unclear = found.unclear() if lost is None else None
         if lost is not None:
             self.losses += 1
             raise DeviceLost(claim, f"device {lost} was allocated to another claim first")
@@ -83,47 +85,104 @@ class WriteBarrier:
         return cached is None or cached.uid != written.uid
 
 
-def lost_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
-    """The first device of the claim that an earlier write has allocated to another claim; None if there is none.
+@dataclass(slots=True)
+class _Pool:
+    """A pool as its newest slices publish it. A pool of several nodes may have thousands of devices and claims."""
 
-    A device is also lost if earlier writes leave too little of its capacity or of a shared counter.
-    """
-    results = _results(claim)
-    return next(
-        (id_ for id_, own in _by_device(results).items() if _is_lost(cache, claim.uid, results, id_, own)), None
-    )
-
-
-def unclear_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
-    """The first device for which the slices do not show whether earlier writes leave enough; None if there is none.
-
-    A driver that restarts deletes its slices and publishes them again, one after the other.
-    """
-    devices = _by_device(_results(claim))
-    return next((id_ for id_, own in devices.items() if _is_unclear(cache, claim.uid, id_, own)), None)
+    slices: list[Slice]
+    devices: dict[str, Device]
+    overdrawn: list[CounterKey] | None = None  # with earlier writes and the claim; None before `_overdrawn`
+    earlier: list[Result] | None = None  # the devices that earlier writes allocated to other claims; likewise
 
 
-def _by_device(results: list[Result]) -> dict[DeviceId, list[Result]]:
-    """The results by device: a claim may have 32 shares of one device, of which other claims have thousands."""
-    found: dict[DeviceId, list[Result]] = {}
-    for one in results:
-        found.setdefault(one.device, []).append(one)
-    return found
+class _Check:
+    """Compares the devices of one claim with earlier writes. It reads each pool once."""
 
+    def __init__(self, cache: ClusterCache, claim: Claim) -> None:
+        self._cache = cache
+        self._uid = claim.uid
+        self._results = _results(claim)
+        # By device: a claim may have 32 shares of one device, of which other claims have thousands.
+        self._devices: dict[DeviceId, list[Result]] = {}
+        for one in self._results:
+            self._devices.setdefault(one.device, []).append(one)
+        self._pools: dict[PoolKey, _Pool] = {}
 
-def _is_lost(cache: ClusterCache, uid: str, results: list[Result], id_: DeviceId, own: list[Result]) -> bool:
-    slices, device = _published(cache, id_)
-    earlier = _earlier_on_device(cache, uid, id_) if not _has_room_for_all(cache, id_, own, device) else []
-    if earlier and not all(one.share_id for one in (*own, *earlier)):
-        return True
-    if device is None:
-        return False
-    if earlier and _overdraws_capacity(device, own, earlier):
-        return True
-    others = _earlier_in_pool(cache, uid, id_) if device.consumes else []
-    pool = id_[:2]
-    used = frozenset(one.device.device for one in (*others, *results) if one.device[:2] == pool)
-    return bool(others) and not _drawn(device).isdisjoint(overdrawn_counters(slices, used))
+    def lost(self) -> DeviceId | None:
+        """The first device that an earlier write has allocated to another claim; None if there is none.
+
+        A device is also lost if earlier writes leave too little of its capacity or of a shared counter.
+        """
+        return next((id_ for id_, own in self._devices.items() if self._is_lost(id_, own)), None)
+
+    def unclear(self) -> DeviceId | None:
+        """The first device for which the slices do not show whether earlier writes leave enough; None if there is none.
+
+        A driver that restarts deletes its slices and publishes them again, one after the other.
+        """
+        return next((id_ for id_, own in self._devices.items() if self._is_unclear(id_, own)), None)
+
+    def _is_lost(self, id_: DeviceId, own: list[Result]) -> bool:
+        pool = self._pool(id_)
+        device = pool.devices.get(id_.device)
+        earlier = self._earlier_on_device(id_) if not _has_room_for_all(self._cache, id_, own, device) else []
+        if earlier and not all(one.share_id for one in (*own, *earlier)):
+            return True
+        if device is None:
+            return False
+        if earlier and _overdraws_capacity(device, own, earlier):
+            return True
+        return bool(device.consumes) and not _drawn(device).isdisjoint(self._overdrawn(id_, pool))
+
+    def _is_unclear(self, id_: DeviceId, own: list[Result]) -> bool:
+        """Whether the slices do not show enough to compare the device with earlier writes.
+
+        As in the reference, a device that a complete pool lacks consumes no counter. But its pool may have counters.
+        """
+        pool = self._pool(id_)
+        device = pool.devices.get(id_.device)
+        if device is None:
+            known = is_complete(pool.slices) and not any(slice_.counter_sets for slice_ in pool.slices)
+            known = known and not self._earlier_on_device(id_)
+        else:
+            known = all((one.consumed or {}).keys() <= device.capacity.keys() for one in own)
+            known = known or not self._earlier_on_device(id_)
+            if device.consumes:
+                known = known and is_complete(pool.slices) and _drawn(device) <= counter_limits(pool.slices).keys()
+        return not known and bool(self._earlier_in_pool(id_, pool))
+
+    def _pool(self, id_: DeviceId) -> _Pool:
+        key = PoolKey(id_.driver, id_.pool)
+        found = self._pools.get(key)
+        if found is None:
+            slices = newest_slices(self._cache.store.pools.get(key, {}).values())
+            devices = {one.name: one for slice_ in reversed(slices) for one in reversed(slice_.devices)}  # first wins
+            found = self._pools[key] = _Pool(slices, devices)
+        return found
+
+    def _overdrawn(self, id_: DeviceId, pool: _Pool) -> list[CounterKey]:
+        """The counters of a pool of which earlier writes and the claim take too much; none without earlier writes."""
+        if pool.overdrawn is None:
+            earlier, own = self._earlier_in_pool(id_, pool), self._results
+            used = frozenset(one.device.device for one in (*earlier, *own) if one.device[:2] == id_[:2])
+            pool.overdrawn = overdrawn_counters(pool.slices, used) if earlier else []
+        return pool.overdrawn
+
+    def _earlier_on_device(self, id_: DeviceId) -> list[Result]:
+        """The shares of a device, or the device, that earlier writes allocated to other claims."""
+        holders = self._cache.allocated_devices.holders(id_)
+        return [
+            other for (kind, holder), other in holders if kind == CLAIM and _is_earlier(self._cache, holder, self._uid)
+        ]
+
+    def _earlier_in_pool(self, id_: DeviceId, pool: _Pool) -> list[Result]:
+        """The devices of a pool that earlier writes allocated to other claims."""
+        if pool.earlier is None:
+            claims = self._cache.store.claims_on(PoolKey(id_.driver, id_.pool))
+            others = (claim for claim in claims if _is_earlier(self._cache, claim.uid, self._uid))
+            found = (other for claim in others for other in _results(claim))
+            pool.earlier = [other for other in found if other.device[:2] == id_[:2]]
+        return pool.earlier
 
 
 def _has_room_for_all(cache: ClusterCache, id_: DeviceId, own: list[Result], device: Device | None) -> bool:
@@ -140,23 +199,6 @@ def _has_room_for_all(cache: ClusterCache, id_: DeviceId, own: list[Result], dev
     return all(used[name] <= capacity.value.nanos for name, capacity in device.capacity.items())
 
 
-def _is_unclear(cache: ClusterCache, uid: str, id_: DeviceId, own: list[Result]) -> bool:
-    """Whether the slices do not show enough to compare the device with earlier writes.
-
-    As in the reference, a device that a complete pool lacks consumes no counter. But its pool may have counters.
-    """
-    slices, device = _published(cache, id_)
-    if device is None:
-        known = is_complete(slices) and not any(slice_.counter_sets for slice_ in slices)
-        known = known and not _earlier_on_device(cache, uid, id_)
-    else:
-        known = all((one.consumed or {}).keys() <= device.capacity.keys() for one in own)
-        known = known or not _earlier_on_device(cache, uid, id_)
-        if device.consumes:
-            known = known and is_complete(slices) and _drawn(device) <= counter_limits(slices).keys()
-    return not known and bool(_earlier_in_pool(cache, uid, id_))
-
-
 def _overdraws_capacity(device: Device, own: list[Result], earlier: list[Result]) -> bool:
     """Whether the shares together exceed a capacity of the device that the own ones consume."""
     used: Counter[str] = Counter()
@@ -171,28 +213,9 @@ def _results(claim: Claim) -> list[Result]:
     return [one for one in claim.allocation.results if not one.admin_access] if claim.allocation is not None else []
 
 
-def _published(cache: ClusterCache, id_: DeviceId) -> tuple[list[Slice], Device | None]:
-    """The newest slices of the device's pool, and the device as they publish it."""
-    slices = newest_slices(cache.store.pools.get(PoolKey(id_.driver, id_.pool), {}).values())
-    return slices, next((device for s in slices for device in s.devices if device.name == id_.device), None)
-
-
 def _drawn(device: Device) -> set[CounterKey]:
     """The counters that the device consumes."""
     return {(use.counter_set, name) for use in device.consumes for name, _ in use.counters}
-
-
-def _earlier_on_device(cache: ClusterCache, uid: str, id_: DeviceId) -> list[Result]:
-    """The shares of a device, or the device, that earlier writes allocated to other claims."""
-    holders = cache.allocated_devices.holders(id_)
-    return [other for (kind, holder), other in holders if kind == CLAIM and _is_earlier(cache, holder, uid)]
-
-
-def _earlier_in_pool(cache: ClusterCache, uid: str, id_: DeviceId) -> list[Result]:
-    """The devices of the device's pool that earlier writes allocated to other claims."""
-    claims = cache.store.claims_on(PoolKey(id_.driver, id_.pool))
-    found = (other for claim in claims if _is_earlier(cache, claim.uid, uid) for other in _results(claim))
-    return [other for other in found if other.device[:2] == id_[:2]]
 
 
 def _is_earlier(cache: ClusterCache, other: str, uid: str) -> bool:

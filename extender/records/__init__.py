@@ -3,7 +3,7 @@
 from extender.records.decoding import UnknownVersion, decode
 from extender.records.encoding import encode_parts, encode_record
 from extender.records.limits import MAX_BODY, MAX_FRAME
-from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
+from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved, shortened
 
 __all__ = [
     "MAX_BODY",
@@ -19,4 +19,5 @@ __all__ = [
     "decode",
     "encode_parts",
     "encode_record",
+    "shortened",
 ]

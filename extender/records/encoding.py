@@ -15,7 +15,6 @@ import orjson
 from extender.model import USER_BYTES, ObjectKey, RequestMix, RequestShape, Result, cut
 from extender.records.limits import (
     MAX_DEVICE,
-    MAX_DEVICES,
     MAX_HOLD,
     MAX_INT,
     MAX_LIST,
@@ -25,7 +24,7 @@ from extender.records.limits import (
     MAX_SENTENCE,
     VERSION,
 )
-from extender.records.schema import Attempted, Batch, Bound, Record, Released, Reserved
+from extender.records.schema import Attempted, Batch, Bound, Record, Released, Reserved, shortened
 from extender.wire import Json
 
 
@@ -101,7 +100,8 @@ def _attempted(record: Attempted) -> Json:
 
 
 def _bound(record: Bound) -> Json:
-    decision, chosen = record.decision, record.decision.chosen
+    decision = shortened(record.decision)
+    chosen = decision.chosen
     return {
         "kind": "bound",
         **_pod(record.pod, record.uid),
@@ -110,8 +110,8 @@ def _bound(record: Bound) -> Json:
         "margin": decision.margin,
         "node": _cut(chosen.node, MAX_NAME),
         "score": chosen.score,
-        "devices": [_cut(device, MAX_DEVICE) for device in chosen.devices[:MAX_DEVICES]],
-        "reused": [_cut(device, MAX_DEVICE) for device in chosen.reused[: max(MAX_DEVICES - len(chosen.devices), 0)]],
+        "devices": [_cut(device, MAX_DEVICE) for device in chosen.devices],
+        "reused": [_cut(device, MAX_DEVICE) for device in chosen.reused],
         "ring_gbps": chosen.ring_gbps,
         "best_gbps": chosen.best_gbps,
         "source": _cut(chosen.source),

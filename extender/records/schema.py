@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from extender.model import ObjectKey, RequestMix, ReservationState, Result
+from extender.records.limits import MAX_DEVICES
 from extender.scheduling import Attempt, Decision
 
 
@@ -23,6 +24,14 @@ class Bound(NamedTuple):
     pod: ObjectKey
     uid: str
     decision: Decision
+
+
+def shortened(decision: Decision) -> Decision:
+    """The decision with as many devices as a record has. A pod may share 64 claims with 32 devices each, and thousands
+    of records may wait for the console."""
+    chosen = decision.chosen
+    devices, reused = chosen.devices[:MAX_DEVICES], chosen.reused[: max(MAX_DEVICES - len(chosen.devices), 0)]
+    return replace(decision, chosen=replace(chosen, devices=devices, reused=reused))
 
 
 class Reserved(NamedTuple):

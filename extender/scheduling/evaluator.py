@@ -28,7 +28,7 @@ class Evaluator:
 
     def selected_nodes(self, requirements: PodRequirements) -> SelectedNodes:
         """The nodes that match the node selectors of the pod's claims."""
-        return self._selected_nodes.of(requirements.claim_selectors)
+        return self._selected_nodes.of(requirements.namespace, requirements.claim_selectors)
 
     def forget_slices(self, names: Iterable[str]) -> None:
         """Drop the match masks of deleted slices, by slice name."""

@@ -82,13 +82,7 @@ def placed_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
 
 def members_with_claims(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
     """UID to node of the pods for which claims of the group are reserved. Some may terminate."""
-    found = {}
-    for claim_key, node in snapshot.claims_of_group(key).items():
-        claim = snapshot.claims.get(claim_key)
-        for consumer in claim.reserved_for if claim is not None else ():
-            if consumer.resource == "pods":
-                found[consumer.uid] = node
-    return found
+    return snapshot.users_of_group(key)
 
 
 def may_terminate(key: GroupKey, minimum: int, snapshot: Snapshot) -> bool:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 
-from cachetools import LRUCache
-
 from extender.allocation import tolerates
-from extender.model import UNLIMITED, CallBudget, Node, Pod
+from extender.model import UNLIMITED, CallBudget, FairCache, Node, Pod
 
 _KEPT = 64
 
@@ -34,10 +32,13 @@ class _Known:
 
 
 class UsableNodes:
-    """The nodes on which pods may run, by constraints; the `limit` most recently used results are kept."""
+    """The nodes on which pods may run, by namespace and constraints: at most `limit` results, see FairCache.
+
+    A result that needs several calls must not be lost between them, whatever pods other namespaces have.
+    """
 
     def __init__(self, limit: int = _KEPT) -> None:
-        self._known: LRUCache[Hashable, _Known] = LRUCache(limit)
+        self._known: FairCache[Hashable, _Known] = FairCache(limit)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -52,10 +53,12 @@ class UsableNodes:
         found = {}
         for pod in pods:
             budget.check_time()  # large constraints take long to hash and compare
-            key = version, pod.node_selectors, pod.tolerations
+            namespace = pod.key.namespace
+            key = namespace, version, pod.node_selectors, pod.tolerations
             known = self._known.get(key)
             if known is None:
-                known = self._known[key] = _Known(nodes)
+                known = _Known(nodes)
+                self._known.put(namespace, key, known)
             usable = _completed(known, pod, nodes, budget)
             if len(usable) < len(nodes):
                 found[pod.uid] = usable

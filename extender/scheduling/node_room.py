@@ -75,6 +75,7 @@ class NodeRooms:
         self._context = context
         self._memory = memory
         needed = [member.requirements for member in units.units[0].members]
+        self._namespace = needed[0].namespace
         self._rankings = [rankings.get_or_create(requirements) for requirements in needed]
         for ranking in self._rankings:
             if not ranking.update(snapshot, context):
@@ -152,11 +153,11 @@ class NodeRooms:
 
     def _bound(self, name: str) -> _Bound:
         key = (self._number, "bound", self.equivalence_class(name))
-        found: _Bound | None = self._memory.get(key)
+        found: _Bound | None = self._memory.get(self._namespace, key)
         if found is None:
             self._context.budget.check()
             found = self._new_bound(self._node_infos[name])
-            self._memory.put(key, found)
+            self._memory.put(self._namespace, key, found)
             self._context.budget.mark_progress()
         return found
 
@@ -180,10 +181,10 @@ class NodeRooms:
         if attribute_signature is None or not self._by_state or requirements.policy.drift == "filter":
             return whole_devices(node_info, requirements, self._context)
         key = (self._number, "whole devices", attribute_signature.number)
-        known: tuple[WholeDevices | None] | None = self._memory.get(key)
+        known: tuple[WholeDevices | None] | None = self._memory.get(self._namespace, key)
         if known is None:
             known = (whole_devices(node_info, requirements, self._context),)
-            self._memory.put(key, known)
+            self._memory.put(self._namespace, key, known)
         return known[0]
 
     # -- room ------------------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ class NodeRooms:
     def _run(self, name: str, wanted: int, variant: int) -> _Run:
         """A run of at least `wanted` units on the node, or of all that fit; shared by an equivalence class."""
         key = (self._number, "run", variant, self.equivalence_class(name))
-        run: _Run = self._memory.get(key) or _Run()
+        run: _Run = self._memory.get(self._namespace, key) or _Run()
         if run.ended or len(run.placements) >= wanted:
             return run
         trial = GangTrial(self._snapshot)
@@ -255,7 +256,7 @@ class NodeRooms:
             self._add_unit(trial, name, unit)
         more = self._place_next(trial, name, wanted - len(run.placements), variant)
         run = _Run(run.placements + more, len(run.placements) + len(more) < wanted)
-        self._memory.put(key, run, *_weight(run.placements))
+        self._memory.put(self._namespace, key, run, *_weight(run.placements))
         self._context.budget.mark_progress()
         return run
 
@@ -321,11 +322,11 @@ class NodeRooms:
         else:
             taken = () if fresh else trial.taken(name)
             key = (self._number, "status", step, self.equivalence_class(name), taken, bans)
-        status: FilterStatus | None = self._memory.get(key)
+        status: FilterStatus | None = self._memory.get(self._namespace, key)
         if status is None:
             node_info, requirements = trial.node_info(name), self.requirements(name, step)
             status = evaluate(node_info, requirements, self._context, forbidden=_masks(bans))
-            self._memory.put(key, status, 1, len(requirements.specs))
+            self._memory.put(self._namespace, key, status, 1, len(requirements.specs))
             self._context.budget.mark_progress()
         return status
 

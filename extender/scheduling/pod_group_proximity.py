@@ -60,14 +60,17 @@ def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupP
     """The proximity to the pod's group; None for a pod without a group and for a group without placed pods."""
     if requirements.group is None:
         return None
-    nodes = [name for name in snapshot.claims_of_group(requirements.group).values() if name in snapshot.node_infos]
+    by_node = Counter(snapshot.claims_of_group(requirements.group).values())  # a node may have hundreds of claims
+    nodes = {name: number for name, number in by_node.items() if name in snapshot.node_infos}
     if not nodes:
         return None
     levels = []
     for label in requirements.policy.group_levels:
-        values = Counter(v for name in nodes if (v := snapshot.node_infos[name].node.labels.get(label)) is not None)
+        values = Counter[str]()
+        for name, number in nodes.items():
+            if (value := snapshot.node_infos[name].node.labels.get(label)) is not None:
+                values[value] += number
         if values:
             levels.append((label, min(values, key=lambda value: (-values[value], value))))
-    return PodGroupProximity(
-        requirements.group.name, len(nodes), frozenset(nodes), tuple(levels), len(requirements.policy.group_levels)
-    )
+    placed, count = sum(nodes.values()), len(requirements.policy.group_levels)
+    return PodGroupProximity(requirements.group.name, placed, frozenset(nodes), tuple(levels), count)

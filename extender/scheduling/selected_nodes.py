@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cachetools import LRUCache
-
 from extender.allocation import NodeInfo
-from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Node, NodeSelector
+from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, FairCache, Node, NodeSelector
 
 _KEPT = 16  # results, each with half a megabyte for 5,000 nodes
 _GONE = 64  # nodes that do not exist any more, besides as many as exist
@@ -66,19 +64,22 @@ class SelectedNodes:
 
 
 class SelectedNodesCache:
-    """The `limit` most recently used results, by the selectors."""
+    """At most `limit` results, by the namespace of the pod and the selectors, see FairCache.
+
+    A result that needs several calls must not be lost between them, whatever pods other namespaces have.
+    """
 
     def __init__(self, limit: int = _KEPT) -> None:
-        self._known: LRUCache[tuple[NodeSelector, ...], SelectedNodes] = LRUCache(limit)
+        self._known: FairCache[tuple[str, tuple[NodeSelector, ...]], SelectedNodes] = FairCache(limit)
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, selectors: tuple[NodeSelector, ...]) -> SelectedNodes:
+    def of(self, namespace: str, selectors: tuple[NodeSelector, ...]) -> SelectedNodes:
         """The nodes that match all of these selectors."""
-        found = self._known.get(selectors)
+        found = self._known.get((namespace, selectors))
         if found is None:
             found = SelectedNodes(selectors)
             if not found.is_pinned:  # one node is soon compared, and there are many such pods
-                self._known[selectors] = found
+                self._known.put(namespace, (namespace, selectors), found)
         return found
