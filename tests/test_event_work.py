@@ -1,0 +1,84 @@
+"""What one event of the watch makes Berth do does not grow with what other claims, pools or slices have."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Mapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.allocation import PoolUse
+from extender.cache import CLAIM
+from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
+from extender.model import DeviceId, PoolKey, Quantity, Result, from_int
+
+POOL = PoolKey("d", "p")
+
+
+def share(device: str, number: int, consumed: Mapping[str, Quantity]) -> Result:
+    return Result("r", DeviceId(*POOL, device), share_id=f"s{number}", consumed=consumed)
+
+
+class Counted(dict[str, Quantity]):
+    """Consumed capacities that count how often they are read."""
+
+    reads = 0
+
+    def items(self) -> ItemsView[str, Quantity]:
+        type(self).reads += 1
+        return super().items()
+
+
+def test_a_new_share_of_a_device_adds_to_the_sum_of_the_others() -> None:
+    """7,000 claims of a tenant can have 224,000 shares of one pool. Their sum took 120 ms after each event."""
+    allocated = AllocatedDevices()
+    for number in range(300):
+        allocated.put((CLAIM, str(number)), [share("a", number, Counted(memory=from_int(1)))])
+    assert allocated.pool(POOL).shares == {"a": {"memory": from_int(300).nanos}}
+    Counted.reads = 0
+    allocated.put((CLAIM, "more"), [share("a", 300, Counted(memory=from_int(1)))])
+    allocated.drop((CLAIM, "7"))
+    assert allocated.pool(POOL).shares == {"a": {"memory": from_int(300).nanos}}
+    assert Counted.reads == 2
+
+
+entries = st.builds(
+    lambda device, share_id, amounts: Result(
+        "r", DeviceId(*POOL, device), share_id=share_id, consumed=amounts or None if share_id else None
+    ),
+    st.sampled_from("abc"),
+    st.sampled_from(["", "s1", "s2"]),
+    st.dictionaries(st.sampled_from(["memory", "cores"]), st.builds(from_int, st.integers(0, 9)), max_size=2),
+)
+holders = st.tuples(st.sampled_from([CLAIM, HOLD]), st.sampled_from("12"))
+
+
+@given(st.lists(st.tuples(holders, st.lists(entries, max_size=4)), max_size=12))
+def test_the_use_of_a_pool_is_what_its_holders_have(events: list[tuple[Holder, list[Result]]]) -> None:
+    allocated = AllocatedDevices()
+    now: dict[Holder, list[Result]] = {}
+    for holder, held in events:
+        now[holder] = held
+        allocated.put(holder, held)
+        assert allocated.pool(POOL) == use_of(now)
+        every = {device for results in now.values() for device in devices_of(results)}
+        claimed = {device for (kind, _), results in now.items() if kind == CLAIM for device in devices_of(results)}
+        assert allocated.only_held(POOL) == every - claimed
+        assert allocated.claims(POOL) == {uid for (kind, uid), results in now.items() if kind == CLAIM and results}
+
+
+def devices_of(results: list[Result]) -> set[str]:
+    return {result.device.device for result in results}
+
+
+def use_of(holders: dict[Holder, list[Result]]) -> PoolUse:
+    taken, shares = set[str](), dict[str, dict[str, int]]()
+    for result in (result for results in holders.values() for result in results):
+        if not result.share_id:
+            taken.add(result.device.device)
+            continue
+        total: Any = shares.setdefault(result.device.device, {})
+        for name, amount in (result.consumed or {}).items():
+            total[name] = total.get(name, 0) + amount.nanos
+    return PoolUse(frozenset(taken), shares)
