@@ -288,17 +288,19 @@ class ClusterCache:
 
     @property
     def backlog(self) -> int:
-        """How many slices and nodes the next snapshot must compute again after changes of hardware."""
+        """How many slices and nodes the next snapshot must compute again."""
         return self.store.backlog
 
     def rebuild(self, most: int) -> None:
         """Compute up to `most` slices or nodes of the backlog again, so that the next snapshot has less to do."""
         if self.store.compute_taints(most):
             return
-        names = self.store.take_some_dirty_nodes(most)
-        for name in names:
+        dirty, used = self.store.take_some_dirty_nodes(most)
+        for name in dirty:
             self._rebuild_node(name, only_use=False)
-        self._note(names)
+        for name in used:
+            self._rebuild_node(name, only_use=name not in self.failed_nodes)
+        self._note([*dirty, *used])
 
     def _rebuild(self) -> None:
         dirty, used, pools = self.store.take_dirty_nodes()

@@ -104,7 +104,7 @@ class ObjectIndex:
     def backlog(self) -> int:
         """The most slices and nodes that must be computed again. A slice with new taints may mark every node."""
         everything = ALL_NODES in self.dirty or self._to_taint
-        return len(self._to_taint) + (len(self.nodes) if everything else len(self.dirty))
+        return len(self._to_taint) + (len(self.nodes) if everything else len(self.dirty) + len(self.dirty_use))
 
     def take_dirty_nodes(self) -> tuple[set[str], set[str], set[PoolKey]]:
         """Return and clear the marks: nodes to build again, nodes where only the use changed, and `dirty_pools`."""
@@ -113,10 +113,15 @@ class ObjectIndex:
         self.dirty, self.dirty_use, self.dirty_pools = set(), set(), set()
         return dirty, used - dirty, pools
 
-    def take_some_dirty_nodes(self, most: int) -> list[str]:
-        """Return up to `most` nodes to build again, and clear their marks. None is left if there are fewer."""
+    def take_some_dirty_nodes(self, most: int) -> tuple[list[str], list[str]]:
+        """Return up to `most` nodes, and clear their marks: nodes to build again, and nodes where only the use changed.
+
+        None is left if there are fewer.
+        """
         dirty = self.dirty = self._all_dirty()
-        return [dirty.pop() for _ in range(min(most, len(dirty)))]
+        names = [dirty.pop() for _ in range(min(most, len(dirty)))]
+        self.dirty_use.difference_update(names)
+        return names, [self.dirty_use.pop() for _ in range(min(most - len(names), len(self.dirty_use)))]
 
     def _all_dirty(self) -> set[str]:
         return (self.dirty | self.nodes.keys()) - {ALL_NODES} if ALL_NODES in self.dirty else self.dirty
