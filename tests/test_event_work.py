@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import PoolUse
-from extender.cache import CLAIM
+from extender.allocation import Inventory, PoolUse
+from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
 from extender.cache.object_index import ObjectIndex
 from extender.cache.pool_slices import PoolSlices
@@ -19,6 +19,7 @@ from extender.model import (
     Claim,
     Device,
     DeviceId,
+    Node,
     NodeSelection,
     ObjectKey,
     PoolKey,
@@ -42,7 +43,7 @@ class Counted(dict[str, Quantity]):
 
     reads = 0
 
-    def items(self) -> ItemsView[str, Quantity]:
+    def items(self) -> Any:
         type(self).reads += 1
         return super().items()
 
@@ -167,3 +168,53 @@ def test_the_devices_of_a_slice_are_compared_with_the_rules_of_its_pool_only() -
     index.put_slice("s", of_node("s"))
     assert [device.taints for device in index.pools[POOL]["s"].devices] == [(Taint("own"),), ()]
     assert CountedRule.compared == 2
+
+
+def filled(slices: Iterable[Slice]) -> ClusterCache:
+    cache = ClusterCache()
+    cache.apply_node("n1", Node("n1"))
+    for slice_ in slices:
+        cache.apply_slice(slice_.name, slice_)
+    return cache
+
+
+def parts(count: int = 8, **fields: Any) -> dict[str, Slice]:
+    """The slices of one pool of a node, by name."""
+    found = {f"s{number}": replace(of_node(f"s{number}"), slice_count=count, **fields) for number in range(count)}
+    odd = replace(found["s1"].devices[0], taints=(Taint("k", effect="None"),), allow_multiple=True)
+    found["s1"] = replace(found["s1"], devices=(odd, found["s1"].devices[1]))
+    return found
+
+
+def test_a_write_of_one_slice_leaves_the_devices_of_the_others() -> None:
+    """A driver may publish thousands of devices in one pool. Each write of one slice read all of them again."""
+    slices = parts()
+    cache = filled(slices.values())
+    before = cache.snapshot().node_infos["n1"].inventory
+    cache.apply_slice("s3", replace(slices["s3"], devices=slices["s3"].devices[:1]))
+    after = cache.snapshot().node_infos["n1"].inventory
+    assert [one.id.device for one in after.devices if all(one is not old for old in before.devices)] == ["s3-0"]
+    assert len(after.devices) == len(before.devices) - 1
+
+
+def facts(inventory: Inventory) -> list[object]:
+    parts = [(first, part.gpus, part.named, part.warned, dict(part.index)) for first, part in inventory.parts]
+    masks = inventory.reachable, inventory.simple, inventory.shared, inventory.unsupported
+    return [[one.id for one in inventory.devices], [offset for _, offset in inventory.offsets], masks, parts]
+
+
+def test_the_devices_after_some_writes_are_those_of_a_new_cache() -> None:
+    slices = parts(per_device=True)
+    cache = filled(slices.values())
+    for number, node in enumerate(("n1", "n2", "", "n1")):
+        name = f"s{2 * number}"
+        first, second = slices[name].devices
+        first = replace(first, selection=NodeSelection(node), node_allocatable="x" if number else "")
+        slices[name] = replace(slices[name], devices=(replace(second, selection=NodeSelection("n1")), first))
+        cache.apply_slice(name, slices[name])
+        found = cache.snapshot().node_infos["n1"].inventory
+        assert facts(found) == facts(filled(slices.values()).snapshot().node_infos["n1"].inventory)
+    for name in slices:
+        cache.apply_slice(name, None)
+    assert not cache.snapshot().node_infos["n1"].inventory.devices
+    assert not cache.interned()["known_slices"]

@@ -48,6 +48,7 @@ from extender.allocation.search import EVERYTHING, Search
 from extender.allocation.search_observer import CAUSES, CauseRecorder
 from extender.allocation.selection import find_class, select
 from extender.allocation.shared_use import PoolGroup, SharedUse
+from extender.allocation.slice_devices import KnownSlices
 from extender.allocation.taints import tolerates
 from extender.allocation.unsupported_devices import field_of
 
@@ -67,6 +68,7 @@ __all__ = [
     "Interns",
     "Inventory",
     "KnownPools",
+    "KnownSlices",
     "NodeInfo",
     "NodeState",
     "Pick",

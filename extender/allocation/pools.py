@@ -35,8 +35,8 @@ class PoolDevices:
     devices: tuple[PoolDevice, ...]
     offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
     index: Mapping[str, int]  # device name to bit
-    reachable: int  # mask of usable devices, without those of `selective`
-    selective: tuple[int, ...]  # bits of usable devices with a node selection of their own
+    reachable: int  # mask of usable devices, without those of `selections`
+    selections: tuple[tuple[NodeSelection, int], ...]  # node selections of usable devices that have their own
     simple: int  # see Inventory
     warned: int  # mask of devices with a taint of effect None
     unsupported: tuple[tuple[str, int], ...]  # see Inventory

@@ -93,6 +93,7 @@ class ClusterCache:
         old = self.store.slices.get(name)
         before = self.next_deadline
         self.store.put_slice(name, new, now)
+        self._builder.forget_slice(name)
         if new is not None and new.pool.driver == FABRIC_DRIVER:
             self._agents.report(new.selection.node_name, now)  # the changed slice marks the node already
         elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:

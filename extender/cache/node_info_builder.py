@@ -16,6 +16,7 @@ from extender.allocation import (
     Interns,
     Inventory,
     KnownPools,
+    KnownSlices,
     NodeInfo,
     NodeState,
     Pool,
@@ -89,7 +90,7 @@ class NodeInfoBuilder:
         self._features = features
         self._graphs = Graphs()
         self._shared_pools: KnownPools = WeakValueDictionary()
-        self._pool_signatures: Interns = WeakValueDictionary()
+        self._known_slices = KnownSlices()
         self._hardware: dict[str, _Hardware] = {}
         self._attribute_signatures: Interns = WeakValueDictionary()
         self._hardware_signatures: Interns = WeakValueDictionary()
@@ -159,6 +160,10 @@ class NodeInfoBuilder:
         self.agent_problems.pop(node, None)
         self._hardware.pop(node, None)
 
+    def forget_slice(self, name: str) -> None:
+        """Drop what is known of a slice that changed or was deleted."""
+        self._known_slices.forget(name)
+
     def interned(self) -> dict[str, int]:
         """The number of kept entries by kind, for benchmarks and tests of the limits."""
         tables: dict[str, Sized] = {
@@ -168,7 +173,8 @@ class NodeInfoBuilder:
             "own_states": self._own_states,
             "hardware_signatures": self._hardware_signatures,
             "attribute_signatures": self._attribute_signatures,
-            "pool_signatures": self._pool_signatures,
+            "pool_signatures": self._known_slices.signatures,
+            "known_slices": self._known_slices,
             "groups": self._groups,
             "shared_uses": self._shared_uses,
             "shared_pools": self._shared_pools,
@@ -231,7 +237,7 @@ class NodeInfoBuilder:
         )
         if previous is not None and previous.node.labels == node.labels and _same(before, pools):
             return previous.inventory
-        return inventory(node, pools, self._pool_signatures)
+        return inventory(node, pools, self._known_slices)
 
     def _nearby(self, node: Node, store: ObjectIndex) -> list[Slice]:
         """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
