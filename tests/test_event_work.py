@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from extender.allocation import Inventory, PoolUse
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
+from extender.cache.node_devices import MAX_NODE_DEVICES, TOO_MANY
 from extender.cache.object_index import ObjectIndex
 from extender.cache.pool_slices import PoolSlices
 from extender.model import (
     Allocation,
     Claim,
+    CounterSet,
+    CounterUse,
     Device,
     DeviceId,
     Node,
@@ -218,3 +221,46 @@ def test_the_devices_after_some_writes_are_those_of_a_new_cache() -> None:
         cache.apply_slice(name, None)
     assert not cache.snapshot().node_infos["n1"].inventory.devices
     assert not cache.interned()["known_slices"]
+
+
+def test_a_node_with_too_many_devices_loses_its_largest_pools_and_nothing_else() -> None:
+    """Its other pools, the allocations on all of them, and the other nodes stay."""
+    small = replace(of_node("small"), pool=PoolKey("d", "small"))
+    other = replace(of_node("other", "n2"), pool=PoolKey("d", "other"))
+    large = [of_node(f"s{number}", devices=127) for number in range(MAX_NODE_DEVICES // 128)]
+    large = [replace(slice_, slice_count=len(large)) for slice_ in large]
+    cache = filled([*large, small, other])
+    cache.apply_node("n2", Node("n2"))
+    results = tuple(Result("r", DeviceId(*slice_.pool, slice_.devices[0].name)) for slice_ in (large[0], small))
+    claim = Claim(ObjectKey("a", "c"), "u", "1", allocation=Allocation(results))
+    cache.apply_claim(claim.key, claim)
+    infos = cache.snapshot().node_infos
+    assert {pool.key.name: pool.trouble for pool in infos["n1"].inventory.pools} == {"p": TOO_MANY, "small": ""}
+    assert [one.id.device for one in infos["n1"].inventory.devices] == ["small-0", "small-1"]
+    assert infos["n1"].busy == 0b1
+    assert len(infos["n2"].inventory.devices) == 2
+    assert cache.agent_problems == {"n1": (TOO_MANY,)}
+    assert cache.allocated_devices.holders(results[0].device)
+    cache.apply_slice("small", None)
+    info = cache.snapshot().node_infos["n1"]
+    assert len(info.inventory.devices) == sum(len(slice_.devices) for slice_ in large)
+    assert info.busy.bit_count() == 1
+    assert not cache.agent_problems
+
+
+def test_counters_of_a_node_count_like_devices() -> None:
+    """Their amounts are summed after each change of a pool. A node with eight GPUs in MIG mode stays far below."""
+    uses = tuple(CounterUse(f"c{number}", tuple((f"{name}", 1) for name in range(32))) for number in range(2))
+    sets = [CounterSet(use.counter_set, dict(use.counters)) for use in uses]
+    device = Device("d", consumes=uses)
+
+    def published(slices: int, devices: int) -> list[Slice]:
+        found = list[Slice]()
+        for number in range(slices):
+            own = tuple(replace(device, name=f"{number}-{position}") for position in range(devices))
+            found.append(replace(of_node(f"s{number}"), devices=own))
+        found.append(replace(of_node("sets"), devices=(), counter_sets=tuple(sets)))
+        return [replace(one, slice_count=len(found)) for one in found]
+
+    assert len(filled(published(8, 64)).snapshot().node_infos["n1"].inventory.devices) == 512
+    assert not filled(published(16, 64)).snapshot().node_infos["n1"].inventory.devices

@@ -263,9 +263,9 @@ class ClusterCache:
 
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
-        """Contradictions in the data of node agents, by node, as of the last snapshot."""
+        """Contradictions in the data of node agents and drivers, by node, as of the last snapshot."""
         found = dict.fromkeys(self.store.link_changes.waiting, (TOO_OFTEN,))
-        for problems in (self.store.rejected_slices, self._builder.agent_problems):
+        for problems in (self.store.rejected_slices, self._builder.agent_problems, self._builder.driver_problems):
             found |= {node: (*found.get(node, ()), *sentences) for node, sentences in problems.items()}
         return found
 

@@ -37,6 +37,7 @@ from extender.allocation import (
     uses_of,
 )
 from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.node_devices import TOO_MANY, pools_left_out
 from extender.cache.object_index import ObjectIndex
 from extender.cache.signatures import (
     counter_amounts,
@@ -103,6 +104,7 @@ class NodeInfoBuilder:
         # By pool and generation: while a driver publishes a new generation, some nodes see the old one.
         self._counters: WeakValueDictionary[tuple[PoolKey, int], _Counters] = WeakValueDictionary()
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
+        self.driver_problems: dict[str, tuple[str, ...]] = {}  # impossible data of drivers, by node
 
     def build(
         self,
@@ -158,6 +160,7 @@ class NodeInfoBuilder:
     def forget(self, node: str) -> None:
         """Drop the entries of a deleted node."""
         self.agent_problems.pop(node, None)
+        self.driver_problems.pop(node, None)
         self._hardware.pop(node, None)
 
     def forget_slice(self, name: str) -> None:
@@ -227,14 +230,19 @@ class NodeInfoBuilder:
     def _inventory(self, node: Node, store: ObjectIndex, previous: NodeInfo | None) -> Inventory:
         nearby = self._nearby(node, store)
         before = previous.inventory.pools if previous is not None else ()
+        left_out = pools_left_out(store.by_node.get(node.name, {}).values())
         pools = gather(
             node,
-            nearby,
+            (slice_ for slice_ in nearby if slice_.pool not in left_out),
             lambda key: list(store.pools.get(key, {}).values()),
             self._features,
             self._shared_pools,
             before,
         )
+        self.driver_problems.pop(node.name, None)
+        if left_out:
+            self.driver_problems[node.name] = (TOO_MANY,)
+            pools += tuple(Pool(key, trouble=TOO_MANY) for key in sorted(left_out))
         if previous is not None and previous.node.labels == node.labels and _same(before, pools):
             return previous.inventory
         return inventory(node, pools, self._known_slices)
