@@ -264,3 +264,37 @@ def test_counters_of_a_node_count_like_devices() -> None:
 
     assert len(filled(published(8, 64)).snapshot().node_infos["n1"].inventory.devices) == 512
     assert not filled(published(16, 64)).snapshot().node_infos["n1"].inventory.devices
+
+
+class CountedSlice(Slice):
+    """A slice that counts how often its generation is read."""
+
+    reads = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "generation":
+            CountedSlice.reads += 1
+        return super().__getattribute__(name)
+
+
+def reads_of_a_write(nodes: int) -> int:
+    """The reads of slices after a write of one slice of a pool that has a slice for each node."""
+    slices = [
+        CountedSlice(f"s{number}", POOL, 1, nodes, NodeSelection(f"n{number}"), devices=(Device(f"d{number}"),))
+        for number in range(nodes)
+    ]
+    cache = filled(slices)
+    for number in range(nodes):
+        cache.apply_node(f"n{number}", Node(f"n{number}"))
+    before = dict(cache.snapshot().node_infos)
+    CountedSlice.reads = 0
+    cache.apply_slice("s3", replace(slices[3], resource_version="2"))
+    after = cache.snapshot().node_infos
+    assert [name for name in after if after[name].inventory is not before[name].inventory] == ["n3"]
+    assert all(len(info.inventory.devices) == 1 for info in after.values())
+    return CountedSlice.reads
+
+
+def test_a_write_of_a_slice_of_a_pool_of_many_nodes_costs_each_node_the_same() -> None:
+    """Each of 1,000 nodes read all slices of the pool: 0.75 s for each write of a slice, 20 s with 5,000 nodes."""
+    assert reads_of_a_write(80) < 3 * reads_of_a_write(40)

@@ -51,6 +51,7 @@ from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.slice_devices import KnownSlices
 from extender.allocation.taints import tolerates
 from extender.allocation.unsupported_devices import field_of
+from extender.allocation.whole_pool import WholePool
 
 __all__ = [
     "CAUSES",
@@ -83,6 +84,7 @@ __all__ = [
     "Snapshot",
     "Solution",
     "Uses",
+    "WholePool",
     "allocations",
     "attribute_values",
     "choose",

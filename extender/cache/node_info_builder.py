@@ -234,7 +234,7 @@ class NodeInfoBuilder:
         pools = gather(
             node,
             (slice_ for slice_ in nearby if slice_.pool not in left_out),
-            lambda key: list(store.pools.get(key, {}).values()),
+            store.pool_slices.whole,
             self._features,
             self._shared_pools,
             before,
@@ -253,15 +253,15 @@ class NodeInfoBuilder:
         found = own + list(store.without_node.values())
         seen = {slice_.name for slice_ in found}
         for key in {slice_.pool for slice_ in own}:
-            found += [s for s in store.pools[key].values() if s.counter_sets and s.name not in seen]
+            found += [s for s in store.pool_slices.with_counters.get(key, {}).values() if s.name not in seen]
         return found
 
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
-        current = slices_of(pool, store.pools.get(pool.key, {}).values())
+        current = slices_of(pool, store.pool_slices.whole(pool.key))
         key = pool.key, current[0].generation if current else 0
         known = self._counters.get(key)
-        if known is None or not same_objects(known.slices, current) or known.use != use:
+        if known is None or known.slices is not current or known.use != use:
             consumed = consumed_counters(current, use)
             known = self._counters[key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
         return known

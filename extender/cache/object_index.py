@@ -41,8 +41,8 @@ class ObjectIndex:
         self.rules: dict[str, TaintRule] = {}
         self._effective: dict[str, Slice] = {}  # with the taints of rules; all other indexes use these
         self._to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
-        self._pool_slices = PoolSlices()
-        self.pools = self._pool_slices.by_pool
+        self.pool_slices = PoolSlices()
+        self.pools = self.pool_slices.by_pool
         self.by_node: dict[str, dict[str, Slice]] = {}
         self.without_node: dict[str, Slice] = {}  # slices without a node name
         self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
@@ -91,14 +91,14 @@ class ObjectIndex:
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """Mark the nodes of these pools: the use of their devices changed."""
         for key in keys:
-            nodes = self._pool_slices.nodes(key)
+            nodes = self.pool_slices.nodes(key)
             self.dirty_use.update(filter(None, nodes))
             if "" in nodes:
                 self.dirty_pools.add(key)
 
     def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
         """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""
-        return {node or ALL_NODES for key in keys for node in self._pool_slices.nodes(key)}
+        return {node or ALL_NODES for key in keys for node in self.pool_slices.nodes(key)}
 
     @property
     def backlog(self) -> int:
@@ -169,7 +169,7 @@ class ObjectIndex:
         old = self._effective.pop(name, None)
         ours = [one.selection.node_name for one in (old, new) if one is not None and one.pool.driver == FABRIC_DRIVER]
         before = {node: self.fabric.get(node) for node in ours}
-        node_before = self._pool_slices.node(new.pool) if new is not None else ""
+        node_before = self.pool_slices.node(new.pool) if new is not None else ""
         if old is not None:
             self._unindex(old)
             self.deleted_slices.add(name)
@@ -179,7 +179,7 @@ class ObjectIndex:
             self._names.setdefault(new.pool.driver, {}).setdefault(new.pool.name, set()).add(name)
             self._effective[name] = effective = tainted(new, self.rules.values())
             self._index(name, effective)
-            if self._pool_slices.node(new.pool) != node_before:
+            if self.pool_slices.node(new.pool) != node_before:
                 self._index_groups_on(new.pool)
         for node, slice_ in before.items():
             self.link_changes.note(node, slice_, self.fabric.get(node), now)
@@ -194,7 +194,7 @@ class ObjectIndex:
             return
         if node:
             self.publishers.update((uuid, node) for device in new.devices if (uuid := gpu_uuid(device)))
-        self._pool_slices.put(new)
+        self.pool_slices.put(new)
         (self.by_node.setdefault(node, {}) if node else self.without_node)[name] = new
         self.dirty |= self.nodes_of([new.pool])  # a slice of one node can complete or break a pool that others see
 
@@ -208,7 +208,7 @@ class ObjectIndex:
             if self.publishers.get(uuid := gpu_uuid(device)) == node:
                 del self.publishers[uuid]
         self.dirty |= self.nodes_of([old.pool])
-        self._pool_slices.remove(old)
+        self.pool_slices.remove(old)
         if node:
             _discard(self.by_node, node, old.name)
         else:
@@ -282,7 +282,7 @@ class ObjectIndex:
     def _node_of(self, claim: Claim) -> str:
         """The node of a claim's devices; '' if no device belongs to a single node."""
         for result in claim.allocation.results if claim.allocation is not None else ():
-            node = self._pool_slices.node(PoolKey(result.device.driver, result.device.pool))
+            node = self.pool_slices.node(PoolKey(result.device.driver, result.device.pool))
             if node:
                 return node
         return ""
