@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import Inventory, PoolUse
+from extender.allocation import Features, Inventory, PoolUse
+from extender.allocation.pools import is_relevant
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
 from extender.cache.node_devices import MAX_NODE_DEVICES, TOO_MANY
 from extender.cache.object_index import ObjectIndex
 from extender.cache.pool_slices import PoolSlices
+from extender.cache.shared_slices import SharedSlices
 from extender.model import (
     Allocation,
     Claim,
@@ -24,13 +27,16 @@ from extender.model import (
     DeviceId,
     Node,
     NodeSelection,
+    NodeSelector,
     ObjectKey,
     PoolKey,
     Quantity,
+    Requirement,
     Result,
     Slice,
     Taint,
     TaintRule,
+    Term,
     from_int,
 )
 
@@ -267,25 +273,33 @@ def test_counters_of_a_node_count_like_devices() -> None:
 
 
 class CountedSlice(Slice):
-    """A slice that counts how often its generation is read."""
+    """A slice that counts how often its generation and its node selection are read."""
 
     reads = 0
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "generation":
+        if name in ("generation", "selection"):
             CountedSlice.reads += 1
         return super().__getattribute__(name)
 
 
-def reads_of_a_write(nodes: int) -> int:
+def by_name(node: str) -> NodeSelection:
+    return NodeSelection(node)
+
+
+def by_label(node: str) -> NodeSelection:
+    return NodeSelection(selector=NodeSelector((Term((Requirement("host", "In", (node,)),)),)))
+
+
+def reads_of_a_write(nodes: int, selection: Callable[[str], NodeSelection]) -> int:
     """The reads of slices after a write of one slice of a pool that has a slice for each node."""
     slices = [
-        CountedSlice(f"s{number}", POOL, 1, nodes, NodeSelection(f"n{number}"), devices=(Device(f"d{number}"),))
+        CountedSlice(f"s{number}", POOL, 1, nodes, selection(f"n{number}"), devices=(Device(f"d{number}"),))
         for number in range(nodes)
     ]
     cache = filled(slices)
     for number in range(nodes):
-        cache.apply_node(f"n{number}", Node(f"n{number}"))
+        cache.apply_node(f"n{number}", Node(f"n{number}", {"host": f"n{number}"}))
     before = dict(cache.snapshot().node_infos)
     CountedSlice.reads = 0
     cache.apply_slice("s3", replace(slices[3], resource_version="2"))
@@ -295,6 +309,59 @@ def reads_of_a_write(nodes: int) -> int:
     return CountedSlice.reads
 
 
-def test_a_write_of_a_slice_of_a_pool_of_many_nodes_costs_each_node_the_same() -> None:
+@pytest.mark.parametrize("selection", [by_name, by_label])
+def test_a_write_of_a_slice_of_a_pool_of_many_nodes_costs_each_node_the_same(
+    selection: Callable[[str], NodeSelection],
+) -> None:
     """Each of 1,000 nodes read all slices of the pool: 0.75 s for each write of a slice, 20 s with 5,000 nodes."""
-    assert reads_of_a_write(80) < 3 * reads_of_a_write(40)
+    assert reads_of_a_write(80, selection) < 3 * reads_of_a_write(40, selection)
+
+
+keys, values = st.sampled_from(["host", "rack", "metadata.name"]), st.sampled_from(["n1", "a", "b"])
+requirements = st.builds(
+    Requirement,
+    keys,
+    st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist"]),
+    st.lists(values, max_size=2).map(tuple),
+)
+several = st.lists(requirements, max_size=2).map(tuple)
+selections = st.one_of(
+    st.builds(NodeSelection, st.sampled_from(["", "n1", "a"])),
+    st.builds(NodeSelection, all_nodes=st.just(value=True)),
+    st.builds(
+        lambda terms: NodeSelection(selector=NodeSelector(tuple(terms))),
+        st.lists(st.builds(Term, several, several), max_size=2),
+    ),
+)
+shared = st.builds(
+    lambda selection, devices, per_device, counters: Slice(
+        "",
+        POOL,
+        1,
+        1,
+        NodeSelection() if per_device else selection,
+        per_device=per_device,
+        devices=tuple(Device("d", selection=one) for one in devices),
+        counter_sets=(CounterSet("c", {}),) if counters else (),
+    ),
+    selections.filter(lambda one: not one.node_name),
+    st.lists(selections, max_size=3),
+    st.booleans(),
+    st.integers(0, 9).map(lambda number: number == 0),
+)
+
+
+@given(st.lists(shared, max_size=6), st.dictionaries(keys, values, max_size=2), st.integers(0, 6))
+def test_a_node_finds_all_slices_that_matter_for_it(slices: list[Slice], labels: dict[str, str], removed: int) -> None:
+    found, node = SharedSlices(), Node("n1", labels)
+    slices = [replace(slice_, name=f"s{number}") for number, slice_ in enumerate(slices)]
+    for slice_ in slices:
+        found.put(slice_)
+    for slice_ in slices[:removed]:
+        found.remove(slice_)
+    known = found.of(node)
+    assert all(slice_ in known for slice_ in slices[removed:] if is_relevant(slice_, node, Features()))
+    assert not any(slice_ in known for slice_ in slices[:removed])
+    for slice_ in slices[removed:]:
+        found.remove(slice_)
+    assert not found.of(node)

@@ -250,7 +250,7 @@ class NodeInfoBuilder:
     def _nearby(self, node: Node, store: ObjectIndex) -> list[Slice]:
         """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
         own = list(store.by_node.get(node.name, {}).values())
-        found = own + list(store.without_node.values())
+        found = own + store.shared_slices.of(node)
         seen = {slice_.name for slice_ in found}
         for key in {slice_.pool for slice_ in own}:
             found += [s for s in store.pool_slices.with_counters.get(key, {}).values() if s.name not in seen]

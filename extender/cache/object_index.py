@@ -17,6 +17,7 @@ from extender.cache.link_changes import LinkChanges
 from extender.cache.pool_slices import PoolSlices
 from extender.cache.rule_taints import tainted
 from extender.cache.scheduling_queue import SchedulingQueue
+from extender.cache.shared_slices import SharedSlices
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import agent_slice, gpu_uuid
 from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
@@ -44,7 +45,7 @@ class ObjectIndex:
         self.pool_slices = PoolSlices()
         self.pools = self.pool_slices.by_pool
         self.by_node: dict[str, dict[str, Slice]] = {}
-        self.without_node: dict[str, Slice] = {}  # slices without a node name
+        self.shared_slices = SharedSlices()
         self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
         self.rejected_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were rejected, by node
@@ -195,7 +196,10 @@ class ObjectIndex:
         if node:
             self.publishers.update((uuid, node) for device in new.devices if (uuid := gpu_uuid(device)))
         self.pool_slices.put(new)
-        (self.by_node.setdefault(node, {}) if node else self.without_node)[name] = new
+        if node:
+            self.by_node.setdefault(node, {})[name] = new
+        else:
+            self.shared_slices.put(new)
         self.dirty |= self.nodes_of([new.pool])  # a slice of one node can complete or break a pool that others see
 
     def _unindex(self, old: Slice) -> None:
@@ -212,7 +216,7 @@ class ObjectIndex:
         if node:
             _discard(self.by_node, node, old.name)
         else:
-            self.without_node.pop(old.name, None)
+            self.shared_slices.remove(old)
 
     def _choose_agent_slice(self, node: str) -> None:
         chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
