@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from extender.allocation import Features, Search, from_gates, gather, left_of, problem_of, usage_of
+from extender.allocation import Features, Search, WholePool, from_gates, gather, left_of, problem_of, usage_of
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.model import NANO, DeviceId, Slice
@@ -50,7 +50,8 @@ def test_a_pool_is_the_same_in_every_order_of_its_slices(name: str) -> None:
     """The reference takes resourceSliceCount from the first slice that it sees."""
     slices, expected = PUBLISHED[name]
     for order in permutations(slices):
-        pools = gather(NODE, order, lambda _, order=order: order, Features())  # type: ignore[misc]  # binds the order
+        whole = WholePool(order)
+        pools = gather(NODE, order, lambda _, whole=whole: whole, Features())  # type: ignore[misc]  # binds the pool
         assert [(pool.incomplete, pool.trouble, len(pool.slices)) for pool in pools] == expected
 
 

@@ -11,7 +11,7 @@ import pytest
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.model import Taint, TaintRule
+from extender.model import Allocation, Claim, DeviceId, ObjectKey, Result, Taint, TaintRule
 from extender.runtime import Rebuilds
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
@@ -45,7 +45,15 @@ def one_shared_device(cache: ClusterCache) -> None:
     cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="net.example.com"))
 
 
-CHANGES = [shared_slice, whole_driver, one_device_everywhere, one_shared_device]
+def a_claim_on_each_node(cache: ClusterCache) -> None:
+    """Many pods can end between two calls of kube-scheduler."""
+    for number in range(NODES):
+        device = DeviceId("gpu.nvidia.com", f"n{number}", "gpu-1")
+        claim = Claim(ObjectKey("a", f"c{number}"), f"u{number}", "1", allocation=Allocation((Result("r", device),)))
+        cache.apply_claim(claim.key, claim)
+
+
+CHANGES = [shared_slice, whole_driver, one_device_everywhere, one_shared_device, a_claim_on_each_node]
 
 
 def filled(builder: NodeInfoBuilder) -> ClusterCache:

@@ -95,7 +95,7 @@ async def test_a_list_that_does_not_end_is_a_failure(tokens: tuple[str, ...]) ->
 
 
 async def test_many_objects_at_once_let_others_in() -> None:
-    """Other tasks run after each object at which a time slice ends, in a list and in a burst of events."""
+    """Other tasks run after each object at which a time slice ends: in lists, in bursts, and if a list lacks many."""
     cluster = Cluster()
     events: list[str] = []
 
@@ -105,10 +105,13 @@ async def test_many_objects_at_once_let_others_in() -> None:
                 events.append("another task")
             await asyncio.sleep(0)
 
+    def apply(_: str, obj: Any) -> None:
+        events.append("an object" if obj is not None else "a deletion")
+
     for i in range(10):
         cluster.apply(node(f"n{i}"))
     task = asyncio.create_task(other())
-    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: events.append("an object"))
+    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", apply)
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None, timing=replace(QUICK, stretch_seconds=0.0))
         reflecting_task = asyncio.create_task(found.run())
@@ -116,10 +119,16 @@ async def test_many_objects_at_once_let_others_in() -> None:
         for i in range(10):
             cluster.apply(node(f"m{i}"))
         await eventually(lambda: events.count("an object") >= 20)
+        reflecting_task.cancel()
+        await asyncio.gather(reflecting_task, return_exceptions=True)
+        for i in range(10):
+            cluster.api.registry.delete(NODES, ("", f"n{i}"))
+        reflecting_task = asyncio.create_task(found.run())  # begins with a list
+        await eventually(lambda: events.count("a deletion") >= 10)
         for one in (reflecting_task, task):
             one.cancel()
         await asyncio.gather(reflecting_task, task, return_exceptions=True)
-    assert ("an object", "an object") not in pairwise(events)
+    assert not {("an object", "an object"), ("a deletion", "a deletion")} & set(pairwise(events))
 
 
 async def test_a_gap_hides_no_deletion() -> None:

@@ -48,8 +48,10 @@ from extender.allocation.search import EVERYTHING, Search
 from extender.allocation.search_observer import CAUSES, CauseRecorder
 from extender.allocation.selection import find_class, select
 from extender.allocation.shared_use import PoolGroup, SharedUse
+from extender.allocation.slice_devices import KnownSlices
 from extender.allocation.taints import tolerates
 from extender.allocation.unsupported_devices import field_of
+from extender.allocation.whole_pool import WholePool
 
 __all__ = [
     "CAUSES",
@@ -67,6 +69,7 @@ __all__ = [
     "Interns",
     "Inventory",
     "KnownPools",
+    "KnownSlices",
     "NodeInfo",
     "NodeState",
     "Pick",
@@ -81,6 +84,7 @@ __all__ = [
     "Snapshot",
     "Solution",
     "Uses",
+    "WholePool",
     "allocations",
     "attribute_values",
     "choose",

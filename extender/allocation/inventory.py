@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from itertools import chain
-from weakref import WeakValueDictionary
+from itertools import accumulate, chain
 
-from extender.allocation.interned import Interns, interned
+from extender.allocation.interned import interned
 from extender.allocation.pools import Pool, PoolDevice, PoolDevices, reaches
-from extender.fabric import gpu_uuid
-from extender.model import Device, DeviceId, Node, Slice
+from extender.allocation.slice_devices import KnownSlices, SliceDevices, slice_devices
+from extender.model import DeviceId, Node, Slice, union
 
 
 class DeviceIndex:
@@ -66,23 +64,20 @@ class Inventory:
         return len(ours) == len(theirs) and all(a is b for a, b in zip(ours, theirs, strict=True))
 
 
-def inventory(node: Node, pools: tuple[Pool, ...], signatures: Interns | None = None) -> Inventory:
-    """The inventory of a node: the devices of usable pools in the order pool, slice, device.
-
-    Devices of pools in inventories with the same `signatures` have comparable signatures.
-    """
-    table: Interns = signatures if signatures is not None else WeakValueDictionary()
+def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = None) -> Inventory:
+    """The inventory of a node: the devices of usable pools in the order pool, slice, device."""
+    known = known if known is not None else KnownSlices()
     parts = list[tuple[int, PoolDevices]]()
     first = reachable = simple = shared = 0
     unsupported: dict[str, int] = {}
     for position, pool in enumerate(pools):
         if not pool.usable:
             continue
-        part = _part(pool, position, table)
+        part = _part(pool, position, known)
         parts.append((first, part))
         reachable |= part.reachable << first
-        for bit in part.selective:
-            reachable |= reaches(part.devices[bit].device.selection, node) << first + bit
+        for selection, mask in part.selections:
+            reachable |= mask << first if reaches(selection, node) else 0
         simple |= part.simple << first
         shared |= ((1 << len(part.devices)) - 1 & ~part.named.get(node.name, 0)) << first
         for cause, mask in part.unsupported:
@@ -102,90 +97,68 @@ def inventory(node: Node, pools: tuple[Pool, ...], signatures: Interns | None = 
     )
 
 
-def _part(pool: Pool, position: int, signatures: Interns) -> PoolDevices:
+def _part(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
     found = next((part for part in pool.placed if part.position == position), None)
     if found is None:
-        found = _pool_devices(pool, position, signatures)
+        found = _pool_devices(pool, position, known)
         pool.placed.append(found)
     return found
 
 
-def _pool_devices(pool: Pool, position: int, signatures: Interns) -> PoolDevices:
-    devices: list[PoolDevice] = []
-    offsets: list[tuple[Slice, int]] = []
-    named: dict[str, int] = {}
-    for slice_ in pool.slices:
-        offsets.append((slice_, len(devices)))
-        for device in slice_.devices:
-            for name in {slice_.selection.node_name, device.selection.node_name} - {""}:
-                named[name] = named.get(name, 0) | 1 << len(devices)
-            devices.append(PoolDevice(DeviceId(*pool.key, device.name), device, slice_, position))
+def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
+    signatures = known.signatures
+    if len(pool.slices) == 1:  # nearly all pools: a change of the slice leaves nothing to keep
+        slices = [slice_devices(pool.slices[0], position, signatures)]
+    else:
+        slices = [known.devices(slice_, position) for slice_ in pool.slices]
+    firsts = [0, *accumulate(len(one.devices) for one in slices)]
+    placed = list(zip(firsts, slices, strict=False))
     # A slice with counter sets may repeat a device of another slice; only the last entry is usable.
-    index = {pool_device.id.device: bit for bit, pool_device in enumerate(devices)}
-    usable = index.values()
-    selective = tuple(bit for bit in usable if devices[bit].slice.per_device)
-    kinds = tuple(_kind(pool_device.device) for pool_device in devices)
-    attributes = tuple((pool.key.driver, *one.device.attributes.without_identity()) for one in devices)
-    gpus = tuple(bit for bit, pool_device in enumerate(devices) if gpu_uuid(pool_device.device))
-    hardware = interned(signatures, ("hardware", position, kinds))
-    values = interned(signatures, ("attributes", attributes))
+    index = {name: first + bit for first, one in placed for bit, name in enumerate(one.names)}
+    usable = (1 << firsts[-1]) - 1 if len(index) == firsts[-1] else sum(1 << bit for bit in index.values())
+    selections = tuple(
+        (selection, mask << first & usable) for first, one in placed for selection, mask in one.selections
+    )
+    named: dict[str, int] = {}
+    for first, one in placed:
+        for name, mask in one.named.items():
+            named[name] = named.get(name, 0) | mask << first
+    filled = [one for one in slices if one.devices]
+    hardware = interned(signatures, ("hardware of slices", position, tuple(one.hardware for one in filled)))
+    attributes = interned(signatures, ("attributes of slices", tuple(one.attributes for one in filled)))
+    gpus = tuple(first + bit for first, one in placed for bit in one.gpus)
     is_shared = not (named or gpus or pool.counter_sets)
-    view = ("shared", pool.key, tuple(index.items()), hardware, values)
+    view = ("shared", pool.key, tuple(one.identity for one in filled), hardware, attributes)
     return PoolDevices(
         pool.key,
         position,
-        tuple(devices),
-        tuple(offsets),
+        tuple(chain.from_iterable(one.devices for one in slices)),
+        tuple((one.slice, first) for first, one in placed),
         index,
-        sum(1 << bit for bit in usable) & ~sum(1 << bit for bit in selective),
-        selective,
-        _mask_of(devices, is_simple),
-        _mask_of(devices, lambda device: any(taint.effect == "None" for taint in device.taints)),
-        _unsupported(pool, devices),
+        usable & ~union([mask for _, mask in selections]),
+        selections,
+        union([one.simple << first for first, one in placed]),
+        union([one.warned << first for first, one in placed]),
+        _unsupported(pool, placed),
         named,
         gpus,
         hardware,
-        values,
+        attributes,
         interned(signatures, view) if is_shared else None,
     )
 
 
-def _kind(device: Device) -> Hashable:
-    """The facts that search and scoring read from a device, without selectors and constraints."""
-    return (
-        device.capacity,
-        device.consumes,
-        device.taints,
-        device.binding_conditions,
-        device.binding_failure_conditions,
-        device.allow_multiple,
-    )
-
-
-def _mask_of(devices: list[PoolDevice], is_in: Callable[[Device], bool]) -> int:
-    return sum(1 << bit for bit, pool_device in enumerate(devices) if is_in(pool_device.device))
-
-
-def _unsupported(pool: Pool, devices: list[PoolDevice]) -> tuple[tuple[str, int], ...]:
+def _unsupported(pool: Pool, placed: list[tuple[int, SliceDevices]]) -> tuple[tuple[str, int], ...]:
     """(cause, mask) of the devices with fields that Berth does not support yet. Berth never allocates them.
 
     A device on the same counter set as a device with compatibility groups is included: whether the two can be
     allocated together depends on the allocations of other schedulers.
     """
-    found: dict[str, int] = {}
-    for bit, pool_device in enumerate(devices):
-        if any(use.counter_set in pool.grouped for use in pool_device.device.consumes):
-            found["compatibility-groups"] = found.get("compatibility-groups", 0) | 1 << bit
-        elif pool_device.device.node_allocatable:
-            found["node-allocatable"] = found.get("node-allocatable", 0) | 1 << bit
-    return tuple(found.items())
-
-
-def is_simple(device: Device) -> bool:
-    """Whether only selectors and the allocated state decide if a request can have the device."""
-    return not (
-        device.allow_multiple
-        or device.consumes
-        or device.taints
-        or any(c.policy is not None for c in device.capacity.values())
-    )
+    grouped = 0
+    for first, one in placed if pool.grouped else ():
+        for bit, device in enumerate(one.slice.devices):
+            if any(use.counter_set in pool.grouped for use in device.consumes):
+                grouped |= 1 << first + bit
+    others = union([one.node_allocatable << first for first, one in placed]) & ~grouped
+    found = ("compatibility-groups", grouped), ("node-allocatable", others)
+    return tuple((cause, mask) for cause, mask in found if mask)

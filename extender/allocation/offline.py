@@ -9,6 +9,7 @@ from extender.allocation.inventory import inventory
 from extender.allocation.pools import Pool, gather, slices_of
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
 from extender.allocation.selection import find_class, select
+from extender.allocation.whole_pool import WholePool
 from extender.cel.dra import Masks
 from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
 
@@ -29,7 +30,7 @@ def usage_of(
 
     def counters(pool: Pool) -> dict[CounterKey, int]:
         use = pools.get(pool.key)
-        current = slices_of(pool, (s for s in slices if s.pool == pool.key))
+        current = slices_of(pool, WholePool(s for s in slices if s.pool == pool.key))
         return consumed_counters(current, use) if use is not None else {}
 
     return AllocatedState(pools, counters)
@@ -75,7 +76,7 @@ def problem_of(
 ) -> Problem:
     """The problem of allocating these claims together on this node."""
     nearby = [s for s in slices if s.selection.node_name in ("", node.name) or s.counter_sets]
-    pools = gather(node, nearby, lambda key: [s for s in slices if s.pool == key], features)
+    pools = gather(node, nearby, lambda key: WholePool(s for s in slices if s.pool == key), features)
     found = inventory(node, pools)
 
     def selection(claim: str, request: DeviceRequest) -> Selection:

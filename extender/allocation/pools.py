@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from extender.allocation.features import Features
 from extender.allocation.interned import Interned
+from extender.allocation.whole_pool import Facts, WholePool, grouped, unknown_counter
 from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice, is_complete, newest_slices
 
 _NO_NAMES = frozenset[str]()  # one for all pools: a fleet has thousands
@@ -35,8 +36,8 @@ class PoolDevices:
     devices: tuple[PoolDevice, ...]
     offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
     index: Mapping[str, int]  # device name to bit
-    reachable: int  # mask of usable devices, without those of `selective`
-    selective: tuple[int, ...]  # bits of usable devices with a node selection of their own
+    reachable: int  # mask of usable devices, without those of `selections`
+    selections: tuple[tuple[NodeSelection, int], ...]  # node selections of usable devices that have their own
     simple: int  # see Inventory
     warned: int  # mask of devices with a taint of effect None
     unsupported: tuple[tuple[str, int], ...]  # see Inventory
@@ -70,7 +71,8 @@ class Pool:
     grouped: frozenset[str] = frozenset()  # counter sets that some device uses with compatibility groups
     waits_for_binding: bool = False  # whether a device has binding conditions
     names_no_node: bool = False  # whether a slice of the pool names no node
-    origin: tuple[Slice, ...] = ()  # all slices that decided about the pool
+    origin: tuple[Slice, ...] = ()  # the slices that matter for the node
+    whole: WholePool | None = None  # all slices; None if those of `origin` are all of their generation
     placed: list[PoolDevices] = field(default_factory=list)  # the devices, for each position that was asked for
 
     @property
@@ -105,7 +107,7 @@ KnownPools = WeakValueDictionary[tuple[PoolKey, tuple[str, ...]], Pool]
 def gather(
     node: Node,
     nearby: Iterable[Slice],
-    whole_pool: Callable[[PoolKey], Sequence[Slice]],
+    whole_pool: Callable[[PoolKey], WholePool],
     features: Features,
     known: KnownPools | None = None,
     previous: Sequence[Pool] = (),
@@ -113,8 +115,9 @@ def gather(
     """The pools of a node, in the order in which the search tries them.
 
     `nearby` has at least the slices that matter for the node. `whole_pool` returns all slices of a pool in the cluster,
-    of any generation. Pools with binding conditions come last. Calls with the same features can share `known`,
-    and `previous` are the pools of an earlier call for the node: unchanged pools stay the same objects.
+    and the same object while they are the same. Pools with binding conditions come last. Calls with the same features
+    can share `known`, and `previous` are the pools of an earlier call for the node: unchanged pools stay the same
+    objects.
     """
     relevant: dict[PoolKey, list[Slice]] = {}
     for slice_ in nearby:
@@ -132,24 +135,30 @@ def gather(
 def _known_pool(
     key: PoolKey,
     slices: list[Slice],
-    whole_pool: Callable[[PoolKey], Sequence[Slice]],
+    whole_pool: Callable[[PoolKey], WholePool],
     features: Features,
     before: Pool | None,
     known: KnownPools | None,
 ) -> Pool | None:
     """See _pool. The result is `before` or the known Pool if the same slices decide about it."""
-    everything = () if is_complete(slices) else whole_pool(key)
-    origin, name = (*slices, *everything), (key, tuple(slice_.name for slice_ in slices))
+    whole = None if is_complete(slices) else whole_pool(key)
+    name = key, tuple(slice_.name for slice_ in slices)
     shared = None if known is None or all(slice_.selection.node_name for slice_ in slices) else known
     for pool in (before, shared.get(name) if shared is not None else None):
-        if pool is not None and same_objects(pool.origin, origin):
+        if pool is not None and pool.whole is whole and same_objects(pool.origin, slices):
             return pool
-    found = _pool(key, slices, everything, features)
+    found = _pool(key, slices, whole, features)
     if found is None:
         return None
     waits = any(device.binding_conditions for slice_ in found.slices for device in slice_.devices)
-    names_no_node = not all(slice_.selection.node_name for slice_ in origin)
-    found = replace(found, waits_for_binding=waits, names_no_node=names_no_node, origin=origin)
+    names_no_node = not all(slice_.selection.node_name for slice_ in slices)
+    found = replace(
+        found,
+        waits_for_binding=waits,
+        names_no_node=names_no_node or (whole is not None and whole.names_no_node),
+        origin=tuple(slices),
+        whole=whole,
+    )
     if shared is not None:
         shared[name] = found
     return found
@@ -160,30 +169,27 @@ def same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
     return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
 
 
-def _pool(key: PoolKey, slices: list[Slice], everything: Sequence[Slice], features: Features) -> Pool | None:
+def _pool(key: PoolKey, slices: list[Slice], whole: WholePool | None, features: Features) -> Pool | None:
     """The pool, or None if a newer generation exists that has no slice for this node.
 
-    `everything` has all slices of the pool, unless `slices` are complete.
+    `whole` has all slices of the pool; None if `slices` are complete.
     """
     generation = slices[0].generation
-    foreign: list[Slice] = []
-    if not is_complete(slices):
-        if any(other.generation > generation for other in everything):
+    if whole is not None:
+        if whole.newest > generation:
             return None
         expected = sorted({slice_.slice_count for slice_ in slices})
         if len(expected) > 1:
             counts = f"{expected[0]} and {expected[-1]}"
             return Pool(key, trouble=f"ResourceSlices of one generation have resourceSliceCount {counts}")
-        current = [other for other in everything if other.generation == generation]
-        if [len(current)] != expected:
+        if [len(whole.slices(generation))] != expected:
             return Pool(key, incomplete=True)
-        names = {slice_.name for slice_ in slices}
-        foreign = [other for other in current if other.name not in names]
-    return _validated(key, sorted(slices, key=lambda s: s.name), foreign, features)
+    others = whole.facts(generation) if whole is not None else Facts()
+    return _validated(key, sorted(slices, key=lambda s: s.name), others, features)
 
 
-def _validated(key: PoolKey, slices: list[Slice], foreign: list[Slice], features: Features) -> Pool:
-    broken = next((s for s in (*slices, *foreign) if s.problem), None)
+def _validated(key: PoolKey, slices: list[Slice], others: Facts, features: Features) -> Pool:
+    broken = next((s for s in slices if s.problem), others.broken)
     if broken is not None:
         return Pool(key, trouble=f"ResourceSlice {broken.name}: {broken.problem}")
     with_devices = [s for s in slices if not s.counter_sets] if features.partitionable else slices
@@ -196,17 +202,17 @@ def _validated(key: PoolKey, slices: list[Slice], foreign: list[Slice], features
             if counter_set.name in counters:
                 return Pool(key, trouble=f"duplicate counter set name {counter_set.name}")
             counters[counter_set.name] = counter_set.counters
-    trouble = _unknown_counter(counters, (*slices, *foreign))
+    trouble = unknown_counter(counters, slices) or others.unknown_counter
     if trouble:
         return Pool(key, trouble=trouble)
     # In 1.34, one slice has both the counter sets and the devices that consume them.
-    return Pool(key, tuple(s for s in slices if s.devices), counters, grouped=_grouped((*slices, *foreign)))
+    with_groups = grouped(slices) | others.grouped or _NO_NAMES
+    return Pool(key, tuple(s for s in slices if s.devices), counters, grouped=with_groups)
 
 
-def slices_of(pool: Pool, known: Iterable[Slice]) -> tuple[Slice, ...]:
+def slices_of(pool: Pool, known: WholePool) -> tuple[Slice, ...]:
     """Those of `known` with the pool's generation. A newer one may exist that has no slice for the node yet."""
-    generation = pool.slices[0].generation if pool.slices else None
-    return tuple(slice_ for slice_ in known if slice_.generation == generation)
+    return known.slices(pool.slices[0].generation) if pool.slices else ()
 
 
 def _duplicate_device(slices: Iterable[Slice]) -> str:
@@ -217,21 +223,3 @@ def _duplicate_device(slices: Iterable[Slice]) -> str:
                 return f"duplicate device name {device.name}"
             seen.add(device.name)
     return ""
-
-
-def _unknown_counter(counters: Mapping[str, Mapping[str, int]], slices: Iterable[Slice]) -> str:
-    for slice_ in slices:
-        for device in slice_.devices:
-            for use in device.consumes:
-                known = counters.get(use.counter_set)
-                if known is None:
-                    return f"device {device.name}: counter set {use.counter_set} not found"
-                missing = next((name for name, _ in use.counters if name not in known), None)
-                if missing is not None:
-                    return f"device {device.name}: counter {missing} not found in counter set {use.counter_set}"
-    return ""
-
-
-def _grouped(slices: Iterable[Slice]) -> frozenset[str]:
-    uses = (use for slice_ in slices for device in slice_.devices for use in device.consumes)
-    return frozenset(use.counter_set for use in uses if use.compatibility_groups) or _NO_NAMES

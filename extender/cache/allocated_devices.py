@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from extender.allocation import UNUSED, PoolUse
-from extender.model import DeviceId, PoolKey, Result
+from extender.model import DeviceId, PoolKey, Quantity, Result
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
 CLAIM, BIND, HOLD = "claim", "bind", "hold"
+_NO_NAMES = frozenset[str]()
+_NOTHING: Mapping[str, tuple[int, int]] = {}
 
 
 class AllocatedDevices:
@@ -22,11 +24,7 @@ class AllocatedDevices:
 
     def __init__(self) -> None:
         self._by_holder: dict[Holder, tuple[Result, ...]] = {}
-        self._by_pool: dict[PoolKey, dict[str, dict[tuple[Holder, int], Result]]] = {}
-        self._holds = 0  # holders of kind HOLD
-        # Computed on demand, because thousands of nodes read the use of a pool that they share.
-        self._uses: dict[PoolKey, PoolUse] = {}
-        self._only_held: dict[PoolKey, frozenset[str]] = {}
+        self._by_pool: dict[PoolKey, _Pool] = {}
 
     def put(self, holder: Holder, results: Iterable[Result]) -> set[PoolKey]:
         """Replace the results of a holder; admin access does not count. Returns the pools whose use changed."""
@@ -34,18 +32,16 @@ class AllocatedDevices:
         before = self._by_holder.get(holder, ())
         if counted == before:
             return set()
-        self._holds += (bool(counted) - bool(before)) * (holder[0] == HOLD)
         touched = self._remove(holder, before)
         if counted:
             self._by_holder[holder] = counted
         for position, result in enumerate(counted):
             key = PoolKey(result.device.driver, result.device.pool)
-            devices = self._by_pool.setdefault(key, {})
-            devices.setdefault(result.device.device, {})[holder, position] = result
+            pool = self._by_pool.get(key)
+            if pool is None:
+                pool = self._by_pool[key] = _Pool()
+            pool.add(holder, position, result)
             touched.add(key)
-        for key in touched:
-            self._uses.pop(key, None)
-            self._only_held.pop(key, None)
         return touched
 
     def drop(self, holder: Holder) -> set[PoolKey]:
@@ -57,12 +53,9 @@ class AllocatedDevices:
         touched: set[PoolKey] = set()
         for position, result in enumerate(results):
             key = PoolKey(result.device.driver, result.device.pool)
-            devices = self._by_pool[key]
-            entries = devices[result.device.device]
-            del entries[holder, position]
-            if not entries:
-                del devices[result.device.device]
-            if not devices:
+            pool = self._by_pool[key]
+            pool.remove(holder, position, result)
+            if not pool.devices:
                 del self._by_pool[key]
             touched.add(key)
         return touched
@@ -73,52 +66,107 @@ class AllocatedDevices:
 
     def pool(self, key: PoolKey) -> PoolUse:
         """The devices of a pool that are in use, exclusively or in shares."""
-        known = self._uses.get(key)
-        if known is not None:
-            return known
-        devices = self._by_pool.get(key)
-        if not devices:
-            return UNUSED
-        taken: set[str] = set()
-        shares: dict[str, Mapping[str, int]] = {}
-        for device, entries in devices.items():
-            shared = [result for result in entries.values() if result.share_id]
-            if len(shared) < len(entries):
-                taken.add(device)
-            if shared:
-                shares[device] = _sum(shared)
-        found = self._uses[key] = PoolUse(frozenset(taken), shares)
-        return found
+        pool = self._by_pool.get(key)
+        return pool.use() if pool is not None else UNUSED
 
     def only_held(self, key: PoolKey) -> frozenset[str]:
         """Names of the devices of a pool that only holds keep in use."""
-        devices = self._by_pool.get(key) if self._holds else None
-        if not devices:
-            return frozenset()
-        known = self._only_held.get(key)
-        if known is None:
-            known = self._only_held[key] = frozenset(
-                device for device, entries in devices.items() if all(holder[0] == HOLD for holder, _ in entries)
-            )
-        return known
+        pool = self._by_pool.get(key)
+        return pool.only_held() if pool is not None else _NO_NAMES
 
     def holders(self, device: DeviceId) -> list[tuple[Holder, Result]]:
         """All holders of a device, with their results."""
-        entries = self._by_pool.get(PoolKey(device.driver, device.pool), {}).get(device.device, {})
-        return [(holder, result) for (holder, _), result in entries.items()]
+        pool = self._by_pool.get(PoolKey(device.driver, device.pool))
+        entries = pool.devices.get(device.device) if pool is not None else None
+        return [(holder, result) for (holder, _), result in entries.entries.items()] if entries is not None else []
 
     def claims(self, key: PoolKey) -> set[str]:
         """UIDs of the claims that have devices of a pool."""
-        return {uid for entries in self._by_pool.get(key, {}).values() for (kind, uid), _ in entries if kind == CLAIM}
+        pool = self._by_pool.get(key)
+        devices = pool.devices.values() if pool is not None else ()
+        return {uid for device in devices for (kind, uid), _ in device.entries if kind == CLAIM}
 
     def pools(self) -> set[PoolKey]:
         return set(self._by_pool)
 
 
-def _sum(results: list[Result]) -> dict[str, int]:
-    """Consumed nano-units by capacity name."""
-    total: dict[str, int] = {}
-    for result in results:
-        for name, amount in (result.consumed or {}).items():
-            total[name] = total.get(name, 0) + amount.nanos
-    return total
+class _Pool:
+    """The use of one pool. What an event costs grows with the devices in use, not with the shares of each."""
+
+    __slots__ = ("_holds", "_only_held", "_shares", "_use", "devices")
+
+    def __init__(self) -> None:
+        self.devices: dict[str, _Device] = {}
+        self._holds = 0  # entries of holders of kind HOLD
+        self._shares: dict[str, Mapping[str, int]] = {}
+        # Computed on demand, because thousands of nodes read the use of a pool that they share.
+        self._use: PoolUse | None = None
+        self._only_held: frozenset[str] | None = None
+
+    def add(self, holder: Holder, position: int, result: Result) -> None:
+        name = result.device.device
+        device = self.devices.get(name)
+        if device is None:
+            device = self.devices[name] = _Device()
+        device.entries[holder, position] = result
+        self._count(holder, device, result, 1)
+
+    def remove(self, holder: Holder, position: int, result: Result) -> None:
+        name = result.device.device
+        device = self.devices[name]
+        del device.entries[holder, position]
+        if not device.entries:
+            del self.devices[name]
+        self._count(holder, device, result, -1)
+
+    def _count(self, holder: Holder, device: _Device, result: Result, amount: int) -> None:
+        self._use = self._only_held = None
+        if holder[0] == HOLD:
+            self._holds += amount
+            device.holds += amount
+        if not result.share_id:
+            return
+        device.count_share(result.consumed or {}, amount)
+        if device.shares:
+            total = device.consumed.items()
+            self._shares[result.device.device] = {capacity: nanos for capacity, (nanos, _) in total}
+        else:
+            del self._shares[result.device.device]
+
+    def use(self) -> PoolUse:
+        if self._use is None:
+            taken = (name for name, device in self.devices.items() if device.shares < len(device.entries))
+            self._use = PoolUse(frozenset(taken), dict(self._shares))
+        return self._use
+
+    def only_held(self) -> frozenset[str]:
+        if not self._holds:
+            return _NO_NAMES
+        if self._only_held is None:
+            held = (name for name, device in self.devices.items() if device.holds == len(device.entries))
+            self._only_held = frozenset(held)
+        return self._only_held
+
+
+class _Device:
+    """The results that have one device."""
+
+    __slots__ = ("consumed", "entries", "holds", "shares")
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[Holder, int], Result] = {}
+        self.holds = 0  # entries of holders of kind HOLD
+        self.shares = 0  # entries with a share of the device
+        # Capacity name to (nanos, number of shares that have it).
+        self.consumed: Mapping[str, tuple[int, int]] = _NOTHING
+
+    def count_share(self, consumed: Mapping[str, Quantity], amount: int) -> None:
+        """Count a share that was added (`amount` 1) or removed (-1)."""
+        self.shares += amount
+        total = dict(self.consumed)
+        for capacity, quantity in consumed.items():
+            nanos, shares = total.get(capacity, (0, 0))
+            total[capacity] = nanos + amount * quantity.nanos, shares + amount
+            if not shares + amount:
+                del total[capacity]
+        self.consumed = total

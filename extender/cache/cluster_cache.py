@@ -93,6 +93,7 @@ class ClusterCache:
         old = self.store.slices.get(name)
         before = self.next_deadline
         self.store.put_slice(name, new, now)
+        self._builder.forget_slice(name)
         if new is not None and new.pool.driver == FABRIC_DRIVER:
             self._agents.report(new.selection.node_name, now)  # the changed slice marks the node already
         elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:
@@ -262,9 +263,9 @@ class ClusterCache:
 
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
-        """Contradictions in the data of node agents, by node, as of the last snapshot."""
+        """Contradictions in the data of node agents and drivers, by node, as of the last snapshot."""
         found = dict.fromkeys(self.store.link_changes.waiting, (TOO_OFTEN,))
-        for problems in (self.store.rejected_slices, self._builder.agent_problems):
+        for problems in (self.store.rejected_slices, self._builder.agent_problems, self._builder.driver_problems):
             found |= {node: (*found.get(node, ()), *sentences) for node, sentences in problems.items()}
         return found
 
@@ -288,17 +289,19 @@ class ClusterCache:
 
     @property
     def backlog(self) -> int:
-        """How many slices and nodes the next snapshot must compute again after changes of hardware."""
+        """How many slices and nodes the next snapshot must compute again."""
         return self.store.backlog
 
     def rebuild(self, most: int) -> None:
         """Compute up to `most` slices or nodes of the backlog again, so that the next snapshot has less to do."""
         if self.store.compute_taints(most):
             return
-        names = self.store.take_some_dirty_nodes(most)
-        for name in names:
+        dirty, used = self.store.take_some_dirty_nodes(most)
+        for name in dirty:
             self._rebuild_node(name, only_use=False)
-        self._note(names)
+        for name in used:
+            self._rebuild_node(name, only_use=name not in self.failed_nodes)
+        self._note([*dirty, *used])
 
     def _rebuild(self) -> None:
         dirty, used, pools = self.store.take_dirty_nodes()

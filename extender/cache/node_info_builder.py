@@ -16,6 +16,7 @@ from extender.allocation import (
     Interns,
     Inventory,
     KnownPools,
+    KnownSlices,
     NodeInfo,
     NodeState,
     Pool,
@@ -36,6 +37,7 @@ from extender.allocation import (
     uses_of,
 )
 from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.node_devices import TOO_MANY, pools_left_out
 from extender.cache.object_index import ObjectIndex
 from extender.cache.signatures import (
     counter_amounts,
@@ -89,7 +91,7 @@ class NodeInfoBuilder:
         self._features = features
         self._graphs = Graphs()
         self._shared_pools: KnownPools = WeakValueDictionary()
-        self._pool_signatures: Interns = WeakValueDictionary()
+        self._known_slices = KnownSlices()
         self._hardware: dict[str, _Hardware] = {}
         self._attribute_signatures: Interns = WeakValueDictionary()
         self._hardware_signatures: Interns = WeakValueDictionary()
@@ -102,6 +104,7 @@ class NodeInfoBuilder:
         # By pool and generation: while a driver publishes a new generation, some nodes see the old one.
         self._counters: WeakValueDictionary[tuple[PoolKey, int], _Counters] = WeakValueDictionary()
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
+        self.driver_problems: dict[str, tuple[str, ...]] = {}  # impossible data of drivers, by node
 
     def build(
         self,
@@ -157,7 +160,12 @@ class NodeInfoBuilder:
     def forget(self, node: str) -> None:
         """Drop the entries of a deleted node."""
         self.agent_problems.pop(node, None)
+        self.driver_problems.pop(node, None)
         self._hardware.pop(node, None)
+
+    def forget_slice(self, name: str) -> None:
+        """Drop what is known of a slice that changed or was deleted."""
+        self._known_slices.forget(name)
 
     def interned(self) -> dict[str, int]:
         """The number of kept entries by kind, for benchmarks and tests of the limits."""
@@ -168,7 +176,8 @@ class NodeInfoBuilder:
             "own_states": self._own_states,
             "hardware_signatures": self._hardware_signatures,
             "attribute_signatures": self._attribute_signatures,
-            "pool_signatures": self._pool_signatures,
+            "pool_signatures": self._known_slices.signatures,
+            "known_slices": self._known_slices,
             "groups": self._groups,
             "shared_uses": self._shared_uses,
             "shared_pools": self._shared_pools,
@@ -221,33 +230,38 @@ class NodeInfoBuilder:
     def _inventory(self, node: Node, store: ObjectIndex, previous: NodeInfo | None) -> Inventory:
         nearby = self._nearby(node, store)
         before = previous.inventory.pools if previous is not None else ()
+        left_out = pools_left_out(store.by_node.get(node.name, {}).values())
         pools = gather(
             node,
-            nearby,
-            lambda key: list(store.pools.get(key, {}).values()),
+            (slice_ for slice_ in nearby if slice_.pool not in left_out),
+            store.pool_slices.whole,
             self._features,
             self._shared_pools,
             before,
         )
+        self.driver_problems.pop(node.name, None)
+        if left_out:
+            self.driver_problems[node.name] = (TOO_MANY,)
+            pools += tuple(Pool(key, trouble=TOO_MANY) for key in sorted(left_out))
         if previous is not None and previous.node.labels == node.labels and _same(before, pools):
             return previous.inventory
-        return inventory(node, pools, self._pool_signatures)
+        return inventory(node, pools, self._known_slices)
 
     def _nearby(self, node: Node, store: ObjectIndex) -> list[Slice]:
         """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
         own = list(store.by_node.get(node.name, {}).values())
-        found = own + list(store.without_node.values())
+        found = own + store.shared_slices.of(node)
         seen = {slice_.name for slice_ in found}
         for key in {slice_.pool for slice_ in own}:
-            found += [s for s in store.pools[key].values() if s.counter_sets and s.name not in seen]
+            found += [s for s in store.pool_slices.with_counters.get(key, {}).values() if s.name not in seen]
         return found
 
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
-        current = slices_of(pool, store.pools.get(pool.key, {}).values())
+        current = slices_of(pool, store.pool_slices.whole(pool.key))
         key = pool.key, current[0].generation if current else 0
         known = self._counters.get(key)
-        if known is None or not same_objects(known.slices, current) or known.use != use:
+        if known is None or known.slices is not current or known.use != use:
             consumed = consumed_counters(current, use)
             known = self._counters[key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
         return known

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -16,7 +15,10 @@ from cachetools import LRUCache
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.group_claims import GroupClaims
 from extender.cache.link_changes import LinkChanges
+from extender.cache.pool_slices import PoolSlices
+from extender.cache.rule_taints import tainted
 from extender.cache.scheduling_queue import SchedulingQueue
+from extender.cache.shared_slices import SharedSlices
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import agent_slice, gpu_uuid
 from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
@@ -41,9 +43,10 @@ class ObjectIndex:
         self.rules: dict[str, TaintRule] = {}
         self._effective: dict[str, Slice] = {}  # with the taints of rules; all other indexes use these
         self._to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
-        self.pools: dict[PoolKey, dict[str, Slice]] = {}
+        self.pool_slices = PoolSlices()
+        self.pools = self.pool_slices.by_pool
         self.by_node: dict[str, dict[str, Slice]] = {}
-        self.without_node: dict[str, Slice] = {}  # slices without a node name
+        self.shared_slices = SharedSlices()
         self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
         self.rejected_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were rejected, by node
@@ -89,21 +92,20 @@ class ObjectIndex:
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """Mark the nodes of these pools: the use of their devices changed."""
         for key in keys:
-            for slice_ in self.pools.get(key, {}).values():
-                if slice_.selection.node_name:
-                    self.dirty_use.add(slice_.selection.node_name)
-                else:
-                    self.dirty_pools.add(key)
+            nodes = self.pool_slices.nodes(key)
+            self.dirty_use.update(filter(None, nodes))
+            if "" in nodes:
+                self.dirty_pools.add(key)
 
     def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
         """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""
-        return {slice_.selection.node_name or ALL_NODES for key in keys for slice_ in self.pools.get(key, {}).values()}
+        return {node or ALL_NODES for key in keys for node in self.pool_slices.nodes(key)}
 
     @property
     def backlog(self) -> int:
         """The most slices and nodes that must be computed again. A slice with new taints may mark every node."""
         everything = ALL_NODES in self.dirty or self._to_taint
-        return len(self._to_taint) + (len(self.nodes) if everything else len(self.dirty))
+        return len(self._to_taint) + (len(self.nodes) if everything else len(self.dirty) + len(self.dirty_use))
 
     def take_dirty_nodes(self) -> tuple[set[str], set[str], set[PoolKey]]:
         """Return and clear the marks: nodes to build again, nodes where only the use changed, and `dirty_pools`."""
@@ -112,10 +114,15 @@ class ObjectIndex:
         self.dirty, self.dirty_use, self.dirty_pools = set(), set(), set()
         return dirty, used - dirty, pools
 
-    def take_some_dirty_nodes(self, most: int) -> list[str]:
-        """Return up to `most` nodes to build again, and clear their marks. None is left if there are fewer."""
+    def take_some_dirty_nodes(self, most: int) -> tuple[list[str], list[str]]:
+        """Return up to `most` nodes, and clear their marks: nodes to build again, and nodes where only the use changed.
+
+        None is left if there are fewer.
+        """
         dirty = self.dirty = self._all_dirty()
-        return [dirty.pop() for _ in range(min(most, len(dirty)))]
+        names = [dirty.pop() for _ in range(min(most, len(dirty)))]
+        self.dirty_use.difference_update(names)
+        return names, [self.dirty_use.pop() for _ in range(min(most - len(names), len(self.dirty_use)))]
 
     def _all_dirty(self) -> set[str]:
         return (self.dirty | self.nodes.keys()) - {ALL_NODES} if ALL_NODES in self.dirty else self.dirty
@@ -125,7 +132,7 @@ class ObjectIndex:
         for name in list(islice(self._to_taint, most)):
             del self._to_taint[name]
             slice_ = self.slices.get(name)
-            if slice_ is not None and _tainted(slice_, self.rules.values()) != self._effective[name]:
+            if slice_ is not None and tainted(slice_, self.rules.values()) != self._effective[name]:
                 self.put_slice(name, slice_)
         return len(self._to_taint)
 
@@ -163,6 +170,7 @@ class ObjectIndex:
         old = self._effective.pop(name, None)
         ours = [one.selection.node_name for one in (old, new) if one is not None and one.pool.driver == FABRIC_DRIVER]
         before = {node: self.fabric.get(node) for node in ours}
+        node_before = self.pool_slices.node(new.pool) if new is not None else ""
         if old is not None:
             self._unindex(old)
             self.deleted_slices.add(name)
@@ -170,9 +178,10 @@ class ObjectIndex:
         _replace(self.slices, name, new)
         if new is not None:
             self._names.setdefault(new.pool.driver, {}).setdefault(new.pool.name, set()).add(name)
-            self._effective[name] = effective = _tainted(new, self.rules.values())
+            self._effective[name] = effective = tainted(new, self.rules.values())
             self._index(name, effective)
-            self._index_groups_on(effective)
+            if self.pool_slices.node(new.pool) != node_before:
+                self._index_groups_on(new.pool)
         for node, slice_ in before.items():
             self.link_changes.note(node, slice_, self.fabric.get(node), now)
 
@@ -186,9 +195,12 @@ class ObjectIndex:
             return
         if node:
             self.publishers.update((uuid, node) for device in new.devices if (uuid := gpu_uuid(device)))
-        self.pools.setdefault(new.pool, {})[name] = new
-        (self.by_node.setdefault(node, {}) if node else self.without_node)[name] = new
-        self._touch_slice(new)
+        self.pool_slices.put(new)
+        if node:
+            self.by_node.setdefault(node, {})[name] = new
+        else:
+            self.shared_slices.put(new)
+        self.dirty |= self.nodes_of([new.pool])  # a slice of one node can complete or break a pool that others see
 
     def _unindex(self, old: Slice) -> None:
         node = old.selection.node_name
@@ -199,24 +211,18 @@ class ObjectIndex:
         for device in old.devices:
             if self.publishers.get(uuid := gpu_uuid(device)) == node:
                 del self.publishers[uuid]
-        self._touch_slice(old)
-        _discard(self.pools, old.pool, old.name)
+        self.dirty |= self.nodes_of([old.pool])
+        self.pool_slices.remove(old)
         if node:
             _discard(self.by_node, node, old.name)
         else:
-            self.without_node.pop(old.name, None)
+            self.shared_slices.remove(old)
 
     def _choose_agent_slice(self, node: str) -> None:
         chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
         _replace(self.fabric, node, chosen)
         _replace(self.rejected_slices, node, problems or None)
         self.dirty.add(node)
-
-    def _touch_slice(self, slice_: Slice) -> None:
-        # A slice of one node can complete or break a pool that other nodes see.
-        self.dirty.add(slice_.selection.node_name or ALL_NODES)
-        others = self.pools.get(slice_.pool, {})
-        self.dirty.update(other.selection.node_name or ALL_NODES for other in others.values())
 
     def put_class(self, name: str, new: DeviceClass | None) -> None:
         if self.classes.get(name) == new:
@@ -268,17 +274,15 @@ class ObjectIndex:
     def _index_group(self, old: Claim | None, new: Claim | None) -> None:
         self.of_groups.put(old, new, self._node_of(new) if new is not None and new.group else "")
 
-    def _index_groups_on(self, slice_: Slice) -> None:
+    def _index_groups_on(self, pool: PoolKey) -> None:
         """Claims may be listed before the slice that says which node their devices belong to."""
-        if slice_.selection.node_name:
-            for claim in self.claims_on(slice_.pool):
-                self._index_group(claim, claim)
+        for claim in self.claims_on(pool):
+            self._index_group(claim, claim)
 
     def _node_of(self, claim: Claim) -> str:
         """The node of a claim's devices; '' if no device belongs to a single node."""
         for result in claim.allocation.results if claim.allocation is not None else ():
-            slices = self.pools.get(PoolKey(result.device.driver, result.device.pool), {})
-            node = next((s.selection.node_name for s in slices.values() if s.selection.node_name), "")
+            node = self.pool_slices.node(PoolKey(result.device.driver, result.device.pool))
             if node:
                 return node
         return ""
@@ -349,25 +353,6 @@ class ObjectIndex:
 
     def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
         _replace(self.namespaces, name, new)
-
-
-def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
-    """The slice with the taints of all matching rules; the same object if no rule matches."""
-    added = (
-        {
-            device.name: tuple(rule.taint for rule in rules if rule.matches(slice_.pool, device.name))
-            for device in slice_.devices
-        }
-        if rules
-        else {}
-    )
-    if not any(added.values()):
-        return slice_
-    devices = tuple(
-        replace(device, taints=device.taints + added[device.name]) if added[device.name] else device
-        for device in slice_.devices
-    )
-    return replace(slice_, devices=devices)
 
 
 def _replace(table: dict[Any, Any], key: object, new: object | None) -> None:

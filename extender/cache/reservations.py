@@ -10,7 +10,7 @@ TRANSITIONS is the state machine of one reservation:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -83,6 +83,7 @@ class Reservations:
         self.by_claim: dict[str, Reservation] = {}
         self.in_flight: dict[str, str] = {}  # UID of a claim in state BINDING to the UID of its pod
         self._held_for: dict[str, dict[str, None]] = {}  # pod UID to its held claims, in order
+        self._held_on: dict[str, dict[str, None]] = {}  # node to its held claims, in order
         # A heap of (deadline, claim UID). The entry of a hold that ended early stays until a cleanup.
         self._deadlines: list[tuple[float, str]] = []
 
@@ -142,7 +143,7 @@ class Reservations:
 
         Holds of the pods `kept`, by UID, do not end.
         """
-        ended = [uid for uid, r in self._held() if r.node == node and r.pod_uid not in kept]
+        ended = [uid for uid in self._held_on.get(node, ()) if self.by_claim[uid].pod_uid not in kept]
         return self._transition_all(ended, ReservationEvent.RELEASE)
 
     def expire(self, now: float) -> set[PoolKey]:
@@ -172,9 +173,6 @@ class Reservations:
             return False
         return reservation.deadline == deadline
 
-    def _held(self) -> Iterable[tuple[str, Reservation]]:
-        return ((uid, self.by_claim[uid]) for claims in self._held_for.values() for uid in claims)
-
     def _transition_all(self, claim_uids: list[str], event: ReservationEvent) -> set[PoolKey]:
         touched: set[PoolKey] = set()
         for claim_uid in claim_uids:
@@ -197,6 +195,7 @@ class Reservations:
             touched |= self._allocated_devices.put(_holder(claim_uid, new), new.results)
             if after is ReservationState.HELD:
                 self._held_for.setdefault(new.pod_uid, {})[claim_uid] = None
+                self._held_on.setdefault(new.node, {})[claim_uid] = None
             else:
                 self.in_flight[claim_uid] = new.pod_uid
         self._changed(claim_uid, new)
@@ -207,10 +206,11 @@ class Reservations:
         if old is None:
             return set()
         self.in_flight.pop(claim_uid, None)
-        claims = self._held_for.get(old.pod_uid, {})
-        claims.pop(claim_uid, None)
-        if not claims:
-            self._held_for.pop(old.pod_uid, None)
+        for held, key in ((self._held_for, old.pod_uid), (self._held_on, old.node)):
+            claims = held.get(key, {})
+            claims.pop(claim_uid, None)
+            if not claims:
+                held.pop(key, None)
         return self._allocated_devices.drop(_holder(claim_uid, old))
 
 

@@ -183,7 +183,7 @@ class Reflector:
         """Delete all objects of a kind that the server does not serve, and wait before the next check."""
         if self._known:
             self._log.warning("the API server no longer serves the kind", deleted=len(self._known))
-        self._delete(self._known)
+        await self._delete_all(self._known)
         self._served, self.listed, self.failures, self.problem = False, True, 0, ""
         self._on_progress()
         await asyncio.sleep(self._absent_seconds)
@@ -200,7 +200,7 @@ class Reflector:
                     self._put(key, item, self.kind.listed or self.kind.apply)
                 await self._let_others_run()
             version = version or _text(page, "resourceVersion")  # as in client-go, if pages show different versions
-        self._delete(self._known.keys() - seen)
+        await self._delete_all(self._known.keys() - seen)
         self._shown = self._clock()
         if not (self.listed and self._served):
             self._heard = self._shown
@@ -270,7 +270,7 @@ class Reflector:
             raise ClusterError(message)
         key = _key(obj)
         if kind == "DELETED":
-            self._delete([key])
+            self._delete(key)
         elif kind in ("ADDED", "MODIFIED"):
             self._put(key, obj, self.kind.apply)
         elif kind != "BOOKMARK":
@@ -287,10 +287,14 @@ class Reflector:
     def _put(self, key: str, obj: Json, apply: Callable[[str, Json | None], None]) -> None:
         self._known[key] = _text(obj, "resourceVersion") if self._apply(key, obj, apply) else ""
 
-    def _delete(self, keys: Iterable[str]) -> None:
+    def _delete(self, key: str) -> None:
+        if self._apply(key, None, self.kind.apply):
+            self._known.pop(key, None)
+
+    async def _delete_all(self, keys: Iterable[str]) -> None:
         for key in list(keys):
-            if self._apply(key, None, self.kind.apply):
-                self._known.pop(key, None)
+            self._delete(key)
+            await self._let_others_run()
 
     def _apply(self, key: str, obj: Json | None, apply: Callable[[str, Json | None], None]) -> bool:
         """Apply one object; returns False if that failed. A failed deletion is repeated after the next list."""

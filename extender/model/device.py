@@ -191,10 +191,11 @@ class TaintRule:
     selective: bool = True  # False: no selector is set, and the rule matches no device (docs/decisions/0010)
 
     def matches(self, pool: PoolKey, device: str) -> bool:
-        return self.selective and all(
-            not wanted or wanted == have
-            for wanted, have in ((self.driver, pool.driver), (self.pool, pool.name), (self.device, device))
-        )
+        return self.matches_pool(pool) and self.device in ("", device)
+
+    def matches_pool(self, pool: PoolKey) -> bool:
+        """Whether the rule may match devices of a pool."""
+        return self.selective and self.driver in ("", pool.driver) and self.pool in ("", pool.name)
 
 
 class CounterUse(NamedTuple):

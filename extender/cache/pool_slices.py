@@ -1,0 +1,58 @@
+"""The slices of each pool, with the nodes that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from extender.allocation import WholePool
+from extender.model import PoolKey, Slice
+
+
+class PoolSlices:
+    """A driver decides how many slices a pool has, so an event of a slice or claim reads the nodes, not the slices."""
+
+    def __init__(self) -> None:
+        self.by_pool: dict[PoolKey, dict[str, Slice]] = {}  # slices by name
+        self._nodes: dict[PoolKey, dict[str, int]] = {}  # name, or '' for slices without one, to number of slices
+        self.with_counters: dict[PoolKey, dict[str, Slice]] = {}  # slices with counter sets, by name
+        self._whole: dict[PoolKey, WholePool] = {}  # of pools that were asked for since their last change
+
+    def put(self, new: Slice) -> None:
+        """Add a slice. Its name must be unknown."""
+        self._whole.pop(new.pool, None)
+        self.by_pool.setdefault(new.pool, {})[new.name] = new
+        if new.counter_sets:
+            self.with_counters.setdefault(new.pool, {})[new.name] = new
+        nodes, node = self._nodes.setdefault(new.pool, {}), new.selection.node_name
+        nodes[node] = nodes.get(node, 0) + 1
+
+    def remove(self, old: Slice) -> None:
+        """Remove a slice."""
+        self._whole.pop(old.pool, None)
+        slices, nodes, node = self.by_pool[old.pool], self._nodes[old.pool], old.selection.node_name
+        del slices[old.name]
+        if old.counter_sets:
+            self.with_counters[old.pool].pop(old.name)
+        nodes[node] -= 1
+        if not nodes[node]:
+            del nodes[node]
+        if not slices:
+            del self.by_pool[old.pool], self._nodes[old.pool]
+            self.with_counters.pop(old.pool, None)
+
+    def nodes(self, pool: PoolKey) -> Collection[str]:
+        """The nodes that the slices of a pool name; '' for slices without a node name."""
+        return self._nodes.get(pool, {}).keys()
+
+    def node(self, pool: PoolKey) -> str:
+        """A node that the slices of a pool name; '' if none names one."""
+        return next(filter(None, self.nodes(pool)), "")
+
+    def whole(self, pool: PoolKey) -> WholePool:
+        """All slices of a pool. The same object until one of them changes."""
+        found = self._whole.get(pool)
+        if found is None:
+            found = WholePool(self.by_pool.get(pool, {}).values())
+            if pool in self.by_pool:
+                self._whole[pool] = found
+        return found
