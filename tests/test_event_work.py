@@ -134,12 +134,12 @@ def test_a_write_of_a_slice_reads_no_claims_of_its_pool_while_its_node_stays() -
     claim = Claim(ObjectKey("a", "c"), "u", "1", group="g", allocation=Allocation((share("s-0", 1, {}),)))
     index.put_claim(claim.key, claim, listed=False)
     index.put_slice("s", of_node("s"))
-    assert index.group_claims == {("a", "g"): {claim.key: "n1"}}
+    assert index.of_groups.claims == {("a", "g"): {claim.key: "n1"}}
     allocated.reads = 0
     index.put_slice("s", replace(of_node("s"), resource_version="2"))
     index.put_slice("t", of_node("t"))
     assert not allocated.reads
-    assert index.group_claims == {("a", "g"): {claim.key: "n1"}}
+    assert index.of_groups.claims == {("a", "g"): {claim.key: "n1"}}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", "", None])), max_size=12))

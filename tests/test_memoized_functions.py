@@ -60,7 +60,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "natural": lambda i: (f"n{i}",),
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }
-ONCE = {"carried_machines", "_documents"}  # take no argument
+ONCE = {"carried_machines", "_documents", "_zones"}  # take no argument
 
 
 def remembering() -> dict[str, Any]:
