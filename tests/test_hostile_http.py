@@ -33,6 +33,7 @@ from tests.http_worlds import (
 )
 from tests.running_berth import berthing
 
+_NEVER = 10 * HANG_SECONDS
 ENDLESS = {
     "a header without end": (HEAD + b"X: ", b"x" * 1024),
     "headers without end": (HEAD, b"x: y\r\n" * 100),
@@ -41,6 +42,14 @@ ENDLESS = {
     "trailers without end": (FILTER + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n", b"x: y\r\n" * 100),
     "an extension of a chunk without end": (FILTER + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x" * 1024),
 }
+
+
+class Long:
+    """An application with a long answer."""
+
+    async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 64 * 1024 * 1024})
 
 
 def causes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -109,6 +118,18 @@ async def test_a_body_that_goes_on_after_the_answer_ends_the_connection() -> Non
         assert await status(port, HEAD + b"\r\n") == 200
 
 
+async def test_a_body_that_goes_on_while_the_client_takes_no_answer_ends_the_connection() -> None:
+    """A regular close would wait for the client until `write_seconds` are over."""
+    limits = HttpLimits(head_seconds=_NEVER, write_seconds=_NEVER)
+    async with listening(Long(), limits) as (web, port):
+        head = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+        connection = await connected(port, head)
+        await eventually(lambda: bool(web.server_state.total_requests))
+        connection[1].write(b"x" * 128 * 1024)
+        await eventually(lambda: not web.server_state.connections)
+        await hang_up(connection)
+
+
 async def test_bodies_of_large_chunks_and_a_few_small_ones_are_read() -> None:
     async with berth() as port:
         large, small = b"400\r\n" + b" " * 1024 + b"\r\n", b"1\r\n \r\n"
@@ -170,7 +191,6 @@ async def test_trailers_are_no_headers() -> None:
         )
 
 
-_NEVER = 10 * HANG_SECONDS
 IDLE_LIMIT, HEAD_LIMIT = HttpLimits(idle_seconds=SOON), HttpLimits(head_seconds=SOON, idle_seconds=_NEVER)
 # head_seconds closes the connection after the answer.
 BODY_LIMIT = HttpLimits(body_seconds=SOON, head_seconds=SOON, idle_seconds=_NEVER)
@@ -211,11 +231,6 @@ async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
 
 
 async def test_the_server_closes_a_connection_whose_client_does_not_read() -> None:
-    class Long:
-        async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"x" * 64 * 1024 * 1024})
-
     async with listening(Long(), HttpLimits(write_seconds=SOON)) as (web, port):
         connection = await connected(port, HEAD + b"\r\n")
         await eventually(lambda: bool(web.server_state.total_requests))
