@@ -329,6 +329,23 @@ async def test_bytes_that_are_not_http_get_400(data: bytes) -> None:
     assert b"x-content-type-options: nosniff" in found.lower()
 
 
+REPEATED = {"content-type": "application/json", "host": "localhost", "origin": "http://localhost", "authorization": "x"}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("path", ["/filter", "/v1/explain", "/livez"])
+async def test_a_repeated_header_that_decides_on_access_is_refused(path: str, name: str) -> None:
+    """The verbs once took the last Content-Type, and the pages the first one."""
+    headers = {"host": "localhost", "content-type": "application/json", "content-length": "2", "connection": "close"}
+    lines = [*headers.items(), *([] if name in headers else [(name, REPEATED[name])]), (name.upper(), REPEATED[name])]
+    head = "".join(f"{key}: {value}\r\n" for key, value in [*lines, ("accept", "a"), ("accept", "b")])
+    async with berth() as port:
+        with capture_logs() as logged:
+            found = await left(await connected(port, f"POST {path} HTTP/1.1\r\n{head}\r\n{{}}".encode()))
+    assert found.startswith(b"HTTP/1.1 400")
+    assert causes(logged) == ["a header is repeated"]
+
+
 async def test_a_body_that_breaks_off_in_nonsense() -> None:
     async with berth() as port:
         found = await left(await connected(port, FILTER + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nnonsense\r\n"))

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from extender.web.asgi import WHOLE
 from extender.web.http_limits import ClientRates, HttpLimits, RejectionLog
 
+_ONCE = frozenset({b"authorization", b"content-type", b"host", b"origin"})  # else two readers may take different ones
 _FREE_CHUNKS = 128  # chunks of a body that may have any size
 _UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
 _CHUNK_BYTES = 1024  # that a body must have for each further chunk
@@ -32,8 +33,18 @@ def _length(header: tuple[bytes, bytes]) -> int:
     return len(header[0]) + len(header[1])
 
 
+def _is_repeated(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a header of `_ONCE` occurs twice."""
+    found = [name for name, _ in headers if name in _ONCE]
+    return len(found) > len(set(found))
+
+
 class _HeadTooLarge(Exception):
     """The request line and the headers exceed their limit."""
+
+
+class _RepeatedHeader(Exception):
+    """A header of `_ONCE` occurs twice."""
 
 
 class _TooManyRequests(Exception):
@@ -144,7 +155,10 @@ class Protocol(HttpToolsProtocol):
             raise _HeadTooLarge
         self._in_head = self._head_is_timed = False
         self._unparsed = 0
-        self._length = int(dict(self.headers).get(b"content-length", b"0"))
+        headers = dict(self.headers)
+        if len(headers) < len(self.headers) and _is_repeated(self.headers):
+            raise _RepeatedHeader
+        self._length = int(headers.get(b"content-length", b"0"))
         self._listener.waiting.move_to_end(self)
         self._unset_keepalive_if_required()
         super().on_headers_complete()
@@ -225,6 +239,8 @@ class Protocol(HttpToolsProtocol):
             self._end_after_answer()
         elif isinstance(cause, _HeadTooLarge):
             self._reject(431, "headers too large")
+        elif isinstance(cause, _RepeatedHeader):
+            self._reject(400, "a header is repeated")
         elif isinstance(cause, _SmallChunks):
             self._reject(400, "chunks too small")
         elif isinstance(cause, _TooManyRequests):
