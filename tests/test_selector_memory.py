@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
+from extender.cel import CompileError
 from extender.cel.dra import Masks
-from extender.cel.errors import CompileError
 from extender.model import CallBudget, CallBudgetSpent
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice
