@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -42,14 +42,6 @@ ENDLESS = {
     "trailers without end": (FILTER + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n", b"x: y\r\n" * 100),
     "an extension of a chunk without end": (FILTER + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x" * 1024),
 }
-
-
-class Long:
-    """An application with a long answer."""
-
-    async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"x" * 64 * 1024 * 1024})
 
 
 def causes(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -116,18 +108,6 @@ async def test_a_body_that_goes_on_after_the_answer_ends_the_connection() -> Non
         found = await left(await connected(port, head), b"400\r\n" + b"x" * 1024 + b"\r\n")
         assert found.startswith(b"HTTP/1.1 200") or not found, "the answer may be lost with the connection"
         assert await status(port, HEAD + b"\r\n") == 200
-
-
-async def test_a_body_that_goes_on_while_the_client_takes_no_answer_ends_the_connection() -> None:
-    """A regular close would wait for the client until `write_seconds` are over."""
-    limits = HttpLimits(head_seconds=_NEVER, write_seconds=_NEVER)
-    async with listening(Long(), limits) as (web, port):
-        head = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
-        connection = await connected(port, head)
-        await eventually(lambda: bool(web.server_state.total_requests))
-        connection[1].write(b"x" * 128 * 1024)
-        await eventually(lambda: not web.server_state.connections)
-        await hang_up(connection)
 
 
 async def test_bodies_of_large_chunks_and_a_few_small_ones_are_read() -> None:
@@ -228,14 +208,6 @@ async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
     if "half a body" in name:
         assert b"400" in found.splitlines()[0]
         assert b"did not arrive within 0.2 s" in found
-
-
-async def test_the_server_closes_a_connection_whose_client_does_not_read() -> None:
-    async with listening(Long(), HttpLimits(write_seconds=SOON)) as (web, port):
-        connection = await connected(port, HEAD + b"\r\n")
-        await eventually(lambda: bool(web.server_state.total_requests))
-        await eventually(lambda: not web.server_state.connections)
-        await hang_up(connection)
 
 
 async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() -> None:

@@ -79,6 +79,7 @@ class Listener:
         self.rates = ClientRates(limits.requests_per_second, clock) if limits.requests_per_second else None
         # Connections without a complete request that waits for its answer, the longest idle first.
         self.waiting: OrderedDict[Protocol, None] = OrderedDict()
+        self.writing: dict[Protocol, None] = {}  # connections whose client takes its answer slowly, the oldest first
 
 
 class Protocol(HttpToolsProtocol):
@@ -143,7 +144,7 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             raise _Pipelined
-        if self._listener.rates is not None and not self._listener.rates.take(self._peer):
+        if self._listener.rates is not None and not self._listener.rates.take(self.peer):
             raise _TooManyRequests
         self._in_head = True
         self._chunks = self._body_bytes = self._length = 0
@@ -215,18 +216,33 @@ class Protocol(HttpToolsProtocol):
         """Abort the connection: a regular close would wait for a client that does not read."""
         self.connections.discard(self)
         self._listener.waiting.pop(self, None)
+        self._cancel_writing()
         self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._cancel_writing()
         self._writing = self.loop.call_later(self._listener.limits.write_seconds, self.hang_up)
+        self._listener.writing[self] = None
+        self._limit_unsent()
+
+    def _limit_unsent(self) -> None:
+        """Hang up on the clients that take their answers the longest, until the others have few enough bytes."""
+        unsent = {one: one.transport.get_write_buffer_size() for one in self._listener.writing}
+        most, total = self._listener.limits.unsent_bytes, sum(unsent.values())
+        for one, size in unsent.items():
+            if total <= most or one is self:
+                return
+            total -= size
+            self._listener.rejections.note("answer not taken", client=one.peer)
+            one.hang_up()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._cancel_writing()
 
     def _cancel_writing(self) -> None:
+        self._listener.writing.pop(self, None)
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
@@ -235,7 +251,7 @@ class Protocol(HttpToolsProtocol):
 
     def _reject_for(self, cause: BaseException | None) -> None:
         if isinstance(cause, _Pipelined):
-            self._listener.rejections.note("pipelined request", client=self._peer)
+            self._listener.rejections.note("pipelined request", client=self.peer)
             self._end_after_answer()
         elif isinstance(cause, _HeadTooLarge):
             self._reject(431, "headers too large")
@@ -249,7 +265,7 @@ class Protocol(HttpToolsProtocol):
             self._reject(400, "not HTTP")
 
     def _reject(self, status: int, because: str) -> None:
-        self._listener.rejections.note(because, client=self._peer)
+        self._listener.rejections.note(because, client=self.peer)
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started or not self.cycle.more_body:
                 self._end_after_answer()
@@ -271,5 +287,6 @@ class Protocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     @property
-    def _peer(self) -> str:
+    def peer(self) -> str:
+        """The client's address."""
         return self.client[0] if self.client else "?"
