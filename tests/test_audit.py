@@ -56,6 +56,23 @@ async def test_findings(claims: list[dict], checks: list[str]) -> None:
         assert await audited(b, *copy.deepcopy(claims)) == checks
 
 
+async def test_a_round_writes_few_events() -> None:
+    """A driver that published nothing for a minute once caused an Event for each allocated device, all in one burst."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await audited(b, *(allocated(f"c{number:02}", "gpu-0", reserved=False) for number in range(60)))
+
+        def written() -> int:
+            return len(b.cluster.store.all("events"))
+
+        first = written()
+        await b.console.auditor.round()
+        assert first < written(), "the others follow"
+        for _ in range(3):
+            await b.console.auditor.round()
+        assert written() == 120, "each claim gets one about the device that all have, and one about itself"
+    assert first == 60 + 49, "one finding is about all claims"
+
+
 async def test_each_claim_gets_one_event_and_is_not_written() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await audited(b, allocated("a", "gpu-0"), allocated("b", "gpu-0"))

@@ -183,6 +183,26 @@ async def test_few_explanations_wait_and_further_requests_are_rejected() -> None
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
+async def test_pods_that_nothing_remembers_are_read_one_at_a_time() -> None:
+    """A pod may have 1.5 MB, and the console reads it from the API server for each question."""
+    async with berthing({"n1": "t4-4"}) as b:
+        reads = most = 0
+
+        async def count(method: str, path: str) -> None:
+            nonlocal reads, most
+            if method == "GET" and "/pods/" in path:
+                reads += 1
+                most = max(most, reads)
+                await asyncio.sleep(0.01)  # a moment in which others could read, too
+                reads -= 1
+
+        b.cluster.api.intercept = count
+        paths = [f"/v1/explain/default/unknown-{number}" for number in range(6)]
+        found = await asyncio.gather(*map(b.client.get, paths))
+    assert [one.status_code for one in found] == [404] * 6
+    assert most == 1
+
+
 async def test_one_question_is_read_at_a_time_and_few_wait_for_it() -> None:
     """30 bodies of 1 MiB once took 1.2 GB in 32 threads, and kept a probe waiting for 10 s."""
     questions, go, running, most = Questions(time.monotonic, 6), threading.Event(), list[int](), list[int]()

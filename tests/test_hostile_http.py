@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -33,6 +33,7 @@ from tests.http_worlds import (
 )
 from tests.running_berth import berthing
 
+_NEVER = 10 * HANG_SECONDS
 ENDLESS = {
     "a header without end": (HEAD + b"X: ", b"x" * 1024),
     "headers without end": (HEAD, b"x: y\r\n" * 100),
@@ -170,7 +171,6 @@ async def test_trailers_are_no_headers() -> None:
         )
 
 
-_NEVER = 10 * HANG_SECONDS
 IDLE_LIMIT, HEAD_LIMIT = HttpLimits(idle_seconds=SOON), HttpLimits(head_seconds=SOON, idle_seconds=_NEVER)
 # head_seconds closes the connection after the answer.
 BODY_LIMIT = HttpLimits(body_seconds=SOON, head_seconds=SOON, idle_seconds=_NEVER)
@@ -208,19 +208,6 @@ async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
     if "half a body" in name:
         assert b"400" in found.splitlines()[0]
         assert b"did not arrive within 0.2 s" in found
-
-
-async def test_the_server_closes_a_connection_whose_client_does_not_read() -> None:
-    class Long:
-        async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"x" * 64 * 1024 * 1024})
-
-    async with listening(Long(), HttpLimits(write_seconds=SOON)) as (web, port):
-        connection = await connected(port, HEAD + b"\r\n")
-        await eventually(lambda: bool(web.server_state.total_requests))
-        await eventually(lambda: not web.server_state.connections)
-        await hang_up(connection)
 
 
 async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() -> None:
@@ -312,6 +299,23 @@ async def test_bytes_that_are_not_http_get_400(data: bytes) -> None:
         found = await left(await connected(port, data))
     assert found.startswith(b"HTTP/1.1 400")
     assert b"x-content-type-options: nosniff" in found.lower()
+
+
+REPEATED = {"content-type": "application/json", "host": "localhost", "origin": "http://localhost", "authorization": "x"}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("path", ["/filter", "/v1/explain", "/livez"])
+async def test_a_repeated_header_that_decides_on_access_is_refused(path: str, name: str) -> None:
+    """The verbs once took the last Content-Type, and the pages the first one."""
+    headers = {"host": "localhost", "content-type": "application/json", "content-length": "2", "connection": "close"}
+    lines = [*headers.items(), *([] if name in headers else [(name, REPEATED[name])]), (name.upper(), REPEATED[name])]
+    head = "".join(f"{key}: {value}\r\n" for key, value in [*lines, ("accept", "a"), ("accept", "b")])
+    async with berth() as port:
+        with capture_logs() as logged:
+            found = await left(await connected(port, f"POST {path} HTTP/1.1\r\n{head}\r\n{{}}".encode()))
+    assert found.startswith(b"HTTP/1.1 400")
+    assert causes(logged) == ["a header is repeated"]
 
 
 async def test_a_body_that_breaks_off_in_nonsense() -> None:

@@ -195,6 +195,15 @@ def test_the_agent_is_probed_and_outlives_workloads() -> None:
     assert objects_of("base/agent.yaml", "PriorityClass")[spec["priorityClassName"]]["value"] >= 1_000_000_000
 
 
+def test_the_policy_of_priority_classes_concerns_all_of_them() -> None:
+    """A real API server applies it in tests/e2e/test_priority_classes.py."""
+    (policy,) = objects_of("base/priority-classes.yaml", "ValidatingAdmissionPolicy").values()
+    assert 'startsWith("berth-")' in policy["spec"]["matchConditions"][0]["expression"]
+    classes = [name for path in MANIFESTS.rglob("*.yaml") for name in objects_of(str(path), "PriorityClass")]
+    assert len(classes) == 2
+    assert all(name.startswith("berth-") for name in classes)
+
+
 def test_the_admission_policies_start_with_warnings() -> None:
     """Nothing of the component rejects a request before the user says so."""
     bindings = objects_of("components/admission/policies.yaml", "ValidatingAdmissionPolicyBinding")

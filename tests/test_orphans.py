@@ -97,6 +97,17 @@ async def test_the_allocation_of_a_pod_that_lacks_another_claim_stays_if_the_pod
         assert (orphans.unsuitable, orphans.skipped) == (0, 1)
 
 
+async def test_the_allocation_of_another_allocator_stays_though_its_pod_lacks_another_claim() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await fail_to_undo(b)
+        patch(b, "c", {"metadata": {"annotations": {MARK: None}}})
+        await b.settled()
+        orphans = collector_without_grace(b)
+        await orphans.sweep()
+        assert not orphans.busy
+        assert has_devices(b)
+
+
 async def test_the_allocation_of_a_waiting_pod_with_all_its_claims_stays() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await fail_to_undo(b)

@@ -47,13 +47,6 @@ def test_pages_know_their_names(listens: str, names: tuple[str, ...], host: str,
     assert refused is None if ours else refused is not None and refused.status == 403 and b"--page-host" in refused.body
 
 
-def test_a_request_with_two_hosts_is_refused() -> None:
-    scope = {"method": "GET", "headers": [(b"host", b"localhost"), (b"host", b"evil.example")]}
-    refused = Access("127.0.0.1", ()).rejection(scope, open_to_all=True)
-    assert refused is not None
-    assert refused.status == 403
-
-
 PAGES = [
     ("GET", "/v1/fleet", {}, 200),
     ("GET", "/metrics", {}, 200),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,6 +50,18 @@ def test_image_bill_and_manifests_are_those_of_one_digest() -> None:
     assert list(STEPS)[-1] == "Release"
     for file in ("dist/sbom.json", "dist/licences.txt", "dist/berth.yaml"):
         assert file in STEPS["Release"]["run"]
+
+
+def test_actions_and_the_images_that_they_run_are_pinned() -> None:
+    """Each of these tags may get other content: the emulator, the builder, and the scanner that reads all layers."""
+    for step in STEPS.values():
+        assert re.search(r"@[0-9a-f]{40}$", step.get("uses", f"@{'0' * 40}"))
+    build = STEPS["Build and push"]
+    (emulator,) = [step["with"]["image"] for step in STEPS.values() if "setup-qemu" in step.get("uses", "")]
+    for image in (emulator, build["env"]["BUILDKIT"], build["env"]["SCANNER"]):
+        assert re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", image)
+    assert '--driver-opt "image=$BUILDKIT"' in build["run"]
+    assert '"--sbom=generator=$SCANNER"' in build["run"]
 
 
 def test_a_tag_that_is_not_the_version_ends_the_release(checkout: Path) -> None:

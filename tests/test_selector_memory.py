@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 
+from extender.cel import CompileError
 from extender.cel.dra import Masks
 from extender.model import CallBudget, CallBudgetSpent
 from extender.sandbox import carried_machines
@@ -71,6 +72,19 @@ def test_the_texts_of_masks_count(spent: bool) -> None:
         tracemalloc.stop()
     assert 100_000 < kept <= limit + 10_000
     assert masks.remembered()["mask_bytes"] <= limit
+
+
+def test_the_bounds_of_a_process_are_those_of_the_documents() -> None:
+    """docs/limits.md and SECURITY.md name them."""
+    masks, count = Masks(), 1300
+    for number in range(count):
+        masks.of(f'"{number}\U0001f600{"x" * 9900}"!=""', _SLICE)
+    found, latest = masks.remembered(), masks.selector(f'"{number}\U0001f600{"x" * 9900}"!=""')
+    assert not isinstance(latest, CompileError)
+    assert found["masks"] < count, "the limit of the masks was reached"
+    assert found["mask_bytes"] <= 48 << 20
+    assert found["selectors"] < found["masks"]
+    assert found["selectors"] * latest.most_bytes <= 32 << 20
 
 
 class CountedName(str):

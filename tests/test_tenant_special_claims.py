@@ -98,6 +98,27 @@ async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
         assert b.app.service.orphans.removed == 0
 
 
+async def test_a_claim_that_the_pod_names_by_now_is_no_leftover() -> None:
+    """A tenant annotates it as made from the pod's template, and the claim controller writes that into the pod's
+    status. The watch has not shown that yet."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1", resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}]))
+        name = await leftover(b)
+
+        def name_it(method: str, path: str) -> ApiError | None:
+            if method == "GET" and path.endswith("/pods/p1"):
+                change = {"status": {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": name}]}}
+                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
+            return None
+
+        intercept(b, name_it)
+        assert "earlier attempt" in await place(b, "p1")
+        orphans = b.app.service.orphans
+        await eventually(lambda: orphans.skipped == 1)
+        assert stored(b, name)["status"]["reservedFor"]
+        assert orphans.removed == 0
+
+
 @pytest.mark.parametrize(
     ("name", "owner"), [("p1-extended-resources-abcde", "p2"), ("loot", "p1"), ("p2-extended-resources-abcde", "p1")]
 )

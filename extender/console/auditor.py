@@ -19,6 +19,7 @@ from extender.wire import decode_claim, readable
 _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds from one comparison with a fresh list to the next
 _CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
+_REPORTS = 50  # findings that a round logs and writes Events for; the others follow in later rounds
 _PAGE = 100  # claims of one page; parsing a page blocks the event loop
 
 
@@ -55,9 +56,8 @@ class Auditor:
         found = check_consistency(self._cache)
         self.findings = [finding for finding in found if finding in self._previous]
         self._previous = set(found)
-        for finding in self.findings:
-            if finding not in self._reported:
-                await self._report(finding)
+        for finding in [finding for finding in self.findings if finding not in self._reported][:_REPORTS]:
+            await self._report(finding)
         self._reported &= self._previous
         if self.rounds % _LIST_ROUNDS == 0:
             await self._compare()

@@ -111,6 +111,11 @@ class Explainer:
         """See Questions.read."""
         return await self._questions.read(parse)
 
+    async def in_turn(self, work: Callable[[], T]) -> T:
+        """The result of a function that blocks the event loop for a moment. Raises TooManyQuestions."""
+        async with self._questions.in_turn():
+            return await self._questions.answer(lambda _: work(), self._work_seconds)
+
     def named(self, text: str) -> ObjectKey:
         """The pod that `namespace/name` or a name alone refers to. Raises UnknownPod if the name is not unique."""
         namespace, slash, name = text.partition("/")
@@ -142,7 +147,7 @@ class Explainer:
                     lambda seconds: self.explain_remembered(key, scenario, policy, narrated, work_seconds=seconds),
                     self._work_seconds,
                 )
-        return found or await self._read(key)
+            return found or await self._read(key)
 
     def explain_remembered(
         self,

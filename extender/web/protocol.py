@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from extender.web.asgi import WHOLE
 from extender.web.http_limits import ClientRates, HttpLimits, RejectionLog
 
+_ONCE = frozenset({b"authorization", b"content-type", b"host", b"origin"})  # else two readers may take different ones
 _FREE_CHUNKS = 128  # chunks of a body that may have any size
 _UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
 _CHUNK_BYTES = 1024  # that a body must have for each further chunk
@@ -32,8 +33,18 @@ def _length(header: tuple[bytes, bytes]) -> int:
     return len(header[0]) + len(header[1])
 
 
+def _is_repeated(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a header of `_ONCE` occurs twice."""
+    found = [name for name, _ in headers if name in _ONCE]
+    return len(found) > len(set(found))
+
+
 class _HeadTooLarge(Exception):
     """The request line and the headers exceed their limit."""
+
+
+class _RepeatedHeader(Exception):
+    """A header of `_ONCE` occurs twice."""
 
 
 class _TooManyRequests(Exception):
@@ -68,6 +79,7 @@ class Listener:
         self.rates = ClientRates(limits.requests_per_second, clock) if limits.requests_per_second else None
         # Connections without a complete request that waits for its answer, the longest idle first.
         self.waiting: OrderedDict[Protocol, None] = OrderedDict()
+        self.writing: dict[Protocol, None] = {}  # connections whose client takes its answer slowly, the oldest first
 
 
 class Protocol(HttpToolsProtocol):
@@ -132,7 +144,7 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             raise _Pipelined
-        if self._listener.rates is not None and not self._listener.rates.take(self._peer):
+        if self._listener.rates is not None and not self._listener.rates.take(self.peer):
             raise _TooManyRequests
         self._in_head = True
         self._chunks = self._body_bytes = self._length = 0
@@ -144,7 +156,10 @@ class Protocol(HttpToolsProtocol):
             raise _HeadTooLarge
         self._in_head = self._head_is_timed = False
         self._unparsed = 0
-        self._length = int(dict(self.headers).get(b"content-length", b"0"))
+        headers = dict(self.headers)
+        if len(headers) < len(self.headers) and _is_repeated(self.headers):
+            raise _RepeatedHeader
+        self._length = int(headers.get(b"content-length", b"0"))
         self._listener.waiting.move_to_end(self)
         self._unset_keepalive_if_required()
         super().on_headers_complete()
@@ -201,18 +216,33 @@ class Protocol(HttpToolsProtocol):
         """Abort the connection: a regular close would wait for a client that does not read."""
         self.connections.discard(self)
         self._listener.waiting.pop(self, None)
+        self._cancel_writing()
         self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._cancel_writing()
         self._writing = self.loop.call_later(self._listener.limits.write_seconds, self.hang_up)
+        self._listener.writing[self] = None
+        self._limit_unsent()
+
+    def _limit_unsent(self) -> None:
+        """Hang up on the clients that take their answers the longest, until the others have few enough bytes."""
+        unsent = {one: one.transport.get_write_buffer_size() for one in self._listener.writing}
+        most, total = self._listener.limits.unsent_bytes, sum(unsent.values())
+        for one, size in unsent.items():
+            if total <= most or one is self:
+                return
+            total -= size
+            self._listener.rejections.note("answer not taken", client=one.peer)
+            one.hang_up()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._cancel_writing()
 
     def _cancel_writing(self) -> None:
+        self._listener.writing.pop(self, None)
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
@@ -221,10 +251,12 @@ class Protocol(HttpToolsProtocol):
 
     def _reject_for(self, cause: BaseException | None) -> None:
         if isinstance(cause, _Pipelined):
-            self._listener.rejections.note("pipelined request", client=self._peer)
+            self._listener.rejections.note("pipelined request", client=self.peer)
             self._end_after_answer()
         elif isinstance(cause, _HeadTooLarge):
             self._reject(431, "headers too large")
+        elif isinstance(cause, _RepeatedHeader):
+            self._reject(400, "a header is repeated")
         elif isinstance(cause, _SmallChunks):
             self._reject(400, "chunks too small")
         elif isinstance(cause, _TooManyRequests):
@@ -233,7 +265,7 @@ class Protocol(HttpToolsProtocol):
             self._reject(400, "not HTTP")
 
     def _reject(self, status: int, because: str) -> None:
-        self._listener.rejections.note(because, client=self._peer)
+        self._listener.rejections.note(because, client=self.peer)
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started or not self.cycle.more_body:
                 self._end_after_answer()
@@ -255,5 +287,6 @@ class Protocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     @property
-    def _peer(self) -> str:
+    def peer(self) -> str:
+        """The client's address."""
         return self.client[0] if self.client else "?"

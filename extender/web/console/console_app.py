@@ -13,6 +13,7 @@ from extender.web.access_control import Access, header
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, problem
 from extender.web.console import explain_routes, fleet_routes, page_routes, policy_routes
 from extender.web.console.console_metrics import METRICS
+from extender.web.console.turns import Turns
 from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
 from extender.web.probes import PROBES, probe
@@ -20,6 +21,9 @@ from extender.web.probes import PROBES, probe
 # Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
 _OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)
 _OF_CLUSTER = ("/v1/explain", "/v1/fleet", "/v1/nodes", "/v1/claims")  # a cache with missing kinds would answer wrongly
+# The answer with 5,000 claims has a megabyte, and takes 25 ms of the event loop.
+_LARGE = ("/v1/fleet", "/v1/nodes", "/v1/claims", "/v1/audit", "/v1/processes", "/v1/policy")
+_MOST_WAITING = 16  # requests for these
 
 
 class ConsoleApp:
@@ -37,6 +41,7 @@ class ConsoleApp:
         self._bodies = BodyReader(limits)
         self._rejections = rejections or RejectionLog()
         self._scrapes = Scrapes(METRICS, console)
+        self._turns = Turns(_MOST_WAITING)
         self._app: Any = routes(console)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,6 +50,9 @@ class ConsoleApp:
         answer = await self._shortcut(scope, receive)
         if answer is not None:
             await answer.to(send)
+        elif scope["path"].startswith(_LARGE):
+            async with self._turns.one():
+                await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -63,6 +71,8 @@ class ConsoleApp:
         not_ready = self.console.informers.not_ready_text
         if not_ready and path.startswith(_OF_CLUSTER):
             return problem(503, not_ready)
+        if path.startswith(_LARGE) and self._turns.is_full:
+            return problem(429, f"{_MOST_WAITING} requests wait for their answer already: try again")
         if path == "/v1/explain" and scope["method"] == "POST":
             return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
         return None

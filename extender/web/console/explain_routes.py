@@ -69,13 +69,13 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
 async def _explained(
     console: Console, explain: Callable[[Scenario], Awaitable[Json | list[Json]]], without: str, free: str
 ) -> Json | list[Json]:
-    return await explain(_scenario(console, _words(without), _words(free)))
+    return await explain(await _scenario(console, _words(without), _words(free)))
 
 
 async def _explained_body(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> list[Json]:
     explainer, body = console.explainer, await bodies.read(scope, receive, _MAX_BODY)
     question, policy, given = await explainer.read(partial(_read, body))
-    scenario = _scenario(console, question.without, question.free)
+    scenario = await _scenario(console, question.without, question.free)
     if given is not None:
         return await explainer.hypothetical_all(given, scenario, policy, question.narrate)
     return [await explainer.pod(explainer.named(question.pod or ""), scenario, policy, question.narrate)]
@@ -117,7 +117,14 @@ def _words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
 
 
-def _scenario(console: Console, without: list[str], free: list[str]) -> Scenario:
+async def _scenario(console: Console, without: list[str], free: list[str]) -> Scenario:
+    """In turn, because `free` compares each claim of the cluster."""
+    if not without and not free:
+        return Scenario()
+    return await console.explainer.in_turn(partial(_scenario_of, console, without, free))
+
+
+def _scenario_of(console: Console, without: list[str], free: list[str]) -> Scenario:
     snapshot = console.cache.snapshot()
     for name in without:
         if name not in snapshot.node_infos:
