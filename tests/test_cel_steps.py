@@ -7,7 +7,7 @@ from types import FrameType
 
 import pytest
 
-from extender.cel import CelError, EvalError
+from extender.cel import BudgetExceeded, CelError, EvalError
 from extender.cel.dra import compile_selector
 from extender.model import Device
 
@@ -46,3 +46,42 @@ def test_a_failed_term_of_nested_operators_runs_once() -> None:
     assert steps_of(alternating(12, failing)) < 200
     with pytest.raises(EvalError, match="no such key: b"):
         compile_selector(alternating(20, failing)).match(BLANK, "d")
+
+
+def repeated(test: str) -> str:
+    return f"lists.range(500).all(i, {test})"
+
+
+def test_a_loop_that_ends_early_reads_no_further_entries_of_a_map() -> None:
+    """Each of 9,000 entries once cost time before the first iteration: one evaluation took 20 s."""
+    expression = f"[lists.range(2000).transformMap(k, v, v)].all(m, {repeated('m.exists(k, true)')})"
+    assert steps_of(expression) < 40_000
+
+
+LONG_KEY = f"['{'k' * 5000}'].all(k, %s)"
+LONG_LIST = "[lists.range(5000)].all(k, %s)"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        LONG_KEY % "{'a': 1}[k] == 1",
+        LONG_KEY % "[1, 2].transformMapEntry(i, v, {k: 1}).size() == 1",
+        LONG_LIST % "dyn([1])[dyn(k)] == 1",
+        LONG_LIST % "dyn([1])[?dyn(k)].hasValue()",
+        LONG_LIST % "dyn(1)[dyn(k)] == 1",
+        LONG_LIST % "dyn(google.protobuf.Empty{})[?dyn(k)].hasValue()",
+    ],
+)
+def test_an_error_about_a_key_is_short(expression: str) -> None:
+    """A list once stood in the error with all its items, which took 6 s in a loop."""
+    with pytest.raises(EvalError) as caught:
+        compile_selector(expression).match(BLANK, "d")
+    assert len(str(caught.value)) < 1000
+
+
+def test_sorting_by_long_keys_pays_for_their_length() -> None:
+    keys = f"lists.range(100).map(i, '{'k' * 5000}' + string(i))"
+    with pytest.raises(BudgetExceeded):
+        compile_selector(f"{keys}.sortBy(k, k).size() == 100").match(BLANK, "d", 400_000)
+    assert compile_selector("lists.range(100).sortBy(i, string(i)).size() == 100").match(BLANK, "d", 400_000)

@@ -281,7 +281,11 @@ def walk_pairs(values: Values) -> int:
 
 
 def sorting(values: Values) -> int:
-    size = weight(values[0])
+    return sort_units(weight(values[0]))
+
+
+def sort_units(size: int) -> int:
+    """The charge for sorting by keys that have so many values together."""
     return _CALL + 16 * size * size.bit_length()
 
 

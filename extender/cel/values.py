@@ -171,6 +171,7 @@ _TYPE_NAMES: dict[type, str] = {
     Empty: "google.protobuf.Empty",
 }
 _NUMBERS = (int, UInt, float)
+_NAMED = 512  # characters of a key in a message
 
 
 def type_name(value: object) -> str:
@@ -273,6 +274,13 @@ def key_of(value: object) -> object:
 def literal_key(value: object) -> object:
     """A key in a map literal; there a Quantity is a key, too."""
     return value if isinstance(value, Quantity) else key_of(value)
+
+
+def named(key: object) -> str:
+    """A key or an index in a message about it: the start of a text, or the type of a list, which may have any length."""
+    if type(key) is str:
+        return key if len(key) <= _NAMED else key[:_NAMED] + "…"
+    return str(key) if key is None or type(key) in (bool, *_NUMBERS) else type_name(key)
 
 
 def require_hash(value: object) -> None:
