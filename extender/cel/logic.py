@@ -68,9 +68,11 @@ def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
 def _decided(frame: Frame, second: Closure, failure: EvalError, *, decisive: bool) -> bool:
     """The decision of the second term after the first one failed; else the first error counts."""
     spend(frame, ERROR_COST)
+    value: object = None
     with suppress(EvalError):
-        if second(frame) is decisive:
-            return decisive
+        value = second(frame)
+    if value is decisive:
+        return decisive
     raise failure
 
 

@@ -88,6 +88,8 @@ def weight(value: object) -> int:
         return value.weight
     if isinstance(value, Optional):
         return 1 + weight(value.value)
+    if isinstance(value, _WITH_TEXT):
+        return 1 + len(value.text) // 10
     return 1 + len(value) if isinstance(value, (list, tuple, dict)) else 1
 
 
@@ -122,6 +124,9 @@ class Url:
     port: str
     path: str
     query: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+_WITH_TEXT = (Semver, Url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +282,7 @@ def literal_key(value: object) -> object:
 
 
 def named(key: object) -> str:
-    """A key or an index in a message about it: the start of a text, or the type of a list, which may have any length."""
+    """A key or an index in a message about it. Of a text it is the start, of a list the type: they have any length."""
     if type(key) is str:
         return key if len(key) <= _NAMED else key[:_NAMED] + "…"
     return str(key) if key is None or type(key) in (bool, *_NUMBERS) else type_name(key)
