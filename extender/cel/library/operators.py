@@ -237,7 +237,7 @@ def _comparison() -> list[Overload]:
     numbers = (_I, _U, _D)
     same = (t.BOOL, _S, t.BYTES, _TIMESTAMP, _DURATION)
     pairs = [(x, x) for x in same] + [(x, y) for x in numbers for y in numbers]
-    price = Price(pricing.ordering, pricing.one, scalar=True)
+    price = Price(pricing.ordering, pricing.one, work=pricing.compare_texts)
     found: list[Overload] = []
     for name, test in {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}.items():
         found += function(name, *(plain(pair, t.BOOL, _order(test)) for pair in pairs), price=price)
