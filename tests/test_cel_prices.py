@@ -53,10 +53,6 @@ COSTLY = {
     "equal URLs": of_two(f"url('/?{'a&' * 1700}')", "a == b"),  # 330
     "joined empty texts": f"cel.bind(w, lists.range(5000).map(i, ''), {nested('w.join().size() == 0')})",  # 9,000
     "long keys": of_text("k" * 2800, "'%s'.format([{z: 1}]) != ''"),  # 470
-    "messages of timestamps": (  # 530
-        f"[lists.range(999).map(i, timestamp('2020-01-01T00:00:00Z'))].all(m, "
-        f"{LONG}.all(i, google.protobuf.ListValue{{values: m}}.size() > 0))"
-    ),
     "maps of a device": nested("device != null && device.driver != '' && size(device.attributes) == 0"),  # 130
 }
 
@@ -68,7 +64,7 @@ def test_a_function_that_takes_long_costs_much(name: str) -> None:
         compile_selector(COSTLY[name]).match(BLANK, "d")
 
 
-@pytest.mark.parametrize("test", ["a <= b", "a.startsWith(b)", "dyn(a).endsWith(b)", "m[b] == 1", "m[?b].hasValue()"])
+@pytest.mark.parametrize("test", ["a <= b", "a.startsWith(b)", "a.endsWith(b)", "m[b] == 1", "m[?b].hasValue()"])
 def test_a_comparison_of_long_texts_pays_for_their_length(test: str) -> None:
     """Texts of millions of characters were compared for the price of a number."""
     assert compile_selector(of_long_texts("a.size() == b.size()")).match(BLANK, "d", 400_000)
@@ -76,7 +72,9 @@ def test_a_comparison_of_long_texts_pays_for_their_length(test: str) -> None:
         compile_selector(of_long_texts(test)).match(BLANK, "d", 400_000)
 
 
+STAMPS = ",".join(["timestamp('2020-01-01T00:00:00Z')"] * 100)
 CALLS = [
+    (f"google.protobuf.ListValue{{values: [{STAMPS}]}}.size() > 0", 2000),
     (f"url('/?{'a&' * 2000}').getQuery().size() == 1", 3000),
     (f"'%s'.format([['{'é' * 3000}']]) != ''", 5000),
     (f"'{'é' * 2000}'.lowerAscii() != ''", 3000),
