@@ -8,8 +8,9 @@ from types import FrameType
 import pytest
 
 from extender.cel import BudgetExceeded, CelError, EvalError
-from extender.cel.dra import compile_selector
-from extender.model import Device
+from extender.cel.dra import Dialect, compile_selector
+from extender.cel.dra.terms import failed_term
+from extender.model import Device, parse_quantity
 
 BLANK = Device("blank")
 
@@ -85,3 +86,23 @@ def test_sorting_by_long_keys_pays_for_their_length() -> None:
     with pytest.raises(BudgetExceeded):
         compile_selector(f"{keys}.sortBy(k, k).size() == 100").match(BLANK, "d", 400_000)
     assert compile_selector("lists.range(100).sortBy(i, string(i)).size() == 100").match(BLANK, "d", 400_000)
+
+
+@pytest.mark.parametrize(
+    ("term", "seen"),
+    [
+        (f"quantity('{'9' * 4200}e400') == quantity('1')", "8673617379"),
+        ("lists.range(5000).map(i, [i, i]) == [[1]]", "list"),
+        (f"'{'a' * 5000}' == 'b'", "'aaaaaaaa"),
+        (f"semver('1.2.3-{'a.' * 2000}a') == semver('1.0.0')", "1.2.3-a.a"),
+    ],
+)
+def test_the_value_that_a_term_saw_is_short(term: str, seen: str) -> None:
+    """A quantity of 4,600 digits once raised ValueError; the text of a whole list was made before it was cut."""
+    found = failed_term(term, Dialect(), BLANK, "d").removeprefix(f"`{term}` is false")
+    assert found.startswith(f" (saw {seen}")
+    assert len(found) < 150
+
+
+def test_a_quantity_of_any_length_has_a_text() -> None:
+    assert str(parse_quantity("9" * 4300 + "e99")) == "9" * 4300 + "0" * 81 + "e18"
