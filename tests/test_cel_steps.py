@@ -49,6 +49,23 @@ def test_a_failed_term_of_nested_operators_runs_once() -> None:
         compile_selector(alternating(20, failing)).match(BLANK, "d")
 
 
+def test_a_variable_without_a_value_is_evaluated_once() -> None:
+    """Each use once evaluated it again: with 15 levels of variables one evaluation took 18 s."""
+    first = "size(device.driver) + 1 > device.attributes['a'].b"
+    bound = "".join(f"cel.bind(v{i}, v{i - 1} || v{i - 1}, " for i in range(1, 20))
+    expression = f"cel.bind(v0, {first}, {bound}v19{')' * 20}"
+    assert steps_of(expression) < 2000
+    with pytest.raises(EvalError, match="no such key: b"):
+        compile_selector(expression).match(BLANK, "d")
+
+
+def test_entries_that_a_map_has_already_are_paid_for() -> None:
+    entries = "lists.range(2000).transformMap(k, v, v)"
+    again = f"[{entries}].all(m, lists.range(100).all(i, [1, 2].transformMapEntry(j, v, m).size() == 0 || true))"
+    with pytest.raises(BudgetExceeded):
+        compile_selector(again).match(BLANK, "d", 150_000)
+
+
 def repeated(test: str) -> str:
     return f"lists.range(500).all(i, {test})"
 

@@ -15,7 +15,7 @@ from extender.cel.budget import charged, make_list, make_map
 from extender.cel.checker import qualified
 from extender.cel.environment import Environment
 from extender.cel.errors import EvalError
-from extender.cel.frame import FIRST_INPUT, Closure, Frame, spend
+from extender.cel.frame import FIRST_INPUT, Closure, Frame, Pending, lazy_local, spend
 from extender.cel.library.operators import index_any, optional_any
 from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
@@ -31,7 +31,6 @@ _FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp
 _SMALL_TEXT = 64  # characters of a text that costs nothing; no attribute of a device is longer
 _CHOICE_COST = 8  # units for each overload that may fit
 _FIELD_COST = 60  # units for each value that a message literal takes in: it may write a timestamp as text
-_UNSET = object()
 
 
 class Binding(Protocol):
@@ -75,7 +74,7 @@ class Compiler(ast.Visitor[Closure]):
         slot = self._locals.get(node.name, self._inputs.get(node.name))
         if slot is None:
             return _named_type(node.name)
-        return _lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
+        return lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
 
     def _declare(self, name: str, *, lazy: bool = False) -> tuple[int, int | None]:
         """A slot for a new local variable; the second value is the slot that the name had before."""
@@ -217,7 +216,7 @@ class Compiler(ast.Visitor[Closure]):
         self._restore(node.name, previous)
 
         def run(frame: Frame) -> Any:
-            frame[slot] = (_UNSET, init)
+            frame[slot] = Pending(init)
             return body(frame)
 
         return run
@@ -322,16 +321,6 @@ def _dispatch(overloads: Sequence[Overload], args: list[Closure]) -> Closure:
         raise EvalError("no such overload")
 
     return run
-
-
-def _lazy_local(slot: int) -> Closure:
-    def read(frame: Frame) -> Any:
-        held = frame[slot]
-        if type(held) is tuple and len(held) == 2 and held[0] is _UNSET:  # noqa: PLR2004 - (marker, init)
-            held = frame[slot] = held[1](frame)
-        return held
-
-    return read
 
 
 def _box(value: Any) -> Optional:

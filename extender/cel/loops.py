@@ -151,6 +151,7 @@ def _transform_map(
             added = value if entries else {key_of(key): value}
             if not isinstance(added, dict):
                 raise EvalError("no such overload")
+            spend(frame, len(added))
             for name, item in added.items():
                 if name in found:
                     raise EvalError(f"insert failed: key {named(from_key(name))} already exists")
