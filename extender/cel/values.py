@@ -199,9 +199,13 @@ def _clash(a: type, b: type) -> bool:
 
 
 def _equal(left: object, right: object) -> bool:
-    a, b = type(left), type(right)
-    if _clash(a, b):
+    if _clash(type(left), type(right)):
         raise EvalError("no such overload")
+    return _equal_values(left, right)
+
+
+def _equal_values(left: object, right: object) -> bool:
+    a, b = type(left), type(right)
     if a is b:
         if isinstance(left, list | tuple):
             return _equal_lists(left, right)  # type: ignore[arg-type] # same class
@@ -255,7 +259,7 @@ def _equal_unless_clash(left: object, right: object, *, otherwise: bool) -> bool
     if _clash(type(left), type(right)):
         return otherwise
     try:
-        return _equal(left, right)
+        return _equal_values(left, right)
     except EvalError:  # of values in optionals
         return otherwise
 
