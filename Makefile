@@ -60,8 +60,9 @@ bench-allocation: $(STAMP) ## measure the cost of one node's evaluation, by clai
 bench-gangs: $(STAMP) ## measure planning and waking gangs of 256 pods on 5,000 nodes
 	$(BIN)/python -m benchmarks.gangs
 
-bench-cel: $(STAMP) ## measure CEL: speed against cel-python, masks of 40,000 devices, memory
+bench-cel: $(STAMP) ## measure CEL: speed against cel-python, masks of 40,000 devices, memory, prices
 	$(BIN)/python -m benchmarks.cel
+	$(BIN)/python -m benchmarks.cel_prices
 
 bench-quality: $(STAMP) ## measure placement quality; TRACES=folder adds the published traces
 	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))

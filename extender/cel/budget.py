@@ -13,14 +13,13 @@ from typing import Any
 from extender.cel.frame import Frame, spend
 from extender.cel.overloads import Overload
 from extender.cel.pricing import LIST_COST, MAP_COST
-from extender.cel.values import List, Map, total_weight
+from extender.cel.values import List, Map, total_weight, weighed
 
 
 def make_list(frame: Frame, items: list[Any]) -> List:
     """A new list of the evaluation, which pays for it by its weight. Raises BudgetExceeded."""
     spend(frame, len(items) + LIST_COST)
-    made = List(items)
-    made.weight = 1 + total_weight(items)
+    made = weighed(items)
     spend(frame, made.weight)
     return made
 
@@ -29,7 +28,7 @@ def make_map(frame: Frame, entries: dict[Any, Any]) -> Map:
     """A new map of the evaluation, which pays for it by its weight. Raises BudgetExceeded."""
     spend(frame, len(entries) + MAP_COST)
     made = Map(entries)
-    made.weight = 1 + total_weight(entries.values()) + len(entries)
+    made.weight = 1 + total_weight(entries.values()) + total_weight(entries)
     spend(frame, made.weight)
     return made
 
@@ -57,6 +56,8 @@ def charged(overload: Overload, *, grows: bool) -> Callable[..., Any] | None:
             spend(frame, 1 + len(value) // 10)
         elif type(value) is list:
             return make_list(frame, value)
+        elif type(value) is dict:
+            return make_map(frame, value)
         return value
 
     return run

@@ -15,23 +15,22 @@ from extender.cel.budget import charged, make_list, make_map
 from extender.cel.checker import qualified
 from extender.cel.environment import Environment
 from extender.cel.errors import EvalError
-from extender.cel.frame import FIRST_INPUT, Closure, Frame, spend
+from extender.cel.frame import FIRST_INPUT, Closure, Frame, Pending, lazy_local, spend
 from extender.cel.library.operators import index_any, optional_any
 from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
 from extender.cel.messages import make_message
 from extender.cel.overloads import Overload, fits
-from extender.cel.pricing import MESSAGE_COST
+from extender.cel.pricing import MESSAGE_COST, compare_texts
 from extender.cel.specialize import Constant, specialized
-from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight
+from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight, weighed
 
 _INDEX: dict[str, Callable[..., Any]] = {"_[_]": index_any, "_[?_]": optional_any}
 _LOGIC = {"_&&_": conjunction, "_||_": disjunction}
 _FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp", "null", "struct"})
 _SMALL_TEXT = 64  # characters of a text that costs nothing; no attribute of a device is longer
 _CHOICE_COST = 8  # units for each overload that may fit
-_FIELD_COST = 5  # units for each value that a message literal takes in
-_UNSET = object()
+_FIELD_COST = 60  # units for each value that a message literal takes in: it may write a timestamp as text
 
 
 class Binding(Protocol):
@@ -75,7 +74,7 @@ class Compiler(ast.Visitor[Closure]):
         slot = self._locals.get(node.name, self._inputs.get(node.name))
         if slot is None:
             return _named_type(node.name)
-        return _lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
+        return lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
 
     def _declare(self, name: str, *, lazy: bool = False) -> tuple[int, int | None]:
         """A slot for a new local variable; the second value is the slot that the name had before."""
@@ -121,6 +120,8 @@ class Compiler(ast.Visitor[Closure]):
 
     def _apply(self, node: ast.Call) -> Closure:
         args = [self.visit(part) for part in node.parts]
+        if node.function in _INDEX and _may_grow(node.parts[1:]):
+            args[1] = _paid_key(args[1])
         short = self._binding.call(node, self._locals) if self._binding is not None else None
         if short is None:
             short = specialized(node, args)
@@ -140,7 +141,7 @@ class Compiler(ast.Visitor[Closure]):
         items = [self.visit(item) for item in node.items]
         if not node.optional:
             if all(isinstance(item, ast.Literal) for item in node.items):
-                constant = [item.value for item in node.items if isinstance(item, ast.Literal)]
+                constant = weighed([item.value for item in node.items if isinstance(item, ast.Literal)])
                 return lambda _: constant
             return lambda frame: make_list(frame, [item(frame) for item in items])
         optional = node.optional
@@ -215,7 +216,7 @@ class Compiler(ast.Visitor[Closure]):
         self._restore(node.name, previous)
 
         def run(frame: Frame) -> Any:
-            frame[slot] = (_UNSET, init)
+            frame[slot] = Pending(init)
             return body(frame)
 
         return run
@@ -256,6 +257,17 @@ def _certain(part: ast.Node, want: t.Type) -> bool:
     return have == want
 
 
+def _paid_key(key: Closure) -> Closure:
+    """A look-up compares the key with an equal one of the map."""
+
+    def run(frame: Frame) -> Any:
+        value = key(frame)
+        spend(frame, compare_texts((value,)))
+        return value
+
+    return run
+
+
 def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
     match args:
         case [first]:
@@ -270,10 +282,12 @@ def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
 
 def _may_grow(parts: list[ast.Node]) -> bool:
     """Whether one of these can be large: a scalar of known type and a short literal cannot."""
-    return any(
-        _long(part.value) if isinstance(part, ast.Literal) else part.type is None or part.type.kind not in _FIXED_SIZE
-        for part in parts
-    )
+    return any(_long(part.value) if isinstance(part, ast.Literal) else not _is_small(part.type) for part in parts)
+
+
+def _is_small(type_: t.Type | None) -> bool:
+    """Whether no value of a type is large. A version and a URL are texts with their parts."""
+    return type_ is not None and type_.kind in _FIXED_SIZE and type_ not in (t.SEMVER, t.URL)
 
 
 def _long(value: object) -> bool:
@@ -307,16 +321,6 @@ def _dispatch(overloads: Sequence[Overload], args: list[Closure]) -> Closure:
         raise EvalError("no such overload")
 
     return run
-
-
-def _lazy_local(slot: int) -> Closure:
-    def read(frame: Frame) -> Any:
-        held = frame[slot]
-        if type(held) is tuple and len(held) == 2 and held[0] is _UNSET:  # noqa: PLR2004 - (marker, init)
-            held = frame[slot] = held[1](frame)
-        return held
-
-    return read
 
 
 def _box(value: Any) -> Optional:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from extender.cel.errors import EvalError
@@ -21,21 +22,25 @@ def disjunction(terms: list[Closure]) -> Closure:
 
 
 def _chain(terms: list[Closure], *, decisive: bool) -> Closure:
+    """Each term runs once, also after an error: in nested chains a second run would double with each level."""
     other = not decisive
 
     def run(frame: Frame) -> bool:
-        try:
-            for term in terms:
+        failure: EvalError | None = None
+        for term in terms:
+            try:
                 value: object = term(frame)
-                if value is decisive:
-                    return decisive
-                if value is not other:  # not a bool
-                    break
-            else:
-                return other
-        except EvalError:
-            pass
-        return _absorb(terms, frame, decisive=decisive)
+            except EvalError as error:
+                spend(frame, ERROR_COST)
+                failure = failure or error
+                continue
+            if value is decisive:
+                return decisive
+            if value is not other:
+                failure = failure or EvalError("no such overload")
+        if failure is not None:
+            raise failure
+        return other
 
     return _pair(terms, decisive=decisive) if len(terms) == 2 else run  # noqa: PLR2004 - most selectors have two terms
 
@@ -46,33 +51,28 @@ def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
     def run(frame: Frame) -> bool:
         try:
             left: object = first(frame)
-            if left is decisive:
-                return decisive
-            right: object = second(frame)
-            if left is other and (right is True or right is False):
-                return right
-        except EvalError:
-            pass
-        return _absorb(terms, frame, decisive=decisive)
+        except EvalError as error:
+            return _decided(frame, second, error, decisive=decisive)
+        if left is decisive:
+            return decisive
+        if left is not other:
+            return _decided(frame, second, EvalError("no such overload"), decisive=decisive)
+        right: object = second(frame)
+        if right is True or right is False:
+            return right
+        raise EvalError("no such overload")
 
     return run
 
 
-def _absorb(terms: list[Closure], frame: Frame, *, decisive: bool) -> bool:
-    """The result where a term failed: another term may still decide it; else the first error counts."""
-    spend(frame, ERROR_COST * len(terms))
-    failure: EvalError | None = None
-    for term in terms:
-        try:
-            value: object = term(frame)
-        except EvalError as error:
-            failure = failure or error
-            continue
-        if value is decisive:
-            return decisive
-        if value is not (not decisive):
-            failure = failure or EvalError("no such overload")
-    assert failure is not None
+def _decided(frame: Frame, second: Closure, failure: EvalError, *, decisive: bool) -> bool:
+    """The decision of the second term after the first one failed; else the first error counts."""
+    spend(frame, ERROR_COST)
+    value: object = None
+    with suppress(EvalError):
+        value = second(frame)
+    if value is decisive:
+        return decisive
     raise failure
 
 

@@ -12,8 +12,8 @@ from extender.cel.frame import Closure, Frame, spend
 from extender.cel.library.lists import sort_by
 from extender.cel.logic import ERROR_COST
 from extender.cel.macros import LOOPS
-from extender.cel.pricing import sorting
-from extender.cel.values import from_key, key_of, type_name
+from extender.cel.pricing import sort_units
+from extender.cel.values import from_key, key_of, named, total_weight, type_name
 
 _NODE = 3  # units for a node of the body
 
@@ -51,7 +51,7 @@ def _iterations(source: Closure, slots: list[int], units: int) -> Callable[[Fram
         if isinstance(value, list | tuple):
             pairs = enumerate(value)
         elif isinstance(value, dict):
-            pairs = iter([(from_key(key), item) for key, item in value.items()])
+            pairs = ((from_key(key), item) for key, item in value.items())
         else:
             raise EvalError(f"got '{type_name(value)}', expected iterable type")
         mapping = isinstance(value, dict)
@@ -123,7 +123,7 @@ def _sort_by(iterations: Callable[[Frame], Iterator[None]], slot: int, body: Clo
         for _ in iterations(frame):
             items.append(frame[slot])
             keys.append(body(frame))
-        spend(frame, sorting((items,)))
+        spend(frame, sort_units(1 + total_weight(keys)))
         return make_list(frame, sort_by(items, keys))
 
     return run
@@ -151,9 +151,10 @@ def _transform_map(
             added = value if entries else {key_of(key): value}
             if not isinstance(added, dict):
                 raise EvalError("no such overload")
+            spend(frame, len(added))
             for name, item in added.items():
                 if name in found:
-                    raise EvalError(f"insert failed: key {name} already exists")
+                    raise EvalError(f"insert failed: key {named(from_key(name))} already exists")
                 found[name] = item
         return make_map(frame, found)
 

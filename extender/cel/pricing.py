@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 
 from extender.cel.types import Type
 from extender.cel.values import weight
+from extender.model import Semver
 
 UNBOUNDED = 2**64 - 1
 LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40  # units for making a list, a map or a message
 _CALL = 20  # units of a call that walks over values
+_SEARCH = 40  # units of a search with a pattern beside those for the text
+_COMPARED = 400  # characters that are compared in the time of a unit
 _ADDRESS = 16  # bytes of an IPv6 address
 _NAME_FORMAT_REGEX = 128  # length of the longest pattern among the name formats
 _CONSTANT_EQUALITY = frozenset({"kubernetes.Quantity", "kubernetes.Semver", "net.IP", "net.CIDR"})
@@ -264,8 +267,19 @@ def showing(values: Values) -> int:
 
 
 def read_slowly(values: Values) -> int:
-    """Half a unit for each character of a text."""
-    return len(values[0]) // 2 if isinstance(values[0], str) else 0
+    """Half a unit for each character of a text; two for one with characters beyond ASCII."""
+    text = values[0]
+    return (len(text) // 2 if text.isascii() else 2 * len(text)) if isinstance(text, str) else 0
+
+
+def compare_texts(values: Values) -> int:
+    """Texts are compared quickly, character by character."""
+    return min(map(len, values)) // _COMPARED if isinstance(values[0], str | bytes) else 0
+
+
+def compare_versions(values: Values) -> int:
+    """A version can have thousands of parts; a quantity is a number."""
+    return walk_shortest(values) if isinstance(values[0], Semver) else 0
 
 
 def walk_longest(values: Values) -> int:
@@ -276,13 +290,26 @@ def walk_shortest(values: Values) -> int:
     return _CALL + min(map(_walk, values))
 
 
+def walk_slowly(values: Values) -> int:
+    """The function compares every item with another one."""
+    return _CALL + 20 * weight(values[0])
+
+
 def walk_pairs(values: Values) -> int:
     return _CALL + 4 * weight(values[0]) * weight(values[-1])
 
 
 def sorting(values: Values) -> int:
-    size = weight(values[0])
+    return sort_units(weight(values[0]))
+
+
+def sort_units(size: int) -> int:
+    """The charge for sorting by keys that have so many values together."""
     return _CALL + 16 * size * size.bit_length()
+
+
+def walk_pairs_twice(values: Values) -> int:
+    return 2 * walk_pairs(values)
 
 
 def _walk(value: object) -> int:
@@ -291,8 +318,8 @@ def _walk(value: object) -> int:
 
 
 def _search_units(text: str, part: str) -> int:
-    """At worst a search compares the whole part at every position, some 400 characters in the time of a unit."""
-    return max(0, len(text) - len(part)) * len(part) // 400
+    """At worst a search compares the whole part at every position."""
+    return max(0, len(text) - len(part)) * len(part) // _COMPARED
 
 
 def search(values: Values) -> int:
@@ -310,16 +337,16 @@ def write_replaced(values: Values) -> int:
 
 def write_joined(values: Values) -> int:
     separator = values[-1] if len(values) > 1 else ""
-    return int(sum(map(len, values[0])) + len(values[0]) * len(separator)) // 10
+    return len(values[0]) + int(sum(map(len, values[0])) + len(values[0]) * len(separator)) // 10
 
 
 def pattern_units(length: int, program: int) -> int:
     """Units for one search in a text of `length` characters: at worst every instruction of the pattern's program at
     every character."""
-    return (1 + length) * (1 + program) // 4
+    return _SEARCH + (1 + length) * (1 + program) // 4
 
 
 FLAT = Price()
-WALK = Price(list_walk, work=walk_longest)
+WALK = Price(list_walk, work=walk_slowly)
 SEARCH = Price(list_walk, work=search)
 PARSE = Price(scan)

@@ -19,7 +19,7 @@ from extender.cel.library.text import matches
 from extender.cel.overloads import Overload
 from extender.cel.patterns import compiled
 from extender.cel.pricing import pattern_units
-from extender.cel.values import UInt, equal, key_of, not_equal, require_hash
+from extender.cel.values import UInt, equal, key_of, not_equal, require_hash, weight
 from extender.model import Quantity, Semver
 
 # Values of one attribute for which a pattern remembers its answer, and characters of the longest one. Texts that an
@@ -27,6 +27,7 @@ from extender.model import Quantity, Semver
 _REMEMBERED_TEXTS, _REMEMBERED_LENGTH = 64, 64
 REMEMBERED_BYTES = 32 * 1024  # of all texts that one pattern remembers, at most
 _COMPARISON = 6  # units
+_BOUNDED = 8  # weight of a constant that makes a call free: a text or a version of 64 characters
 _SCALARS = (str, int, bool)
 _HASHED = frozenset({str, int, bool, float, UInt})  # constants of a list from which the reference makes a set
 _PYTHON_TYPES: dict[t.Type, type] = {t.STRING: str, t.INT: int, t.BOOL: bool, t.QUANTITY: Quantity, t.SEMVER: Semver}
@@ -198,10 +199,8 @@ def typed_call(overload: Overload, parts: list[ast.Node], args: list[Closure]) -
     match checks, args:
         case [type() as kind], [target]:
             return _unary(target, kind, overload.apply)
-        case [type() as kind, None], [target, Constant(value=constant)]:
+        case [type() as kind, None], [target, Constant(value=constant)] if weight(constant) <= _BOUNDED:
             return _with_constant(target, kind, constant, overload.apply)
-        case [type() as kind, None], [target, other]:
-            return _binary(target, kind, other, overload.apply)
     return None
 
 
@@ -210,16 +209,6 @@ def _unary(first: Closure, kind: type, apply: Callable[..., Any]) -> Closure:
         value = first(frame)
         if type(value) is kind:
             return apply(value)
-        raise EvalError("no such overload")
-
-    return run
-
-
-def _binary(first: Closure, kind: type, second: Closure, apply: Callable[..., Any]) -> Closure:
-    def run(frame: Frame) -> Any:
-        value, other = first(frame), second(frame)
-        if type(value) is kind:
-            return apply(value, other)
         raise EvalError("no such overload")
 
     return run

@@ -77,33 +77,6 @@ class Map(dict[Any, Any]):
     weight: int
 
 
-_MADE, _TEXTS = (List, Map), (str, bytes)
-
-
-def weight(value: object) -> int:
-    """The number of values that a walk over this one visits."""
-    if isinstance(value, _TEXTS):
-        return 1 + len(value) // 10
-    if isinstance(value, _MADE):
-        return value.weight
-    if isinstance(value, Optional):
-        return 1 + weight(value.value)
-    return 1 + len(value) if isinstance(value, (list, tuple, dict)) else 1
-
-
-_WEIGHTLESS = frozenset({int, bool, float, UInt, Duration, Timestamp, type(None)})
-
-
-def total_weight(values: Collection[object]) -> int:
-    """The weights of many values together."""
-    kinds = set(map(type, values))
-    if kinds <= _WEIGHTLESS:
-        return len(values)
-    if kinds == {str}:
-        return len(values) + sum(map(len, values)) // 10  # type: ignore[arg-type] # all are str
-    return sum(map(weight, values))
-
-
 @dataclass(frozen=True, slots=True)
 class TypeValue:
     """The value of type(x)."""
@@ -143,7 +116,7 @@ class Format:
 
 
 _ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address)
-_OPAQUE_EQUALITY = (Quantity, Semver, Url, Cidr, Format, *_ADDRESSES)
+_OPAQUE_EQUALITY = frozenset({Quantity, Semver, Url, Cidr, Format, *_ADDRESSES})
 _UNHASHABLE = (bytes, Semver, Format)  # in Go
 _TYPE_NAMES: dict[type, str] = {
     bool: "bool",
@@ -171,6 +144,41 @@ _TYPE_NAMES: dict[type, str] = {
     Empty: "google.protobuf.Empty",
 }
 _NUMBERS = (int, UInt, float)
+_NAMED = 512  # characters of a key in a message
+
+
+_MADE, _TEXTS, _PARSED_TEXTS = (List, Map), (str, bytes), (Semver, Url)
+_WEIGHTLESS = frozenset({*_NUMBERS, bool, Duration, Timestamp, type(None), Quantity, Cidr, Format, *_ADDRESSES})
+
+
+def weight(value: object) -> int:
+    """The number of values that a walk over this one visits."""
+    if isinstance(value, _TEXTS):
+        return 1 + len(value) // 10
+    if isinstance(value, _MADE):
+        return value.weight
+    if isinstance(value, Optional):
+        return 1 + weight(value.value)
+    if isinstance(value, _PARSED_TEXTS):
+        return 1 + len(value.text) // 10
+    return 1 + len(value) if isinstance(value, (list, tuple, dict)) else 1
+
+
+def total_weight(values: Collection[object]) -> int:
+    """The weights of many values together."""
+    kinds = set(map(type, values))
+    if kinds <= _WEIGHTLESS:
+        return len(values)
+    if kinds == {str}:
+        return len(values) + sum(map(len, values)) // 10  # type: ignore[arg-type] # all are str
+    return sum(map(weight, values))
+
+
+def weighed(items: Collection[object]) -> List:
+    """The items as a list with its weight."""
+    made = List(items)
+    made.weight = 1 + total_weight(items)
+    return made
 
 
 def type_name(value: object) -> str:
@@ -185,10 +193,19 @@ def equal(left: object, right: object) -> bool:
     return left is right if left is None or right is None else _equal(left, right)
 
 
+def _clash(a: type, b: type) -> bool:
+    """Whether the values of a type of Kubernetes' library cannot be compared with those of the other type."""
+    return a in _OPAQUE_EQUALITY and b is not a and not (a in _ADDRESSES and b in _ADDRESSES)
+
+
 def _equal(left: object, right: object) -> bool:
-    a, b = type(left), type(right)
-    if a in _OPAQUE_EQUALITY and b is not a and not (a in _ADDRESSES and b in _ADDRESSES):
+    if _clash(type(left), type(right)):
         raise EvalError("no such overload")
+    return _equal_values(left, right)
+
+
+def _equal_values(left: object, right: object) -> bool:
+    a, b = type(left), type(right)
     if a is b:
         if isinstance(left, list | tuple):
             return _equal_lists(left, right)  # type: ignore[arg-type] # same class
@@ -208,7 +225,9 @@ def _equal(left: object, right: object) -> bool:
 
 
 def _equal_lists(left: Sequence[object], right: Sequence[object]) -> bool:
-    return len(left) == len(right) and all(_equal_items(x, y) for x, y in zip(left, right, strict=True))
+    if len(left) != len(right):
+        return False
+    return all(map(_equal_items, left, right))
 
 
 def _equal_maps(left: dict[object, object], right: dict[object, object]) -> bool:
@@ -219,10 +238,7 @@ def _equal_maps(left: dict[object, object], right: dict[object, object]) -> bool
 
 def _equal_items(left: object, right: object) -> bool:
     """As in the reference, items of lists and maps that cannot be compared are equal."""
-    try:
-        return equal(left, right)
-    except EvalError:
-        return True
+    return _equal_unless_clash(left, right, otherwise=True)
 
 
 def _equal_optionals(left: Optional, right: Optional) -> bool:
@@ -233,10 +249,19 @@ def _equal_optionals(left: Optional, right: Optional) -> bool:
 
 def same(left: object, right: object) -> bool:
     """Equality inside of functions, such as `in` and `indexOf`: false where `equal` raises EvalError."""
+    return _equal_unless_clash(left, right, otherwise=False)
+
+
+def _equal_unless_clash(left: object, right: object, *, otherwise: bool) -> bool:
+    """Raises no error for each item of a list, which would take several times as long."""
+    if left is None or right is None:
+        return left is right
+    if _clash(type(left), type(right)):
+        return otherwise
     try:
-        return equal(left, right)
-    except EvalError:
-        return False
+        return _equal_values(left, right)
+    except EvalError:  # of values in optionals
+        return otherwise
 
 
 def not_equal(left: object, right: object) -> bool:
@@ -273,6 +298,13 @@ def key_of(value: object) -> object:
 def literal_key(value: object) -> object:
     """A key in a map literal; there a Quantity is a key, too."""
     return value if isinstance(value, Quantity) else key_of(value)
+
+
+def named(key: object) -> str:
+    """A key or an index in a message about it. Of a text it is the start, of a list the type: they have any length."""
+    if type(key) is str:
+        return key if len(key) <= _NAMED else key[:_NAMED] + "…"
+    return str(key) if key is None or type(key) in (bool, *_NUMBERS) else type_name(key)
 
 
 def require_hash(value: object) -> None:

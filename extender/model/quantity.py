@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache, total_ordering
 
 from extender.model.text_limits import REMEMBERED_TEXT, shown
@@ -19,6 +20,7 @@ _DECIMAL_EXPONENT = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "
 _SUFFIX_OF_EXPONENT = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENT.items()}
 _FORM = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
 MAX_INT64 = 2**63 - 1
+_PYTHONS_BITS = 14_000  # of a number that surely has no more than 4,300 digits
 
 BINARY_SI = "BinarySI"
 DECIMAL_SI = "DecimalSI"
@@ -82,8 +84,13 @@ def readable(nanos: int) -> str:
     for suffix, unit in reversed(_BINARY.items()):
         if abs(value) >= unit:
             tenths = value * 10 // unit
-            return f"{tenths // 10}{f'.{tenths % 10}' if tenths % 10 else ''}{suffix}"
+            return f"{_digits(tenths // 10)}{f'.{tenths % 10}' if tenths % 10 else ''}{suffix}"
     return str(value)
+
+
+def _digits(value: int) -> str:
+    """str() of an integer of any length. Python's own raises ValueError above 4,300 digits."""
+    return str(value) if value.bit_length() < _PYTHONS_BITS else f"{Decimal(value):f}"
 
 
 def parse_quantity(text: str) -> Quantity:
@@ -174,7 +181,7 @@ def _format_binary(value: int) -> str:
             break
         value //= 1024
         suffix = candidate
-    return f"{value}{suffix}"
+    return f"{_digits(value)}{suffix}"
 
 
 def _format_decimal(nanos: int, form: str) -> str:
@@ -185,5 +192,5 @@ def _format_decimal(nanos: int, form: str) -> str:
         nanos //= 1000
         exponent += 3
     if form == DECIMAL_EXPONENT:
-        return f"{nanos}e{exponent}" if exponent else str(nanos)
-    return f"{nanos}{_SUFFIX_OF_EXPONENT[exponent]}"
+        return f"{_digits(nanos)}e{exponent}" if exponent else _digits(nanos)
+    return f"{_digits(nanos)}{_SUFFIX_OF_EXPONENT[exponent]}"

@@ -8,10 +8,12 @@ from extender.cel.dra.masks import evaluated
 from extender.cel.dra.selector import Selector, compile_selector, compile_value, terms_of
 from extender.cel.errors import CelError, CompileError
 from extender.cel.parser import parse
+from extender.cel.values import type_name, weight
 from extender.cel.work import Work
-from extender.model import UNLIMITED, CallBudget, Device, Quantity, Semver, readable
+from extender.model import UNLIMITED, CallBudget, Device, Quantity, Semver, cut, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
+_SHOWN_WEIGHT = 100  # of a value that is shown; the largest attribute has 65
 _TESTS = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches"})
 
 
@@ -71,10 +73,13 @@ def left_side(term: str, dialect: Dialect, work: Work | None = None) -> Selector
 
 
 def _shown(value: object) -> str:
+    """The value in 128 bytes. An expression can make a text or a list of any length."""
     if isinstance(value, str):
-        return f"'{value}'"
+        return f"'{cut(value)}'"
     if isinstance(value, Semver):
-        return value.text
+        return cut(value.text)
     if isinstance(value, Quantity):
-        return readable(value.nanos)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return cut(readable(value.nanos))
+    if weight(value) > _SHOWN_WEIGHT:
+        return type_name(value)
+    return str(value).lower() if isinstance(value, bool) else cut(str(value))

@@ -14,6 +14,7 @@ from extender.cel.values import Duration, Timestamp, TypeValue, UInt, from_key, 
 _CLAUSE = re.compile(r"%(?:(%)|(?:\.(\d+))?([a-zA-Z]))")
 _LONGEST_PRECISION = 4  # digits of a precision; int() rejects thousands
 _MAX_PRECISION = 100  # more than a double has; without a limit an expression could build megabytes
+_WHOLE = 2.0**53  # a double from here on is a whole number
 _DIGITS = 6  # Go's default precision
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 ESCAPES = {
@@ -160,6 +161,8 @@ def _inner(value: object) -> str:
             return _quoted(value)
         case bytes():
             return f"b{_quoted(_text(value))}"
+        case float() if _WHOLE <= abs(value) < math.inf:
+            return f"{int(value)}.{'0' * _DIGITS}"  # in a fifth of the time
         case float() if math.isfinite(value):
             return f"{value:.{_DIGITS}f}"
         case float():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from extender.cel import pricing
@@ -218,7 +219,11 @@ def _intersects(left: list[object], right: list[object]) -> bool:
 def _sets() -> list[Overload]:
     return [
         *function("sets.contains", plain((_ITEMS, _ITEMS), t.BOOL, _contains), price=_SETS),
-        *function("sets.equivalent", plain((_ITEMS, _ITEMS), t.BOOL, _equivalent), price=_SETS),
+        *function(
+            "sets.equivalent",
+            plain((_ITEMS, _ITEMS), t.BOOL, _equivalent),
+            price=replace(_SETS, work=pricing.walk_pairs_twice),
+        ),
         *function("sets.intersects", plain((_ITEMS, _ITEMS), t.BOOL, _intersects), price=_SETS),
     ]
 

@@ -27,6 +27,7 @@ from extender.cel.values import (
     compare,
     equal,
     key_of,
+    named,
     not_equal,
     require_hash,
     same,
@@ -110,14 +111,14 @@ def _position(index: object) -> int | None:
 def index_list(items: Sequence[object], index: object) -> object:
     found = optional_list(items, index)
     if found is NONE:
-        raise EvalError(f"index out of bounds: {index}")
+        raise EvalError(f"index out of bounds: {named(index)}")
     return found.value
 
 
 def index_map(mapping: dict[object, object], key: object) -> object:
     found = _lookup(mapping, key)
     if found is NONE:
-        raise EvalError(f"no such key: {key}")
+        raise EvalError(f"no such key: {named(key)}")
     return found.value
 
 
@@ -133,7 +134,7 @@ def _lookup(mapping: dict[object, object], key: object) -> Optional:
 def optional_list(items: Sequence[object], index: object) -> Optional:
     position = _position(index)
     if position is None:
-        raise EvalError(f"unsupported index value: {index}")
+        raise EvalError(f"unsupported index value: {named(index)}")
     return Optional(items[position]) if 0 <= position < len(items) else NONE
 
 
@@ -149,7 +150,7 @@ def index_any(value: object, key: object) -> object:
         return index_map(value, key)
     if isinstance(value, list | tuple):
         return index_list(value, key)
-    raise EvalError(f"no such key: {key}")
+    raise EvalError(f"no such key: {named(key)}")
 
 
 def optional_any(value: object, key: object) -> Optional:
@@ -162,7 +163,7 @@ def optional_any(value: object, key: object) -> Optional:
     if isinstance(value, list | tuple):
         return optional_list(value, key)
     if isinstance(value, Empty):
-        raise EvalError(f"no such field '{key}'")
+        raise EvalError(f"no such field '{named(key)}'")
     key_of(key)
     return NONE
 
@@ -236,7 +237,7 @@ def _comparison() -> list[Overload]:
     numbers = (_I, _U, _D)
     same = (t.BOOL, _S, t.BYTES, _TIMESTAMP, _DURATION)
     pairs = [(x, x) for x in same] + [(x, y) for x in numbers for y in numbers]
-    price = Price(pricing.ordering, pricing.one, scalar=True)
+    price = Price(pricing.ordering, pricing.one, work=pricing.compare_texts)
     found: list[Overload] = []
     for name, test in {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}.items():
         found += function(name, *(plain(pair, t.BOOL, _order(test)) for pair in pairs), price=price)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+from extender.cel import pricing
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import Overload, function, member, plain
@@ -93,8 +94,9 @@ def _normalized(text: str) -> str:
 
 _Q, _V = t.QUANTITY, t.SEMVER
 _BOUNDED = Price(bounded=True)
+_COMPARED = Price(bounded=True, work=pricing.compare_versions)
 _PARSE = replace(PARSE, overhead=40, slowness=20)
-_ARITHMETIC = Price(overhead=10)
+_ARITHMETIC = Price(overhead=40)  # a quantity can have 4,300 digits
 
 
 def _int64(number: int) -> int:
@@ -105,9 +107,9 @@ def _int64(number: int) -> int:
 def _comparisons() -> list[Overload]:
     kinds = (_Q, _V)
     return [
-        *function("isGreaterThan", *(member((k, k), t.BOOL, lambda a, b: a > b) for k in kinds), price=_BOUNDED),
-        *function("isLessThan", *(member((k, k), t.BOOL, lambda a, b: a < b) for k in kinds), price=_BOUNDED),
-        *function("compareTo", *(member((k, k), t.INT, _compare) for k in kinds), price=_BOUNDED),
+        *function("isGreaterThan", *(member((k, k), t.BOOL, lambda a, b: a > b) for k in kinds), price=_COMPARED),
+        *function("isLessThan", *(member((k, k), t.BOOL, lambda a, b: a < b) for k in kinds), price=_COMPARED),
+        *function("compareTo", *(member((k, k), t.INT, _compare) for k in kinds), price=_COMPARED),
     ]
 
 
@@ -117,7 +119,7 @@ OVERLOADS = [
     *function("sign", plain((_Q,), t.INT, _sign)),
     *function("isInteger", member((_Q,), t.BOOL, lambda q: q.int64() is not None), price=_BOUNDED),
     *function("asInteger", member((_Q,), t.INT, _as_integer)),
-    *function("asApproximateFloat", member((_Q,), t.DOUBLE, _approximate)),
+    *function("asApproximateFloat", member((_Q,), t.DOUBLE, _approximate), price=_ARITHMETIC),
     *function("add", member((_Q, _Q), _Q, _add), member((_Q, t.INT), _Q, _add), price=_ARITHMETIC),
     *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, _sub), price=_ARITHMETIC),
     *function(

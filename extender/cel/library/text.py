@@ -126,7 +126,7 @@ _WORDS = t.list_of(_S)
 _SAME_SIZE = Price(pricing.scan, pricing.first_size)
 _OTHER_CASE = replace(_SAME_SIZE, work=pricing.read_slowly)
 _PATTERN = Price(pricing.pattern_search, work=_pattern_work)
-_AFFIX = Price(pricing.scan_second, pricing.one, bounded=True)
+_AFFIX = Price(pricing.scan_second, pricing.one, work=pricing.compare_texts, bounded=True)
 OVERLOADS = [
     *function(
         "contains",
@@ -184,6 +184,6 @@ OVERLOADS = [
         price=Price(pricing.scan, overhead=100, slowness=40),
     ),
     *function(
-        "strings.quote", plain((_S,), _S, _quote), price=Price(pricing.scan, pricing.quoted, overhead=40, slowness=10)
+        "strings.quote", plain((_S,), _S, _quote), price=Price(pricing.scan, pricing.quoted, overhead=40, slowness=20)
     ),
 ]

@@ -12,7 +12,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.overloads import function, member, plain
 from extender.cel.pricing import PARSE, Price, first_size
-from extender.cel.values import Url
+from extender.cel.values import Url, weighed
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(.*)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -152,7 +152,7 @@ OVERLOADS = [
     *function("getEscapedPath", member((t.URL,), _S, lambda u: u.path), price=_PARTS),
     *function(
         "getQuery",
-        member((t.URL,), t.map_of(_S, t.list_of(_S)), lambda u: {k: list(v) for k, v in u.query}),
-        price=_PARTS,
+        member((t.URL,), t.map_of(_S, t.list_of(_S)), lambda u: {k: weighed(v) for k, v in u.query}),
+        price=Price(overhead=60, slowness=20),
     ),
 ]
