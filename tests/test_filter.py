@@ -27,12 +27,17 @@ async def test_first_choice_is_held() -> None:
 @pytest.mark.parametrize("notes", [{}, {"berth.dev/group": "g", "berth.dev/group-min": "2"}], ids=["alone", "gang"])
 @pytest.mark.parametrize("pods", [["p"], ["p", "q"]], ids=len)
 @pytest.mark.parametrize("gpus", [2, 9], ids=["fits", "unschedulable"])
-async def test_nothing_is_kept_for_a_pod_that_is_gone(notes: dict[str, str], pods: list[str], gpus: int) -> None:
+@pytest.mark.parametrize("finalizers", [[], ["tests.example/keep"]], ids=["deleted", "being deleted"])
+async def test_nothing_is_kept_for_a_pod_that_is_gone(
+    notes: dict[str, str], pods: list[str], gpus: int, finalizers: list[str]
+) -> None:
     """kube-scheduler may have sent the filter request before the deletion. No event tells to forget the pod later."""
     async with berthing({"n1": "t4-4"}) as b:
         for name in pods:
             b.cluster.apply(claim(name, gpus))
-            b.cluster.apply(pod(name, name, annotations=notes))
+            made = pod(name, name, annotations=notes)
+            made["metadata"]["finalizers"] = finalizers
+            b.cluster.apply(made)
         await b.settled()
         sent = {name: {"Pod": b.pod(name), "NodeNames": ["n1"]} for name in pods}
         for name in pods:

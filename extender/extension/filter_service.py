@@ -368,8 +368,8 @@ class FilterService:
         store.deleted_pods.clear()
 
     def is_gone(self, uid: str) -> bool:
-        """Whether the watch has shown that the pod was deleted or bound. No later event would end what it gets."""
-        return uid in self._deleted_pods and uid not in self._cache.store.pods
+        """Whether the watch has shown that the pod is deleted or bound. No later event would end what it gets."""
+        return uid in self._deleted_pods if (pod := self._cache.store.pods.get(uid)) is None else pod.deleting
 
     def forget_pod(self, uid: str) -> None:
         """Drop what is remembered about a pod that is bound or deleted."""
