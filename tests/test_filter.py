@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from extender.policy import Policy
 from extender.sandbox import carried_machines
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import gpu_slice, node_object
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
@@ -19,6 +22,34 @@ async def test_first_choice_is_held() -> None:
         answers = [await b.filter(f"p{i}") for i in range(5)]
         assert [bool(a["NodeNames"]) for a in answers] == [True] * 4 + [False]
         assert answers[4]["FailedAndUnresolvableNodes"] == {"n1": "matching devices are held by a pod being scheduled"}
+
+
+@pytest.mark.parametrize("notes", [{}, {"berth.dev/group": "g", "berth.dev/group-min": "2"}], ids=["alone", "gang"])
+@pytest.mark.parametrize("pods", [["p"], ["p", "q"]], ids=len)
+@pytest.mark.parametrize("gpus", [2, 9], ids=["fits", "unschedulable"])
+@pytest.mark.parametrize("finalizers", [[], ["tests.example/keep"]], ids=["deleted", "being deleted"])
+async def test_nothing_is_kept_for_a_pod_that_is_gone(
+    notes: dict[str, str], pods: list[str], gpus: int, finalizers: list[str]
+) -> None:
+    """kube-scheduler may have sent the filter request before the deletion. No event tells to forget the pod later."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in pods:
+            b.cluster.apply(claim(name, gpus))
+            made = pod(name, name, annotations=notes)
+            made["metadata"]["finalizers"] = finalizers
+            b.cluster.apply(made)
+        await b.settled()
+        sent = {name: {"Pod": b.pod(name), "NodeNames": ["n1"]} for name in pods}
+        for name in pods:
+            b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", name))
+        await b.settled()
+        for name, body in sent.items():
+            answer = (await b.client.post("/filter", json=body)).json()
+            assert answer["Error"] == f"pod default/{name} was deleted or is bound"
+        lines = (await b.client.get("/metrics")).text.splitlines()
+        kept = [one for one in lines if one.startswith(("berth_holds", "berth_gangs_forming", "berth_gangs_waiting"))]
+        assert [one for one in kept if not one.endswith(" 0.0")] == []
+        assert not b.app.service.filter_service.remembered()["unschedulable"]
 
 
 async def test_only_nodes_that_were_asked_about_are_chosen() -> None:

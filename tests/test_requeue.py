@@ -251,17 +251,6 @@ def test_of_nodes_with_equal_devices_the_one_with_a_device_plugin_helps(node: st
     assert answer(fleet.filter_service)
 
 
-def test_a_deleted_pod_causes_no_requeue() -> None:
-    fleet = Fleet("mixed")
-    fleet.fill(1, 1.0)
-    pod = fleet.pod("p", 1, 2)
-    fleet.apply("pods", "x/p", None)
-    assert fleet.filter(pod).passed == [], "filtered after it had gone"
-    assert not fleet.filter_service.remembered()["unschedulable"], "no later event would tell to forget it"
-    fleet.apply("resourceclaims", "held/h0", None)
-    assert not answer(fleet.filter_service)
-
-
 _EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("free"), st.integers(0, 3)),

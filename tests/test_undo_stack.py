@@ -6,8 +6,9 @@ import asyncio
 from functools import partial
 
 import pytest
+from structlog.testing import capture_logs
 
-from extender.cluster import Unavailable
+from extender.cluster import ClusterError, NotFound, Unavailable
 from extender.extension.binding_cycle import BindError
 from extender.extension.undo_stack import UndoStack
 from extender.model import BerthError, ObjectKey
@@ -41,6 +42,20 @@ async def test_a_compensation_that_fails_does_not_keep_the_others_from_running()
         stack.push("claim", compensation)
     await stack.unwind(BindError("lost"))
     assert seen == ["fine", "fine"]
+
+
+@pytest.mark.parametrize(("problem", "lines"), [(Unavailable("no answer"), 1), (NotFound("no such claim"), 0)])
+async def test_the_log_has_a_line_if_a_claim_that_exists_could_not_be_taken_back(
+    problem: ClusterError, lines: int
+) -> None:
+    async def failing(_: BerthError) -> None:
+        raise problem
+
+    stack = UndoStack(ObjectKey("ns", "p"))
+    stack.push("claim", failing)
+    with capture_logs() as log:
+        await stack.unwind(BindError("lost"))
+    assert len(log) == lines
 
 
 async def test_the_compensations_of_different_claims_do_not_wait_for_each_other() -> None:

@@ -91,8 +91,7 @@ class FilterService:
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
         self._unfinished = UnfinishedEvaluations(remembered_pods)
-        # UIDs of pods that were deleted: a filter request may come later, and no event would tell to forget it.
-        self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)
+        self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)  # by UID
         self.queueing_hints = QueueingHints(
             cache, self.unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
         )
@@ -171,8 +170,7 @@ class FilterService:
         selected = self._evaluator.selected_nodes(requirements)
         found = shortlist(ranking, requirements, snapshot, names, self._collected, selected)
         if not found.nodes:
-            if pod.uid not in self._deleted_pods or pod.uid in snapshot.pods:
-                self.queueing_hints.add(pod.uid, requirements, snapshot.version)
+            self.queueing_hints.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
             for_gangs = name_gangs(found.reasons, gang_nodes)
             counts, code = count_reasons(ranking, found.reasons, self._collected, for_gangs)
@@ -368,6 +366,10 @@ class FilterService:
             self._deleted_pods[uid] = None
         store.deleted_slices.clear()
         store.deleted_pods.clear()
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether the watch has shown that the pod is deleted or bound. No later event would end what it gets."""
+        return uid in self._deleted_pods if (pod := self._cache.store.pods.get(uid)) is None else pod.deleting
 
     def forget_pod(self, uid: str) -> None:
         """Drop what is remembered about a pod that is bound or deleted."""

@@ -149,6 +149,8 @@ class Service:
         not_ready = self.informers.not_ready_text
         if not_ready:
             return FilterResult(error=not_ready)
+        if self.filter_service.is_gone(pod.uid):
+            return FilterResult(error=f"pod {pod.key} was deleted or is bound")
         self.nominator.filtering(pod, names)
         return self.gangs.filter(pod, names)
 

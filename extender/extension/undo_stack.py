@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from extender.cluster import NotFound
 from extender.model import BerthError, ObjectKey
 
 # The argument is the error that ended the bind: some allocations are only taken back if their devices are unusable.
@@ -44,6 +45,8 @@ class UndoStack:
         for compensation in reversed(stack):
             try:
                 await compensation(error)
+            except NotFound:
+                pass  # the claim was deleted, and its devices with it: a tenant can do that in every bind
             except BerthError as problem:
                 self._log.warning("could not take back", pod=str(self._pod), because=str(error), problem=str(problem))
             except Exception as problem:  # noqa: BLE001 - a bug must not keep the other compensations from running
