@@ -48,10 +48,10 @@ COSTLY = {
     "texts of matches": nested("'abc'.find('b') == 'b'"),  # 220
     "addresses": nested("ip('1::1').isGlobalUnicast() && !ip('ff03::1').isLinkLocalMulticast()"),  # 150
     "values of unknown types": nested("dyn(v0) + dyn(v1) > 0 && dyn(v1) + dyn(v2) > 0"),  # 210
-    "versions with many parts": of_two(f"semver('1.2.3-{'a.' * 1700}a')", "a.compareTo(b) == 0"),  # 120,000
+    "versions with many parts": of_two(f"semver('1.2.3-{'a.' * 1700}a')", "a.compareTo(b) == 0"),
     "equal versions": of_two(f"semver('1.2.3-{'a.' * 1700}a')", "a == b"),  # 1,300
     "equal URLs": of_two(f"url('/?{'a&' * 1700}')", "a == b"),  # 330
-    "joined empty texts": f"cel.bind(w, lists.range(5000).map(i, ''), {nested('w.join().size() == 0')})",  # 9,000
+    "joined empty texts": f"cel.bind(w, lists.range(5000).map(i, ''), {nested('w.join().size() == 0')})",
     "long keys": of_text("k" * 2800, "'%s'.format([{z: 1}]) != ''"),  # 470
     "maps of a device": nested("device != null && device.driver != '' && size(device.attributes) == 0"),  # 130
 }

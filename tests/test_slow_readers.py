@@ -25,6 +25,9 @@ class Full(asyncio.Transport):
         del name
         return default
 
+    def get_write_buffer_size(self) -> int:
+        return 1
+
     def abort(self) -> None:
         self.aborted = True
 
