@@ -19,10 +19,12 @@ from extender.model import (
     DeviceId,
     GroupKey,
     GroupSource,
+    NodeSelection,
     ObjectKey,
     PoolKey,
     ReservationState,
     Result,
+    Slice,
     from_int,
 )
 from extender.runtime import HoldExpirer
@@ -220,6 +222,23 @@ def test_the_table_has_the_running_transitions(state: ReservationState, event: R
     assert reservations.state("c") is (after or state)
     assert bool(reservations.in_flight) is (reservations.state("c") is ReservationState.BINDING)
     assert reservations.holds == (reservations.state("c") is ReservationState.HELD)
+
+
+@pytest.mark.parametrize("last", [None, Slice("s", PoolKey("d", "other"), 1, 1)])
+def test_a_groups_claim_moves_with_the_slices_of_its_pool(last: Slice | None) -> None:
+    """The slice of the new node may come before the old one ends, and no later event changes the pool's node."""
+    cache = ClusterCache()
+    claim = Claim(
+        ObjectKey("a", "c"), "u", "1", group="job", allocation=Allocation((Result("r", DeviceId(*POOL, "0")),))
+    )
+    cache.apply_slice("s", Slice("s", POOL, 1, 1, NodeSelection("n1")))
+    cache.apply_claim(claim.key, claim)
+    cache.apply_slice("t", Slice("t", POOL, 1, 1, NodeSelection("n2")))
+    cache.apply_slice("s", last)
+    group = GroupKey("a", GroupSource.BERTH, "job")
+    assert cache.snapshot().claims_of_group(group) == {claim.key: "n2"}
+    cache.apply_slice("t", None)
+    assert cache.snapshot().claims_of_group(group) == {claim.key: "n2"}, "an updated driver deletes its slices"
 
 
 @given(st.permutations(range(6)))

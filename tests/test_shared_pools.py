@@ -213,6 +213,22 @@ def test_many_changes_give_what_a_new_cache_would_have_built(sequence: list[tupl
     assert partition(followed) == partition(late) == partition(read) == partition(partly)
 
 
+def test_the_use_of_a_pool_that_stays_incomplete_follows_its_claims() -> None:
+    """A pool of one node's slice becomes one of a slice for all nodes, and no write completes it."""
+    own, everywhere = (
+        SliceDecoder().decode(slice_object("part", 2, **nodes, devices=[{"name": "d0"}]))
+        for nodes in ({"nodeName": "n0"}, {"allNodes": True})
+    )
+    changed, new = filled(), filled()
+    changed.apply_slice(own.name, own)
+    changed.snapshot()
+    for cache in (changed, new):
+        cache.apply_slice(everywhere.name, everywhere)
+        cache.snapshot()
+        hold(cache, "part", "d0")
+    assert described(changed) == described(new)
+
+
 def hold(cache: ClusterCache, pool: str, device: str) -> None:
     cache.hold(device, device, "n0", (Result("r", DeviceId(NET, pool, device)),), 10.0)
 

@@ -386,7 +386,7 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     return all(
         a is b
         or (
-            (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
+            (a.key, a.incomplete, a.trouble, a.names_no_node) == (b.key, b.incomplete, b.trouble, b.names_no_node)
             and same_objects(a.slices, b.slices)
             and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
         )

@@ -170,7 +170,7 @@ class ObjectIndex:
         old = self._effective.pop(name, None)
         ours = [one.selection.node_name for one in (old, new) if one is not None and one.pool.driver == FABRIC_DRIVER]
         before = {node: self.fabric.get(node) for node in ours}
-        node_before = self.pool_slices.node(new.pool) if new is not None else ""
+        nodes = {one.pool: self.pool_slices.node(one.pool) for one in (old, new) if one is not None}
         if old is not None:
             self._unindex(old)
             self.deleted_slices.add(name)
@@ -180,8 +180,9 @@ class ObjectIndex:
             self._names.setdefault(new.pool.driver, {}).setdefault(new.pool.name, set()).add(name)
             self._effective[name] = effective = tainted(new, self.rules.values())
             self._index(name, effective)
-            if self.pool_slices.node(new.pool) != node_before:
-                self._index_groups_on(new.pool)
+        for pool, node_before in nodes.items():
+            if self.pool_slices.node(pool) != node_before:
+                self._index_groups_on(pool)
         for node, slice_ in before.items():
             self.link_changes.note(node, slice_, self.fabric.get(node), now)
 
@@ -275,9 +276,13 @@ class ObjectIndex:
         self.of_groups.put(old, new, self._node_of(new) if new is not None and new.group else "")
 
     def _index_groups_on(self, pool: PoolKey) -> None:
-        """Claims may be listed before the slice that says which node their devices belong to."""
+        """Claims may be listed before the slice that says which node their devices belong to.
+
+        A claim keeps its node while no slice names one: an update of a driver deletes its slices for a while.
+        """
         for claim in self.claims_on(pool):
-            self._index_group(claim, claim)
+            if self._node_of(claim):
+                self._index_group(claim, claim)
 
     def _node_of(self, claim: Claim) -> str:
         """The node of a claim's devices; '' if no device belongs to a single node."""
