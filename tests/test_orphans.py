@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+from functools import partial
 from typing import cast
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
 from extender.extension.orphans import OrphanCollector
+from extender.extension.take_backs import TakeBacks
 from extender.model import Claim, Consumer, ObjectKey
 from extender.runtime import Supervisor
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -166,4 +168,25 @@ async def test_take_backs_of_one_namespace_leave_connections_and_turns_to_others
     await eventually(lambda: not orphans.busy)
     assert len(began) == 201
     assert "honest" in began[32:34]
+    await supervisor.stop()
+
+
+async def test_a_take_back_that_waits_takes_back_the_claim_as_it_is_asked_for_last() -> None:
+    """The claim changed while other take-backs ran. The first operation would find that out, and do nothing."""
+    done, go_on, supervisor = list[str](), asyncio.Event(), Supervisor()
+
+    async def other() -> None:
+        await go_on.wait()
+
+    async def take_back(version: str) -> None:
+        done.append(version)
+
+    take_backs, key = TakeBacks(supervisor, at_once=1), ObjectKey("default", "c")
+    take_backs.start(ObjectKey("hostile", "c"), other)
+    for version in ("1", "2"):
+        take_backs.start(key, partial(take_back, version))
+    assert len(take_backs) == 2
+    go_on.set()
+    await eventually(lambda: not len(take_backs))
+    assert done == ["2"]
     await supervisor.stop()

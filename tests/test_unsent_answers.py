@@ -53,3 +53,28 @@ async def test_answers_that_clients_do_not_take_are_limited_together() -> None:
         assert len(found) > 64 << 20, "a client that takes its answer gets it"
         assert {line["because"] for line in lines if line["event"] == "rejected"} == {"answer not taken"}
         await hang_up(*silent)
+
+
+async def test_a_request_of_a_client_that_takes_no_answer_is_not_answered() -> None:
+    """Its second answer waited for the first one, and so did all requests for large answers, which take turns."""
+    limits = HttpLimits(head_seconds=_NEVER, write_seconds=SOON)
+    async with listening(Long(), limits) as (web, port):
+        with capture_logs() as lines:
+            connection = await connected(port, HEAD + b"\r\n")
+            await eventually(lambda: web.server_state.total_requests == 1)
+            connection[1].write(HEAD + b"\r\n")
+            await eventually(lambda: not web.server_state.connections)
+        assert "pipelined request" in {line.get("because") for line in lines}
+        await hang_up(connection)
+
+
+async def test_a_client_that_sends_its_next_request_early_gets_the_whole_answer_to_its_first_one() -> None:
+    limits = HttpLimits(head_seconds=_NEVER, write_seconds=_NEVER)
+    async with listening(Long(), limits) as (web, port):
+        connection = await connected(port, HEAD + b"\r\n")
+        await eventually(lambda: web.server_state.total_requests == 1)
+        connection[1].write(HEAD + b"\r\n")
+        found = await left(connection)
+        assert found.count(b"HTTP/1.1 200") == 1
+        assert len(found) > 64 << 20
+        await hang_up(connection)

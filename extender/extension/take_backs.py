@@ -27,23 +27,32 @@ class TakeBacks:
         self._supervisor = supervisor
         self._at_once = at_once
         self._running: set[ObjectKey] = set()
-        self._waiting: FairCache[ObjectKey, Operation] = FairCache(_WAITING)
+        self._waiting: FairCache[ObjectKey, None] = FairCache(_WAITING)
+        self._operations: dict[ObjectKey, Operation] = {}  # of the claims that wait
 
     def __len__(self) -> int:
         """How many claims have an operation that runs or waits."""
         return len(self._running) + len(self._waiting)
 
     def start(self, key: ObjectKey, operation: Operation) -> None:
-        """Run an operation on a claim soon, unless one runs or waits."""
-        if key not in self._running and key not in self._waiting:
-            self._waiting.put(key.namespace, key, operation)
+        """Run an operation on a claim soon, unless one runs.
+
+        It replaces an operation that waits, whose claim may have changed since: that operation would do nothing, and
+        nothing might ask for another one for minutes.
+        """
+        if key in self._running:
+            return
+        self._operations[key] = operation
+        if key not in self._waiting:
+            for dropped, _ in self._waiting.put(key.namespace, key, None):
+                del self._operations[dropped]
             self._begin()
 
     def _begin(self) -> None:
         while len(self._running) < self._at_once and (turn := self._waiting.take_turn()) is not None:
-            key, operation = turn
+            key, _ = turn
             self._running.add(key)
-            task = self._supervisor.spawn("take-back", operation())
+            task = self._supervisor.spawn("take-back", self._operations.pop(key)())
             task.add_done_callback(partial(self._ended, key))
 
     def _ended(self, key: ObjectKey, _: asyncio.Task[None]) -> None:

@@ -56,7 +56,7 @@ class _SmallChunks(Exception):
 
 
 class _Pipelined(Exception):
-    """A client sent a request before it got the answer to its last one."""
+    """A client sent a request before it took the answer to its last one."""
 
 
 class Listener:
@@ -142,7 +142,8 @@ class Protocol(HttpToolsProtocol):
     # -- callbacks of the parser --------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
+        # The second answer would wait for the client to take the first one, and other requests for the second answer.
+        if self.cycle is not None and (not self.cycle.response_complete or self.flow.write_paused):
             raise _Pipelined
         if self._listener.rates is not None and not self._listener.rates.take(self.peer):
             raise _TooManyRequests
@@ -281,10 +282,12 @@ class Protocol(HttpToolsProtocol):
         self._wait(self._listener.limits.head_seconds)
 
     def _end_after_answer(self) -> None:
-        """Ignore all later data, and close the connection after the answer to the running request."""
+        """Ignore all later data, and close the connection after the answer to the running or last request."""
         self._is_over = True
         if self.cycle is not None:
             self.cycle.keep_alive = False
+            if self.cycle.response_complete:
+                self.transport.close()
 
     @property
     def peer(self) -> str:
