@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sized
+from collections.abc import Collection, Hashable, Mapping, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakValueDictionary
@@ -37,7 +37,7 @@ from extender.allocation import (
     uses_of,
 )
 from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.node_devices import TOO_MANY, pools_left_out
+from extender.cache.node_devices import TOO_MANY, NodeSlices
 from extender.cache.object_index import ObjectIndex
 from extender.cache.signatures import (
     counter_amounts,
@@ -228,12 +228,13 @@ class NodeInfoBuilder:
     # -- the inventory ---------------------------------------------------------------------------------------
 
     def _inventory(self, node: Node, store: ObjectIndex, previous: NodeInfo | None) -> Inventory:
-        nearby = self._nearby(node, store)
+        own = store.by_node.get(node.name, NodeSlices())
+        kept = own.kept()
+        left_out = own.left_out(len(kept))
         before = previous.inventory.pools if previous is not None else ()
-        left_out = pools_left_out(store.by_node.get(node.name, {}).values())
         pools = gather(
             node,
-            (slice_ for slice_ in nearby if slice_.pool not in left_out),
+            (slice_ for slice_ in _nearby(node, store, kept) if slice_.pool in kept or slice_.pool not in own),
             store.pool_slices.whole,
             self._features,
             self._shared_pools,
@@ -242,19 +243,10 @@ class NodeInfoBuilder:
         self.driver_problems.pop(node.name, None)
         if left_out:
             self.driver_problems[node.name] = (TOO_MANY,)
-            pools += tuple(Pool(key, trouble=TOO_MANY) for key in sorted(left_out))
+            pools += tuple(Pool(key, trouble=TOO_MANY) for key in left_out)
         if previous is not None and previous.node.labels == node.labels and _same(before, pools):
             return previous.inventory
         return inventory(node, pools, self._known_slices)
-
-    def _nearby(self, node: Node, store: ObjectIndex) -> list[Slice]:
-        """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
-        own = list(store.by_node.get(node.name, {}).values())
-        found = own + store.shared_slices.of(node)
-        seen = {slice_.name for slice_ in found}
-        for key in {slice_.pool for slice_ in own}:
-            found += [s for s in store.pool_slices.with_counters.get(key, {}).values() if s.name not in seen]
-        return found
 
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
@@ -344,6 +336,16 @@ class NodeInfoBuilder:
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
         hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions)
         return interned(self._hardware_signatures, hardware_signature)
+
+
+def _nearby(node: Node, store: ObjectIndex, own: Mapping[PoolKey, Mapping[str, Slice]]) -> list[Slice]:
+    """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
+    found = [slice_ for slices in own.values() for slice_ in slices.values()]
+    found += store.shared_slices.of(node)
+    seen = {slice_.name for slice_ in found}
+    for key in own:
+        found += [s for s in store.pool_slices.with_counters.get(key, {}).values() if s.name not in seen]
+    return found
 
 
 def _whole_gpus(found: Inventory) -> dict[int, Device]:

@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.group_claims import GroupClaims
 from extender.cache.link_changes import LinkChanges
+from extender.cache.node_devices import NodeSlices
 from extender.cache.pool_slices import PoolSlices
 from extender.cache.rule_taints import tainted
 from extender.cache.scheduling_queue import SchedulingQueue
@@ -45,7 +46,7 @@ class ObjectIndex:
         self._to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
         self.pool_slices = PoolSlices()
         self.pools = self.pool_slices.by_pool
-        self.by_node: dict[str, dict[str, Slice]] = {}
+        self.by_node: dict[str, NodeSlices] = {}
         self.shared_slices = SharedSlices()
         self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
@@ -198,7 +199,7 @@ class ObjectIndex:
             self.publishers.update((uuid, node) for device in new.devices if (uuid := gpu_uuid(device)))
         self.pool_slices.put(new)
         if node:
-            self.by_node.setdefault(node, {})[name] = new
+            self.by_node.setdefault(node, NodeSlices()).put(new)
         else:
             self.shared_slices.put(new)
         self.dirty |= self.nodes_of([new.pool])  # a slice of one node can complete or break a pool that others see
@@ -215,7 +216,9 @@ class ObjectIndex:
         self.dirty |= self.nodes_of([old.pool])
         self.pool_slices.remove(old)
         if node:
-            _discard(self.by_node, node, old.name)
+            self.by_node[node].remove(old)
+            if not self.by_node[node]:
+                del self.by_node[node]
         else:
             self.shared_slices.remove(old)
 
