@@ -149,3 +149,27 @@ def test_a_claim_with_32_usual_requests_is_valid() -> None:
     usual = claim("c")
     usual["spec"]["devices"]["requests"] = [{"name": f"gpu{number}", "exactly": request} for number in range(32)]
     assert not decode_claim(usual).problem
+
+
+@pytest.mark.parametrize("per_device", [False, True])
+def test_a_slice_whose_node_selectors_are_too_long_is_invalid(per_device: bool) -> None:
+    """Each event of a slice with 150,000 names of nodes, of 1.1 MB, took 0.35 s, and 60 MiB of memory."""
+
+    def published(values: int) -> Slice:
+        names = [f"n{number}" for number in range(values)]
+        halves = [names[: values // 2], names[values // 2 :]] if per_device else [names]
+        chosen = [
+            {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": h}]} for h in halves
+        ]
+        selectors = [{"nodeSelectorTerms": [term]} for term in chosen]
+        devices = [{"name": f"d{number}", "nodeSelector": one} for number, one in enumerate(selectors)]
+        spec = {"driver": "d", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}}
+        by_device = {"perDeviceNodeSelection": True, "devices": devices}
+        spec |= by_device if per_device else {"nodeSelector": selectors[0], "devices": [{"name": "d"}]}
+        return SliceDecoder().decode({"metadata": {"name": "s"}, "spec": spec})
+
+    assert not published(8190).problem
+    found = published(8193)
+    assert found.problem == "spec: the node selectors have more than 8192 values"
+    assert found.devices == ()
+    assert found.selection.selector is None

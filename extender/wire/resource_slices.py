@@ -37,6 +37,7 @@ from extender.wire.fields import Json, get, many, need, node_selector, quantitie
 _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
 _LISTS: dict[str, type] = {"ints": int, "bools": bool, "strings": str, "versions": str}
 _NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMappings")  # in Kubernetes 1.37 and in 1.36
+_SELECTOR_VALUES = 8192  # of all node selectors of a slice; a condition counts as one more
 _ORDERS = 4096  # distinct sets of attribute names; a fleet has dozens
 
 
@@ -67,14 +68,17 @@ class SliceDecoder:
         count = get(pool, "resourceSliceCount", int, "spec.pool", 0)
         version = get(metadata, "resourceVersion", str, "metadata", "")
         try:
+            selection = _selection(spec, "spec")
+            devices = many(spec, "devices", "spec", lambda item, path: self._device(item, path, driver))
+            _check_selectors([selection, *(device.selection for device in devices)])
             return Slice(
                 name,
                 key,
                 generation,
                 count,
-                selection=_selection(spec, "spec"),
+                selection=selection,
                 per_device=get(spec, "perDeviceNodeSelection", bool, "spec", False),
-                devices=many(spec, "devices", "spec", lambda item, path: self._device(item, path, driver)),
+                devices=devices,
                 counter_sets=many(spec, "sharedCounters", "spec", _counter_set),
                 resource_version=version,
                 skip_node_operations=strings(spec, "skipNodeOperations", "spec"),
@@ -160,6 +164,14 @@ def _selection(obj: Json, path: str) -> NodeSelection:
         node_selector(obj, "nodeSelector", path),
     )
     return found if found.is_set else NO_SELECTION  # most devices set no field
+
+
+def _check_selectors(selections: list[NodeSelection]) -> None:
+    """Raise WireError if the node selectors are too long: an event of the slice indexes each of their values."""
+    selectors = [selection.selector for selection in selections if selection.selector is not None]
+    terms = [term for selector in selectors for term in selector.terms]
+    if sum(1 + len(one.values) for term in terms for one in (*term.expressions, *term.fields)) > _SELECTOR_VALUES:
+        raise WireError("spec", f"the node selectors have more than {_SELECTOR_VALUES} values")
 
 
 def _attribute(obj: Any, path: str, name: str) -> tuple[str, Value, str]:
