@@ -163,7 +163,7 @@ def test_a_slice_whose_node_selectors_are_too_long_is_invalid(per_device: bool) 
         ]
         selectors = [{"nodeSelectorTerms": [term]} for term in chosen]
         devices = [{"name": f"d{number}", "nodeSelector": one} for number, one in enumerate(selectors)]
-        spec = {"driver": "d", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}}
+        spec: dict[str, Any] = {"driver": "d", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}}
         by_device = {"perDeviceNodeSelection": True, "devices": devices}
         spec |= by_device if per_device else {"nodeSelector": selectors[0], "devices": [{"name": "d"}]}
         return SliceDecoder().decode({"metadata": {"name": "s"}, "spec": spec})
