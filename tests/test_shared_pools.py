@@ -268,6 +268,20 @@ def test_a_node_whose_build_fails_still_has_the_use_of_shared_pools() -> None:
     assert not cache.failed_nodes
 
 
+def test_a_claim_on_a_shared_pool_builds_all_of_a_node_whose_build_failed() -> None:
+    """A build of the use alone would end the failure, and the node would keep its old labels and slices."""
+    builder = CountingBuilder()
+    cache = filled(builder)
+    cache.snapshot()
+    builder.failures = 1
+    cache.apply_node("n0", node_of(0, "right"))
+    assert cache.snapshot().node_infos["n0"].node.labels["side"] == "left"
+    hold(cache, "counted", "d0")
+    info = cache.snapshot().node_infos["n0"]
+    assert PoolKey(NET, "left") not in {pool.key for pool in info.inventory.pools}
+    assert not cache.failed_nodes
+
+
 def two_nodes(*slices: dict[str, Any]) -> ClusterCache:
     cache, decoder = ClusterCache(), SliceDecoder()
     for name, side in (("a", "left"), ("b", "right")):

@@ -307,8 +307,8 @@ class ClusterCache:
         dirty, used, pools = self.store.take_dirty_nodes()
         if not dirty and not used and not pools:
             return
-        dirty.update(used & self.failed_nodes.keys())
         used |= self._node_infos.nodes_to_build(pools)
+        dirty.update(used & self.failed_nodes.keys())
         changed = dirty | used
         for name in dirty:
             self._rebuild_node(name, only_use=False)
