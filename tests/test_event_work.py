@@ -17,7 +17,6 @@ from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
 from extender.cache.node_devices import MAX_NODE_DEVICES, TOO_MANY
 from extender.cache.object_index import ObjectIndex
 from extender.cache.pool_slices import PoolSlices
-from extender.cache.reservations import Reservations
 from extender.cache.shared_slices import SharedSlices
 from extender.model import (
     Allocation,
@@ -384,28 +383,3 @@ def test_a_node_finds_all_slices_that_matter_for_it(slices: list[Slice], labels:
     for slice_ in slices[removed:]:
         found.remove(slice_)
     assert not found.of(node)
-
-
-class CountedReservations(dict[str, Any]):
-    """Reservations by claim that count how often one is read."""
-
-    reads = 0
-
-    def __getitem__(self, uid: str) -> Any:
-        self.reads += 1
-        return super().__getitem__(uid)
-
-
-def test_the_end_of_the_holds_of_a_node_reads_no_other_hold() -> None:
-    """A bind that finds its node full looked at the holds of all nodes: 18 ms for 40,000 of them."""
-    reservations = Reservations(AllocatedDevices())
-    counted = reservations.by_claim = CountedReservations()
-    for number in range(50):
-        device = DeviceId("d", f"n{number}", "g")
-        reservations.hold(f"c{number}", f"p{number}", f"n{number}", (Result("r", device),), 10.0)
-    counted.reads = 0
-    assert reservations.release_node("n7", kept={"p7"}) == set()
-    assert reservations.release_node("n7") == {PoolKey("d", "n7")}
-    assert counted.reads == 2
-    assert reservations.release_node("n7") == set()
-    assert reservations.holds == 49

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from benchmarks.fleet import Fleet
 from extender.cache import CacheListener, ClusterCache
-from extender.model import Allocation, Claim, DeviceId, ObjectKey, Result
+from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.reservations import Reservations
+from extender.model import Allocation, Claim, DeviceId, ObjectKey, PoolKey, Result
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -141,3 +144,28 @@ def test_waking_does_not_feed_itself() -> None:
     for _ in range(3):
         assert not fleet.filter(waits, ["elsewhere"]).passed
     assert listener.times == 1
+
+
+class CountedReservations(dict[str, Any]):
+    """Reservations by claim that count how often one is read."""
+
+    reads = 0
+
+    def __getitem__(self, uid: str) -> Any:
+        self.reads += 1
+        return super().__getitem__(uid)
+
+
+def test_the_end_of_the_holds_of_a_node_reads_no_other_hold() -> None:
+    """A bind that finds its node full looked at the holds of all nodes: 18 ms for 40,000 of them."""
+    reservations = Reservations(AllocatedDevices())
+    counted = reservations.by_claim = CountedReservations()
+    for number in range(50):
+        device = DeviceId("d", f"n{number}", "g")
+        reservations.hold(f"c{number}", f"p{number}", f"n{number}", (Result("r", device),), 10.0)
+    counted.reads = 0
+    assert reservations.release_node("n7", kept={"p7"}) == set()
+    assert reservations.release_node("n7") == {PoolKey("d", "n7")}
+    assert counted.reads == 2
+    assert reservations.release_node("n7") == set()
+    assert reservations.holds == 49
