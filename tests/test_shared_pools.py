@@ -252,12 +252,18 @@ def test_only_nodes_that_reach_a_pool_change_with_its_use() -> None:
     assert sorted(cache.snapshot().changed_since(version) or ()) == ["n0", "n2", "n4"]
 
 
-def test_a_node_whose_build_fails_still_has_the_use_of_shared_pools() -> None:
+def before_a_failing_build() -> ClusterCache:
+    """The next build of n0 fails, whose label has changed."""
     builder = CountingBuilder()
     cache = filled(builder)
     cache.snapshot()
     builder.failures = 1
     cache.apply_node("n0", node_of(0, "right"))
+    return cache
+
+
+def test_a_node_whose_build_fails_still_has_the_use_of_shared_pools() -> None:
+    cache = before_a_failing_build()
     hold(cache, "all", "d0")
     infos = cache.snapshot().node_infos
     assert cache.failed_nodes.keys() == {"n0"}
@@ -270,11 +276,7 @@ def test_a_node_whose_build_fails_still_has_the_use_of_shared_pools() -> None:
 
 def test_a_claim_on_a_shared_pool_builds_all_of_a_node_whose_build_failed() -> None:
     """A build of the use alone would end the failure, and the node would keep its old labels and slices."""
-    builder = CountingBuilder()
-    cache = filled(builder)
-    cache.snapshot()
-    builder.failures = 1
-    cache.apply_node("n0", node_of(0, "right"))
+    cache = before_a_failing_build()
     assert cache.snapshot().node_infos["n0"].node.labels["side"] == "left"
     hold(cache, "counted", "d0")
     info = cache.snapshot().node_infos["n0"]

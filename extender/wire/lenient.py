@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-MOST_LEVELS = 512  # deeper values become null; orjson reads 1,024 levels and writes 254
+MOST_LEVELS = 512  # deeper values become null, unless they are flat; orjson reads 1,024 levels and writes 254
 
 # Half of a surrogate pair without its other half, in a text whose backslashes are all escapes of another character.
 _LONE_SURROGATE = re.compile(
@@ -29,7 +29,8 @@ def lenient_loads(text: bytes) -> Any:
     """Parse a JSON text. Raises orjson.JSONDecodeError.
 
     Invalid UTF-8 and lone surrogates become U+FFFD, as in Go. If orjson cannot read the depth, values below
-    MOST_LEVELS become null; orjson cannot write the rest either, so a caller that encodes it gets an error.
+    MOST_LEVELS become null, unless they are flat. orjson cannot write the rest either, so a caller that encodes it gets
+    an error.
     """
     try:
         return orjson.loads(text)
