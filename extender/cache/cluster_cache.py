@@ -229,17 +229,18 @@ class ClusterCache:
         self._freed(self.reservations.expire(now))
         retried = self._failed.expire(now)
         silent = self._agents.expire(now, self.store.nodes)
-        for node in (*retried, *self.store.link_changes.expire(now), *silent):
+        pools = self.store.shared_pool_changes.expire(now)
+        for node in (*self.store.nodes_of(pools), *retried, *self.store.link_changes.expire(now), *silent):
             self.store.dirty.add(node)
             self._snapshot = None
-        if retried:
+        if retried or pools:
             self._listener.freed()
 
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` can have work, in seconds of the service's clock; or infinity."""
-        objects = self._agents.next_deadline, self.store.link_changes.next_deadline, self._failed.next_deadline
-        return min(self.reservations.next_deadline, *objects)
+        changes = self.store.link_changes.next_deadline, self.store.shared_pool_changes.next_deadline
+        return min(self.reservations.next_deadline, self._agents.next_deadline, self._failed.next_deadline, *changes)
 
     def set_live_memory_seconds(self, seconds: float) -> None:
         """Use the memory data of an agent for `seconds` after its last report."""

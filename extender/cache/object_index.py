@@ -19,6 +19,7 @@ from extender.cache.node_devices import NodeSlices
 from extender.cache.pool_slices import PoolSlices
 from extender.cache.rule_taints import tainted
 from extender.cache.scheduling_queue import SchedulingQueue
+from extender.cache.shared_pool_changes import SharedPoolChanges
 from extender.cache.shared_slices import SharedSlices
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import agent_slice, gpu_uuid
@@ -27,6 +28,7 @@ from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, Obje
 ALL_NODES = "*"
 _LABELS = 64  # whose nodes are remembered
 _MAX_AGENT_SLICES = 8  # per node; an agent publishes one
+_FEW = 64  # nodes; more of them are not built again for each slice that names another node
 
 
 class ObjectIndex:
@@ -48,6 +50,7 @@ class ObjectIndex:
         self.pools = self.pool_slices.by_pool
         self.by_node: dict[str, NodeSlices] = {}
         self.shared_slices = SharedSlices()
+        self.shared_pool_changes = SharedPoolChanges()
         self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
         self.rejected_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were rejected, by node
@@ -135,6 +138,7 @@ class ObjectIndex:
             slice_ = self.slices.get(name)
             if slice_ is not None and tainted(slice_, self.rules.values()) != self._effective[name]:
                 self.put_slice(name, slice_)
+                self.dirty |= self.nodes_of([slice_.pool])
         return len(self._to_taint)
 
     def take_changed_groups(self) -> tuple[dict[GroupKey, set[str]], set[GroupKey]]:
@@ -181,11 +185,22 @@ class ObjectIndex:
             self._names.setdefault(new.pool.driver, {}).setdefault(new.pool.name, set()).add(name)
             self._effective[name] = effective = tainted(new, self.rules.values())
             self._index(name, effective)
+        self._touch_nodes([one for one in (old, new) if one is not None and one.pool.driver != FABRIC_DRIVER], now)
         for pool, node_before in nodes.items():
             if self.pool_slices.node(pool) != node_before:
                 self._index_groups_on(pool)
         for node, slice_ in before.items():
             self.link_changes.note(node, slice_, self.fabric.get(node), now)
+
+    def _touch_nodes(self, changed: list[Slice], now: float) -> None:
+        """Mark the nodes of the pools of slices: a slice of one node can complete or break a pool that others see."""
+        named = {slice_.selection.node_name or ALL_NODES for slice_ in changed}
+        self.dirty |= named
+        for pool in {slice_.pool for slice_ in changed}:
+            nodes = self.nodes_of([pool]) - named
+            at_once = ALL_NODES in named or (len(nodes) < _FEW and ALL_NODES not in nodes)
+            if at_once or self.shared_pool_changes.allows(pool, now):
+                self.dirty |= nodes
 
     def _index(self, name: str, new: Slice) -> None:
         node = new.selection.node_name
@@ -202,7 +217,6 @@ class ObjectIndex:
             self.by_node.setdefault(node, NodeSlices()).put(new)
         else:
             self.shared_slices.put(new)
-        self.dirty |= self.nodes_of([new.pool])  # a slice of one node can complete or break a pool that others see
 
     def _unindex(self, old: Slice) -> None:
         node = old.selection.node_name
@@ -213,7 +227,6 @@ class ObjectIndex:
         for device in old.devices:
             if self.publishers.get(uuid := gpu_uuid(device)) == node:
                 del self.publishers[uuid]
-        self.dirty |= self.nodes_of([old.pool])
         self.pool_slices.remove(old)
         if node:
             self.by_node[node].remove(old)

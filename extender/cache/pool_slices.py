@@ -45,8 +45,9 @@ class PoolSlices:
         return self._nodes.get(pool, {}).keys()
 
     def node(self, pool: PoolKey) -> str:
-        """A node that the slices of a pool name; '' if none names one."""
-        return next(filter(None, self.nodes(pool)), "")
+        """The node that all slices of a pool name; '' if they name none or several."""
+        nodes = self.nodes(pool)
+        return next(iter(nodes)) if len(nodes) == 1 else ""
 
     def whole(self, pool: PoolKey) -> WholePool:
         """All slices of a pool. The same object until one of them changes."""
