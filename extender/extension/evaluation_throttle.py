@@ -1,4 +1,7 @@
-"""Limits the evaluation time that the pods of one namespace cause: a token bucket of seconds for each namespace."""
+"""Limits the evaluation time that the pods of one namespace cause: a token bucket of seconds for each namespace.
+
+The sum over all namespaces has a limit, too: many namespaces may belong to one tenant.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from cachetools import LRUCache
 
 from extender.model import CallBudget
 
+_COUNT_SECONDS = 1.0  # between two counts of the buckets that are not full
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationLimits:
@@ -16,6 +21,7 @@ class EvaluationLimits:
 
     steps: int = 100_000  # of one call, see CallBudget
     share: float = 0.05  # of the time: the refill rate of a bucket
+    total_share: float = 0.15  # of the time: the sum of these rates; buckets that are not full get equal parts
     burst: float = 2.0  # full budgets of a call: tokens of a full bucket
     finished_burst: float = 3.0  # full budgets of a call: tokens of a full bucket that only finished work may use
     free_seconds: float = 0.0005  # of a call that finishes its work; a step of a search has none
@@ -32,7 +38,7 @@ class _Bucket:
 
     tokens: float
     finished: float  # tokens that only finished work may use
-    at: float  # when the numbers were true, in seconds of the clock
+    earned: float  # by any bucket that was not full, from the start until the numbers were true
 
 
 class EvaluationThrottle:
@@ -42,6 +48,9 @@ class EvaluationThrottle:
         self._limits = limits
         self._clock = clock
         self._buckets: LRUCache[str, _Bucket] = LRUCache(limits.namespaces)
+        self._earned = 0.0  # tokens that a bucket got that was never full
+        self._earned_at = self._counted_at = clock()
+        self._filling = 1  # buckets that were not full at the last count
         self.exhausted = 0  # how many budgets ended before their work did
 
     def __len__(self) -> int:
@@ -93,12 +102,24 @@ class EvaluationThrottle:
     def _tokens(self, namespace: str, most: float) -> float:
         return self._bucket(namespace, most).tokens
 
-    def _bucket(self, namespace: str, most: float, earned: float = 0.0) -> _Bucket:
-        """A copy of the namespace's bucket, filled up to now: first the tokens of all work."""
-        full, finished, now = self._limits.burst * most, self._limits.finished_burst * most, self._clock()
+    def _bucket(self, namespace: str, most: float, more: float = 0.0) -> _Bucket:
+        """A copy of the namespace's bucket, filled up to now and with `more`: first the tokens of all work."""
+        full, finished = self._limits.burst * most, self._limits.finished_burst * most
+        self._refill(full + finished)
         known = self._buckets.get(namespace)
         if known is None:
-            return _Bucket(full, finished, now)
-        tokens = known.tokens + (now - known.at) * self._limits.share + earned
-        more = max(0.0, tokens - full)
-        return _Bucket(min(full, tokens), min(finished, known.finished + more), now)
+            return _Bucket(full, finished, self._earned)
+        tokens = known.tokens + self._earned - known.earned + more
+        left = max(0.0, tokens - full)
+        return _Bucket(min(full, tokens), min(finished, known.finished + left), self._earned)
+
+    def _refill(self, full: float) -> None:
+        """Let all buckets earn tokens until now. `full` is the sum of both kinds of tokens in a full one."""
+        now, limits = self._clock(), self._limits
+        self._earned += (now - self._earned_at) * min(limits.share, limits.total_share / self._filling)
+        self._earned_at = now
+        if now - self._counted_at >= _COUNT_SECONDS:
+            self._counted_at = now
+            below = full - self._earned
+            filling = sum(one.tokens + one.finished - one.earned < below for one in self._buckets.values())
+            self._filling = max(1, filling)
