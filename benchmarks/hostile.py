@@ -1,4 +1,4 @@
-"""Bindings of normal pods per second beside the pods of one hostile namespace, as a share of the rate without them.
+"""Bindings of normal pods per second beside hostile pods, as a share of the rate without them.
 
 Every kind of hostile pods has its own `berth serve`. Phases of equal length take turns, so that a busy machine slows
 all down: without hostile pods, beside them, and beside them while the normal pods come one by one. A phase begins with
@@ -29,13 +29,13 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
+from benchmarks.hostile_pods import ATTACKS, NAMESPACE, Attack, costly_claim, hostile, is_hostile
 from benchmarks.processes import Bench, Berth, Http, body_for, cpu_seconds
 from benchmarks.servers import TOKEN
 from extender.cli.console_command import AUDIENCE, SENDER
@@ -45,72 +45,12 @@ from tests.process_worlds import free_port
 from tests.running_berth import claim, pod
 
 Json = dict[str, Any]
-NAMESPACE = "hostile"
 NORMAL = 1500  # pods in a phase; a phase ends early when all are bound
 VICTIMS = 8  # on each node
 VICTIM_NODES = 100  # where kube-scheduler's search for victims ends on fleets of up to 1,000 nodes
 TURNS = 3  # phases that belong together: without hostile pods, beside them, beside them with late normal pods
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 10.0  # seconds, kube-scheduler's defaults
-
-
-@dataclass(frozen=True)
-class Attack:
-    """Pods that are waiting at the same time in one namespace."""
-
-    gangs: int
-    members: int  # of a gang; 1 for pods without a gang
-    selectors: int = 32  # of a claim; 0 for pods without claims
-    length: int = 240  # of the list in a selector, whose cost grows with its square
-    attribute: str = "uuid"  # that a selector reads: nodes share no status if it reads the UUID
-    requests: int = 1  # of a claim; the last two of several want the same GPU, so that every search is in vain
-    verb: str = "filter"  # what else the pods cause: "bind", "preempt" or "console"
-
-
-ATTACKS = {
-    "100 pods": Attack(100, 1),
-    "a gang of 400 pods": Attack(1, 400),
-    "100 gangs of 10 pods": Attack(100, 10),
-    "100 gangs of 10 pods without devices": Attack(100, 10, selectors=0),
-    "100 pods below the budget, scored": Attack(100, 1, selectors=4, length=60, attribute="productName"),
-    "100 pods without room, with victims": Attack(100, 1, selectors=1, length=1, requests=3, verb="preempt"),
-    "100 pods whose claims become costly before their bind": Attack(100, 1, verb="bind"),
-    "100 pods without room while nodes change": Attack(100, 1, selectors=1, length=1, requests=3),
-    "100 pods that users ask about": Attack(100, 1, verb="console"),
-}
-MOST_KINDS = 64  # different claims in one gang: Berth rejects a gang with more at once
-
-
-def selector(attack: Attack, kind: str, number: int) -> str:
-    """With the default attack, about 1,020 characters that take some 50 ms on one device."""
-    long = f"[{','.join('1' * attack.length)}]"
-    read = f'device.attributes["gpu.nvidia.com"].{attack.attribute}'
-    return f'{long}.all(a,{long}.all(b,a<=b))&&{read}!="{kind}-{number}"'
-
-
-def hostile(attack: Attack, phase: int) -> Iterator[Json]:
-    """The claims and pods of one phase. No claim is like one of an earlier phase."""
-    for gang in range(attack.gangs):
-        for member in range(attack.members):
-            name = f"p{phase}-{gang}-{member}"
-            notes = {"berth.dev/group": f"p{phase}-{gang}", "berth.dev/group-min": str(attack.members)}
-            waiting = pod(name, *[name] * bool(attack.selectors), annotations=notes if attack.members > 1 else None)
-            kind = f"{phase}-{gang}-{member % MOST_KINDS}"
-            asked = costly_claim(attack, name, kind) if attack.verb != "bind" else claim(name)
-            for one in (asked, waiting)[not attack.selectors :]:
-                one["metadata"]["namespace"] = NAMESPACE
-                yield one
-
-
-def costly_claim(attack: Attack, name: str, kind: str) -> Json:
-    texts = [selector(attack, kind, i) for i in range(attack.selectors)]
-    asked = claim(name, selectors=[{"cel": {"expression": text}} for text in texts])
-    asked["metadata"]["namespace"] = NAMESPACE
-    devices = asked["spec"]["devices"]
-    names = [f"gpu-{i}" for i in range(attack.requests)]
-    devices["requests"] = [{**devices["requests"][0], "name": one} for one in names]
-    if attack.requests > 1:
-        devices["constraints"] = [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": names[-2:]}]
-    return asked
+CONSOLE_NICE = 4  # the weight that its request of 100m CPU gives it beside serve's 250m (manifests)
 
 
 class Fleet:
@@ -273,8 +213,8 @@ class Scheduler:
 
         `late`: the normal pods come one by one, so each is younger than the hostile pods.
         """
-        bad = [one for one in pods if one["metadata"]["namespace"] == NAMESPACE]
-        good = [one for one in pods if one["metadata"]["namespace"] != NAMESPACE]
+        bad = [one for one in pods if is_hostile(one)]
+        good = [one for one in pods if not is_hostile(one)]
         while not self.cycle(good[-1])[0]:
             time.sleep(0.05)  # until Berth has seen the last claim
         with self._users(bad):
@@ -283,7 +223,7 @@ class Scheduler:
         return phase
 
     def _run(self, pods: Sequence[Json], good: int, seconds: float, *, late: bool) -> Phase:
-        is_bad = [one["metadata"]["namespace"] == NAMESPACE for one in pods]
+        is_bad = [is_hostile(one) for one in pods]
         began, cpu = time.monotonic(), self._cpu()
         active = [Try(inf if late and not is_bad[i] else began, i, FIRST_BACKOFF) for i in range(len(pods))]
         waiting = list[tuple[float, Try]]()  # with the end of the back-off
@@ -343,7 +283,9 @@ def measure(name: str, nodes: int, seconds: float, turns: int) -> list[Phase]:
             api = free_port()
             options = ["--serve", str(api), "--nodes", str(nodes), "--attack", name]
             fleet = bench.start("benchmarks.hostile", *options, wait_line=True)
-            scheduler = Scheduler(bench.berth(api, Path(folder)), fleet.pid, api, nodes, ATTACKS[name].verb)
+            berth = bench.berth(api, Path(folder))
+            os.setpriority(os.PRIO_PROCESS, berth.console.pid, CONSOLE_NICE)
+            scheduler = Scheduler(berth, fleet.pid, api, nodes, ATTACKS[name].verb)
             bench.connections += [scheduler.http, scheduler.other]
             phases = []
             for number in range(TURNS * turns):
