@@ -52,8 +52,12 @@ def fleet(*slices: Slice) -> tuple[ClusterCache, Freed]:
     return cache, freed
 
 
+def pools_of(cache: ClusterCache, node: str) -> dict[PoolKey, Pool]:
+    return {pool.key: pool for pool in cache.snapshot().node_infos[node].inventory.pools}
+
+
 def pool_of(cache: ClusterCache, node: str) -> Pool:
-    (found,) = cache.snapshot().node_infos[node].inventory.pools
+    (found,) = pools_of(cache, node).values()
     return found
 
 
@@ -136,3 +140,15 @@ def test_a_slice_of_one_node_in_a_shared_pool_moves_no_claim_of_a_group() -> Non
     cache.apply_claim(claim.key, claim)
     cache.apply_slice("own", published("own", "n7"), 1.0)
     assert not cache.store.of_groups.claims
+
+
+def test_a_change_that_waits_does_not_wait_for_later_changes() -> None:
+    """The event loop may apply a change after the deadline and before the task that ends the wait."""
+    first, other = PoolKey("net", "first"), PoolKey("net", "other")
+    of_first = [replace(published(node, node, first), slice_count=70) for node in NODES[:70]]
+    cache, _ = fleet(*of_first, *(published(f"{node}-other", node, other) for node in NODES[30:]))
+    cache.apply_slice("more", published("more", "n99", other), SECONDS)
+    cache.apply_slice("n0", None, SECONDS + 1)
+    cache.apply_slice("more", None, 2 * SECONDS)
+    cache.expire(2 * SECONDS)
+    assert pool_of(cache, "n1").incomplete

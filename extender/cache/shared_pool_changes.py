@@ -19,26 +19,26 @@ class SharedPoolChanges:
     """
 
     def __init__(self) -> None:
-        self._waiting: set[PoolKey] = set()
+        self.waiting: set[PoolKey] = set()
         self._rests_until = -inf
 
     def allows(self, pool: PoolKey, now: float) -> bool:
         """Whether a change of the pool is used now. If not, the pool waits for `expire`."""
-        if now >= self._rests_until:
+        if now >= self._rests_until and not self.waiting:  # else `expire` is due: the pools that wait come first
             self._rests_until = now + SECONDS
             return True
-        self._waiting.add(pool)
+        self.waiting.add(pool)
         return False
 
     def expire(self, now: float) -> set[PoolKey]:
         """The pools whose newest slices are used from now on."""
         if self.next_deadline > now:
             return set()
-        ended, self._waiting = self._waiting, set()
+        ended, self.waiting = self.waiting, set()
         self._rests_until = now + SECONDS
         return ended
 
     @property
     def next_deadline(self) -> float:
         """The time at which the waiting pools have waited long enough; or infinity."""
-        return self._rests_until if self._waiting else inf
+        return self._rests_until if self.waiting else inf
