@@ -6,11 +6,14 @@ from dataclasses import replace
 from math import inf
 
 from extender.allocation import Pool
+from extender.allocation.counters import left_of
 from extender.cache import CacheListener, ClusterCache
 from extender.cache.shared_pool_changes import SECONDS
 from extender.model import (
     Allocation,
     Claim,
+    CounterSet,
+    CounterUse,
     Device,
     DeviceId,
     Node,
@@ -152,3 +155,25 @@ def test_a_change_that_waits_does_not_wait_for_later_changes() -> None:
     cache.apply_slice("more", None, 2 * SECONDS)
     cache.expire(2 * SECONDS)
     assert pool_of(cache, "n1").incomplete
+
+
+def test_counters_of_a_slice_that_is_deleted_are_not_free_before_the_nodes_see_it() -> None:
+    """The device of a node is in use; its driver deletes its slice. The others gave its counters away for 5 s."""
+    amount, one = {"c": 1}, (CounterUse("s", (("c", 1),)),)
+    all_slices = [
+        Slice(node, FABRIC, 1, 101, NodeSelection(node), devices=(Device(f"of-{node}", consumes=one),))
+        for node in NODES
+    ]
+    counted = Slice("s", FABRIC, 1, 101, NodeSelection(all_nodes=True), counter_sets=(CounterSet("s", amount),))
+    cache, _ = fleet(counted, *all_slices)
+    for key, device in (("a", "of-n7"), ("b", "of-n8")):
+        claim = Claim(ObjectKey("a", key), key, "1", allocation=Allocation((Result("r", DeviceId(*FABRIC, device)),)))
+        cache.apply_claim(claim.key, claim)
+        if key == "a":
+            cache.expire(SECONDS)
+            cache.snapshot()
+            cache.apply_slice("n7", None, SECONDS + 1)
+            assert cache.next_deadline < inf, "the other nodes do not see it yet"
+    pool = pool_of(cache, "n1")
+    left = left_of(pool, cache.snapshot().node_infos["n1"].allocated_state)
+    assert pool.incomplete or left["s", "c"] < 0
