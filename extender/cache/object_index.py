@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from math import inf
 from typing import Any
 
 from cachetools import LRUCache
@@ -28,7 +29,6 @@ from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, Obje
 ALL_NODES = "*"
 _LABELS = 64  # whose nodes are remembered
 _MAX_AGENT_SLICES = 8  # per node; an agent publishes one
-_FEW = 64  # nodes; more of them are not built again for each slice that names another node
 
 
 class ObjectIndex:
@@ -198,8 +198,8 @@ class ObjectIndex:
         self.dirty |= named
         for pool in {slice_.pool for slice_ in changed}:
             nodes = self.nodes_of([pool]) - named
-            at_once = ALL_NODES in named or (len(nodes) < _FEW and ALL_NODES not in nodes)
-            if at_once or self.shared_pool_changes.allows(pool, now):
+            count = inf if ALL_NODES in nodes else len(nodes)
+            if ALL_NODES in named or not count or self.shared_pool_changes.allows(pool, count, now):
                 self.dirty |= nodes
 
     def _index(self, name: str, new: Slice) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+_MANY = 256  # bits; beyond, the loop over the lowest bits takes longer, because its time grows with the square
+
 
 def members(mask: int) -> list[int]:
     """The positions of the bits that are set, ascending."""
+    if mask.bit_count() > _MANY:
+        return [position for position, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
     found = []
     while mask:
         low = mask & -mask
