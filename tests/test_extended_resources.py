@@ -42,6 +42,18 @@ async def test_device_plugin_manifest_gets_a_claim() -> None:
         )
 
 
+@pytest.mark.parametrize("length", [38, 39, 63, 233])
+async def test_a_pod_with_a_long_name_gets_its_claim(length: int) -> None:
+    """The API server cuts metadata.generateName; as a whole it has at most 253 characters."""
+    async with berthing({"n1": "t4-4"}) as b:
+        name = "p" * length
+        b.cluster.apply(extended(name))
+        await b.settled()
+        assert await b.bind(name, "n1") == ""
+        (made,) = b.claims()
+        assert b.pod(name)["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == made["metadata"]["name"]
+
+
 async def test_node_with_device_plugin_needs_no_claim() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         node = b.cluster.store["nodes", ("", "n1")]

@@ -16,6 +16,7 @@ from extender.cluster.timestamps import now_micro
 from extender.model import (
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
+    GENERATED_PREFIX,
     GROUP_ANNOTATION,
     IMPLICIT_RESOURCE_PREFIX,
     OURS_ANNOTATION,
@@ -216,7 +217,7 @@ class Writer:
         path = f"{_GROUP}/namespaces/{pod.key.namespace}/resourceclaims"
         answer = await self._client.post(path, body)
         name = str(_metadata_of(answer).get("name"))
-        if not name.startswith(special_claim_prefix(pod.key.name)):
+        if not name.startswith(special_claim_prefix(pod.key.name)[:GENERATED_PREFIX]):
             raise Unavailable(f"POST {path}: the answer is another object")
         return _claim(answer, ObjectKey(pod.key.namespace, name))
 

@@ -27,7 +27,7 @@ COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"  # on a node: the UID
 GROUP_ANNOTATION = "berth.dev/group"  # names a pod's group; Berth writes it to the claims of all groups' pods
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
-_GENERATED_PREFIX = 58  # characters of metadata.generateName that the API server keeps
+GENERATED_PREFIX = 58  # characters of metadata.generateName that the API server keeps
 _GENERATED_SUFFIX = 5  # characters that the API server appends
 
 
@@ -200,7 +200,7 @@ class Claim:
         if not self.extended or len(self.reserved_for) != 1:
             return ""
         (consumer,) = self.reserved_for
-        generated = self.key.name[:-_GENERATED_SUFFIX] == special_claim_prefix(consumer.name)[:_GENERATED_PREFIX]
+        generated = self.key.name[:-_GENERATED_SUFFIX] == special_claim_prefix(consumer.name)[:GENERATED_PREFIX]
         is_owner = consumer.resource == "pods" and consumer.uid == self.owner_pod_uid
         return consumer.uid if generated and is_owner else ""
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, minor_version, needs
+from tests.e2e.control_plane import ROOT, ControlPlane, minor_version, needs
 
 pytestmark = [
-    needs(),
+    needs("kubectl"),
     pytest.mark.timeout(600),
     # urllib leaves closed sockets to the garbage collector if a connection is refused.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -159,3 +161,39 @@ def test_a_gang_that_shares_a_claim_is_bound_at_once(plane: ControlPlane) -> Non
     events = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
     failed = [event["note"] for event in events if event["reason"] == "FailedScheduling"]
     assert not [note for note in failed if "other nodes" in note or "berth failed" in note], failed
+
+
+def kubectl_error(plane: ControlPlane, *args: str) -> str:
+    """What kubectl says of a failed request; '' if it succeeded."""
+    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr if done.returncode else ""
+
+
+def test_a_group_in_use_keeps_the_finalizer_that_keeps_its_claims(plane: ControlPlane, tmp_path: Path) -> None:
+    """Without it, the group is gone while its pods run, and the next pod gets the devices of its claims."""
+    plane.create(pod_group("kept", "of-kept", {"basic": {}}))
+    plane.create(claim("of-kept"))
+    plane.create(pod("kept-0", "kept", "of-kept"))
+    scheduler = Scheduler(plane, berth_port(plane))
+    assert scheduler.bind("kept-0", scheduler.filter("kept-0", *NODES)[0]) == ""
+    before = plane.get(f"{CLAIMS}/of-kept")["status"]
+    assert before["reservedFor"][0]["resource"] == "podgroups"
+    for words in (
+        ("create", "rolebinding", "tenant", "--clusterrole=edit", "--user=tenant", "--namespace=default"),
+        ("create", "-f", str(ROOT / "manifests/base/claims-in-use.yaml")),
+        ("delete", "podgroup", "kept", "--as=tenant", "--wait=false"),
+    ):
+        plane.wait(lambda words=words: not kubectl_error(plane, *words), 30)
+    change = ("patch", "podgroup", "kept", "--type=merge", "-p", '{"metadata": {"finalizers": []}}')
+    # A policy is in force some seconds after its creation: a dry run tells.
+    plane.wait(lambda: "keeps the devices" in kubectl_error(plane, *change, "--as=tenant", "--dry-run=server"), 60)
+    assert kubectl_error(plane, *change, "--as=tenant")
+    assert plane.get(f"{CLAIMS}/of-kept")["status"] == before
+    group = plane.get("/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/kept")
+    assert group["metadata"].pop("finalizers")
+    path = tmp_path / "group.json"
+    path.write_text(json.dumps(group))
+    replace = ("replace", "-f", str(path), "--dry-run=server")
+    assert kubectl_error(plane, *replace, "--as=tenant")
+    assert kubectl_error(plane, *replace, "--as=system:serviceaccount:kube-system:podgroup-protection-controller") == ""

@@ -209,6 +209,26 @@ def test_a_claim_in_use_keeps_the_finalizer_that_keeps_its_devices(plane: Contro
     plane.wait(lambda: not exists(plane, "kept"), 60)  # the claim controller may remove it
 
 
+def test_no_pod_of_a_tenant_gets_a_claim_without_a_scheduler(plane: ControlPlane) -> None:
+    """The claim controller reserves an allocation for such a pod before the other replica of Berth can take it back."""
+    create(plane, claim("raced"))
+    chosen = pod("chosen", "raced")
+    chosen["spec"]["nodeName"] = "n1"
+    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", "create", "--dry-run=server", "-f", "-"]
+
+    def answer(body: Json, *words: str) -> str:
+        sent = [*command, f"--namespace={OURS}", *words]
+        done = subprocess.run(sent, input=json.dumps(body), capture_output=True, text=True, timeout=60, check=False)
+        return done.stderr if done.returncode else ""
+
+    refusal = "a scheduler chooses the node of a pod with claims"
+    plane.wait(lambda: refusal in answer(chosen, "--as=tenant"), 60)  # a policy is in force some seconds after it
+    assert answer(pod("waits", "raced"), "--as=tenant") == ""
+    without = {**chosen, "spec": {**chosen["spec"], "resourceClaims": []}}
+    assert answer(without, "--as=tenant") == ""
+    assert answer(chosen) == "", "an account that may bind pods may also create them with a node"
+
+
 def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect(plane: ControlPlane) -> None:
     victim = plane.create(pod("victim", gates=GATE), VICTIMS)
     name = "victim-extended-resources-abcde"
