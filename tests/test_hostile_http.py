@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -87,6 +88,16 @@ async def test_headers_beyond_their_limit_are_not_parsed(before: bytes) -> None:
     protocol.data_received(before + b"a:\r\n" * 65_000)
     protocol.connection_lost(None)
     assert parsed < 3 * LIMITS.head_bytes / 4
+
+
+async def test_a_connection_whose_handshake_fails_takes_no_memory() -> None:
+    """Half handshakes of one client once took 400 MB in three minutes: each connection and its parser kept each other,
+    until the collector looked for old cycles.
+    """
+    web = server(None, ("127.0.0.1", 0), LIMITS)
+    listener = Listener(None, LIMITS, RejectionLog())
+    made = weakref.ref(Protocol(listener, config=web.config, server_state=web.server_state, app_state={}))
+    assert made() is None, "uvloop drops it without connection_made and connection_lost"
 
 
 @pytest.mark.parametrize("request_", [FILTER, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"])
