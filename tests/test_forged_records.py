@@ -58,7 +58,12 @@ class Forger:
 
     async def post(self, content: bytes, token: str = "good", **headers: str) -> httpx.Response:
         given = {"Content-Type": "application/json", "Authorization": f"Bearer {token}".strip(), **headers}
-        return await self.client.post("/v1/records", content=content, headers=given)
+
+        async def answered() -> httpx.Response | None:
+            reply = await self.client.post("/v1/records", content=content, headers=given)
+            return reply if reply.status_code != 429 else None
+
+        return await eventually(answered, "an answer")
 
     async def taken(self, content: bytes) -> None:
         reply = await self.post(content)

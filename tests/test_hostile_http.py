@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.entry.listening import server
-from extender.web.http_limits import ClientRates, HttpLimits, RejectionLog
+from extender.web.console.console_app import ConsoleApp
+from extender.web.http_limits import PAGES, RECORDS, ClientRates, HttpLimits, RejectionLog
 from extender.web.protocol import Listener, Protocol
 from extender.web.serve_app import Probes
 from tests.eventually import HANG_SECONDS, eventually
@@ -89,6 +91,16 @@ async def test_headers_beyond_their_limit_are_not_parsed(before: bytes) -> None:
     assert parsed < 3 * LIMITS.head_bytes / 4
 
 
+async def test_a_connection_whose_handshake_fails_takes_no_memory() -> None:
+    """Half handshakes of one client once took 400 MB in three minutes: each connection and its parser kept each other,
+    until the collector looked for old cycles.
+    """
+    web = server(None, ("127.0.0.1", 0), LIMITS)
+    listener = Listener(None, LIMITS, RejectionLog())
+    made = weakref.ref(Protocol(listener, config=web.config, server_state=web.server_state, app_state={}))
+    assert made() is None, "uvloop drops it without connection_made and connection_lost"
+
+
 @pytest.mark.parametrize("request_", [FILTER, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"])
 async def test_bodies_of_small_chunks_are_rejected(request_: bytes) -> None:
     """Four clients that sent chunks of one byte, also after the answer, once made a filter request take seconds."""
@@ -139,6 +151,25 @@ async def test_a_client_that_floods_the_probes_gets_429_and_others_get_their_ans
             await asyncio.sleep(0)
             assert await status(port, b"G") == 429, "a request counts from its first byte"
             await hang_up(*begun)
+
+
+@pytest.mark.parametrize("limits", [PAGES, RECORDS])
+async def test_a_client_that_floods_the_console_leaves_connections_to_others(limits: HttpLimits) -> None:
+    """300 connections that asked for /version without a pause had kubelet's connections reset, and it ends such a
+    console.
+    """
+    async with (
+        berthing({"n1": "t4-4"}) as b,
+        listening(ConsoleApp(b.console), limits, clock=lambda: 0.0) as (_, port),
+        kept(port) as ask,
+    ):
+        answers = [await ask(b"GET /version HTTP/1.1\r\nHost: localhost\r\n") for _ in range(100)]
+        assert all(b" 200 " in answer for answer in answers)
+        assert await status(port, HEAD + b"\r\n") == 429
+        begun = [await connected(port) for _ in range(99)]
+        assert await asyncio.wait_for(begun[-1][0].read(), HANG_SECONDS) == b"", "the 101st connection"
+        assert await status(port, HEAD + b"\r\n", source="127.0.0.2") == 200, "kubelet"
+        await hang_up(*begun)
 
 
 async def test_a_client_that_opens_connections_too_fast_is_cut_off_and_others_get_their_answers() -> None:

@@ -13,7 +13,7 @@ from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
-from extender.model import SCHEDULER, CallBudgetSpent, Code, Pod, Reason, WireError, counted, one_line
+from extender.model import SCHEDULER, CallBudgetSpent, Code, Pod, Reason, WireError, counted, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -171,7 +171,7 @@ class _Traces:
 
 def _known(node: str, snapshot: Snapshot) -> NodeInfo:
     if node not in snapshot.node_infos:
-        raise WireError("narrate", f"node {node!r} is not known")
+        raise WireError("narrate", f"node {shown(node)} is not known")
     return snapshot.node_infos[node]
 
 

@@ -21,10 +21,12 @@ from extender.model import (
     Pod,
     WireError,
     one_line,
+    shown,
 )
 from extender.wire import Json, decode_claim, decode_class, decode_pod, get, group_policy_of
 
 _HYPOTHETICAL_UID = "imagined"
+_MOST_NAME = 253  # characters, as in the API; an answer repeats the name of a workload for each pod
 
 
 class HypotheticalPod(NamedTuple):
@@ -211,4 +213,9 @@ def _placed(obj: Json) -> Json:
 
 def _key(obj: Json) -> tuple[str, str]:
     metadata = get(obj, "metadata", dict, "", {})
-    return str(metadata.get("namespace") or "default"), str(metadata.get("name") or metadata.get("generateName") or "")
+    namespace = str(metadata.get("namespace") or "default")
+    name = str(metadata.get("name") or metadata.get("generateName") or "")
+    for part, text in (("namespace", namespace), ("name", name)):
+        if len(text) > _MOST_NAME:
+            raise WireError(f"metadata.{part}", f"{shown(text)} has more than {_MOST_NAME} characters")
+    return namespace, name

@@ -87,6 +87,9 @@ class Protocol(HttpToolsProtocol):
 
     def __init__(self, listener: Listener, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
+        # The parser refers to its connection. If a TLS handshake fails, no connection_lost would end that cycle, and
+        # the collector looks for old cycles every 15 minutes only.
+        self.parser = None  # type: ignore[assignment] # until the connection is made
         self._listener = listener
         self._unparsed = 0  # bytes outside of bodies since the last complete head or message
         self._chunks = self._body_bytes = self._length = 0  # of the current request; its Content-Length, or 0
@@ -96,6 +99,8 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's own
         super().connection_made(transport)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn: such data is ignored
         names, wanted = names_of(transport.get_extra_info("peercert") or {}), self._listener.client_name
         if wanted is not None and wanted not in names:
             self._listener.rejections.note("client certificate", wanted=wanted, certificate=sorted(names))

@@ -22,6 +22,7 @@ from extender.wire import Json, json_value
 
 _MAX_BODY = 1024 * 1024  # bytes; etcd stores objects of at most 1.5 MiB
 _MOST_PODS = 200  # of one question; the explanation of a pod has about 3 KB
+_MOST_OBJECTS = 5000  # of one question, with claims and templates; pydantic keeps 700 bytes for each wrong one
 _MOST_NAMES = 1000  # in a list of nodes or pods
 
 
@@ -30,7 +31,9 @@ class Question(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    objects: list[dict[str, Any]] = Field([], description="pods or workloads, with their claims and claim templates")
+    objects: list[dict[str, Any]] = Field(
+        [], max_length=_MOST_OBJECTS, description="pods or workloads, with their claims and claim templates"
+    )
     pod: str | None = Field(None, description="a pod that exists, as namespace/name, instead of objects")
     policy: str | None = Field(None, description="a policy as YAML of at most 16 KiB; by default the active policy")
     without: list[str] = Field([], max_length=_MOST_NAMES, description="nodes to leave out")
