@@ -116,8 +116,10 @@ class NodeInfoBuilder:
         only_use: bool,
     ) -> NodeInfo:
         """The NodeInfo of one node. `only_use`: only claims and reservations changed since `previous`."""
-        is_known = only_use and previous is not None and not _counts_what_waits(previous.inventory, store)
-        found = previous.inventory if is_known and previous is not None else self._inventory(node, store, previous)
+        waiting = store.shared_pool_changes.waiting
+        if previous is not None and any(pool.counter_sets and pool.key in waiting for pool in previous.inventory.pools):
+            only_use = False  # its shared counters may depend on a slice of another node that was deleted
+        found = previous.inventory if only_use and previous is not None else self._inventory(node, store, previous)
         hardware = self._hardware_of(node, store, found)
         fabric, gpu_bits = hardware.fabric, hardware.gpu_bits
         shared = self.shared_use(hardware.group, allocated_devices) if hardware.group is not None else None
@@ -337,12 +339,6 @@ class NodeInfoBuilder:
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
         hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions)
         return interned(self._hardware_signatures, hardware_signature)
-
-
-def _counts_what_waits(found: Inventory, store: ObjectIndex) -> bool:
-    """Whether shared counters depend on slices that the node does not see yet: another node's may be deleted."""
-    waiting = store.shared_pool_changes.waiting
-    return bool(waiting) and any(pool.counter_sets and pool.key in waiting for pool in found.pools)
 
 
 def _nearby(node: Node, store: ObjectIndex, own: Mapping[PoolKey, Mapping[str, Slice]]) -> list[Slice]:
