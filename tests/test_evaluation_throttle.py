@@ -32,55 +32,6 @@ def test_a_namespace_has_a_share_of_the_time_and_a_small_burst() -> None:
     assert began < 1
 
 
-def spend(throttle: EvaluationThrottle, clock: Clock, namespaces: list[str], seconds: float) -> float:
-    """Evaluate all the time for each namespace in turn, as far as it has tokens. Returns the time that this took."""
-    used, until = 0.0, clock.now + seconds
-    while clock.now < until:
-        for namespace in namespaces:
-            budget = throttle.budget(namespace, 0.1, 0.1)
-            if budget.seconds >= 0.05:
-                clock.now += budget.seconds
-                used += clock.now - budget.began
-                budget.exhausted = True
-                throttle.charge(namespace, budget, 0.1)
-        clock.now += 0.01
-    return used
-
-
-@pytest.mark.parametrize("count", [1, 3, 20, 200])
-def test_all_namespaces_together_have_a_share_of_the_time(count: int) -> None:
-    """20 namespaces with costly pods left new pods of others 18 % of their rate: each had a twentieth of the time."""
-    clock, limits = Clock(), EvaluationLimits()
-    throttle, namespaces = EvaluationThrottle(limits, clock), [f"n{number}" for number in range(count)]
-    spend(throttle, clock, namespaces, 10.0 + count)
-    began, used = clock.now, spend(throttle, clock, namespaces, 400.0)
-    share = min(limits.total_share, count * limits.share) * (clock.now - began)
-    assert 0.8 * share < used < 1.2 * share
-    assert throttle.budget("new", 0.1, 0.1).seconds == 0.1
-
-
-def test_namespaces_that_stop_spending_leave_their_part_to_others() -> None:
-    clock, limits = Clock(), EvaluationLimits()
-    throttle, namespaces = EvaluationThrottle(limits, clock), [f"n{number}" for number in range(20)]
-    spend(throttle, clock, namespaces, 100.0)
-    one = namespaces[:1]
-    assert spend(throttle, clock, one, 10.0) < 0.5 * limits.share * 10
-    spend(throttle, clock, one, (limits.burst + limits.finished_burst) * 0.1 * 20 / limits.total_share)
-    assert spend(throttle, clock, one, 100.0) > 0.9 * limits.share * 100
-
-
-def test_a_namespace_that_binds_pods_needs_no_part_of_the_sum() -> None:
-    clock, limits = Clock(), EvaluationLimits()
-    throttle, namespaces = EvaluationThrottle(limits, clock), [f"n{number}" for number in range(50)]
-    for _ in range(200):
-        spend(throttle, clock, namespaces, 0.01)
-        budget = throttle.budget("honest", 0.1, 0.1)
-        assert budget.seconds == 0.1
-        clock.now += 0.9 * limits.bound_seconds
-        throttle.charge("honest", budget, 0.1)
-        throttle.earn("honest", 0.1)
-
-
 def test_short_calls_that_finish_their_work_are_free() -> None:
     clock = Clock()
     limits = EvaluationLimits()

@@ -24,8 +24,10 @@ class EvaluationLimits:
     total_share: float = 0.15  # of the time: the sum of these rates; buckets that are not full get equal parts
     burst: float = 2.0  # full budgets of a call: tokens of a full bucket
     finished_burst: float = 3.0  # full budgets of a call: tokens of a full bucket that only finished work may use
+    wasted_burst: float = 5.0  # full budgets of a call: wasted work of all namespaces at once, see `_is_crowded_out`
+    crowded_tokens: float = 1.5  # full budgets of a call: tokens that a namespace then needs
     free_seconds: float = 0.0005  # of a call that finishes its work; a step of a search has none
-    bound_seconds: float = 0.01  # that a namespace earns when a pod of it is bound with new devices
+    bound_seconds: float = 0.02  # that a namespace earns when a pod of it is bound with new devices
     retry_seconds: float = 5.0  # until a filter request evaluates requirements again that spent their budget
     stretch_seconds: float = 0.002  # of background evaluation at a time
     rest: float = 9.0  # pause after a stretch, as a multiple of the time that it took
@@ -51,6 +53,7 @@ class EvaluationThrottle:
         self._earned = 0.0  # tokens that a bucket got that was never full
         self._earned_at = self._counted_at = clock()
         self._filling = 1  # buckets that were not full at the last count
+        self._wasted = 0.0  # seconds of wasted work of all namespaces that the sum of the shares has not paid for yet
         self.exhausted = 0  # how many budgets ended before their work did
 
     def __len__(self) -> int:
@@ -61,16 +64,19 @@ class EvaluationThrottle:
         """A budget of `seconds`, or of the namespace's tokens if fewer. `most` is the seconds of a full call.
 
         It counts the tokens of finished work, a full call at most: the work may come to its end. If it does not, the
-        namespace owes them. With `on_credit`, the namespace may owe the tokens of a full bucket.
+        namespace owes them. With `on_credit`, the namespace may owe the tokens of a full bucket. While all namespaces
+        together wasted too much, only those with tokens for a full call get time: a tenant may have many namespaces.
         """
         bucket = self._bucket(namespace, most)
+        if self._is_crowded_out(bucket, most):
+            return CallBudget(0.0, self._limits.steps, self._clock)
         credit = self._limits.burst * most if on_credit else min(bucket.finished, most)
         return CallBudget(min(seconds, bucket.tokens + credit), self._limits.steps, self._clock)
 
     def has_tokens(self, namespace: str, seconds: float, most: float) -> bool:
         """Whether the namespace may evaluate for `seconds` now; for 0, whether it may evaluate at all."""
-        tokens = self._tokens(namespace, most)
-        return tokens > 0 and tokens >= seconds
+        bucket = self._bucket(namespace, most)
+        return bucket.tokens > 0 and bucket.tokens >= seconds and not self._is_crowded_out(bucket, most)
 
     def charge(self, namespace: str, budget: CallBudget, most: float, *, is_step: bool = False) -> None:
         """Take the time of a budget from the namespace's bucket.
@@ -78,10 +84,11 @@ class EvaluationThrottle:
         The first `free_seconds` of finished work are free, but not in a step of a search: one changed node causes a
         step for each waiting pod. The rest uses the tokens of finished work first: a namespace with many different
         claims must not be slowed down when Berth starts. Work that is not finished, or was in vain, pays for all its
-        time: a plan of a gang that failed is made again.
+        time: a plan of a gang that failed is made again. A call that got no time wasted none.
         """
         free = 0.0 if is_step else self._limits.free_seconds
-        spent, wasted = self._clock() - budget.began, budget.exhausted or budget.in_vain
+        spent = self._clock() - budget.began
+        wasted = budget.seconds > 0 and (budget.exhausted or budget.in_vain)
         self.exhausted += budget.exhausted
         if not wasted and spent <= free:
             return
@@ -91,6 +98,7 @@ class EvaluationThrottle:
             covered = min(spent, bucket.finished)
             bucket.finished -= covered
             spent -= covered
+        self._wasted += spent if wasted else 0.0
         bucket.tokens -= spent
         self._buckets[namespace] = bucket
 
@@ -99,8 +107,9 @@ class EvaluationThrottle:
         if namespace in self._buckets:
             self._buckets[namespace] = self._bucket(namespace, most, self._limits.bound_seconds)
 
-    def _tokens(self, namespace: str, most: float) -> float:
-        return self._bucket(namespace, most).tokens
+    def _is_crowded_out(self, bucket: _Bucket, most: float) -> bool:
+        """Whether the namespace has to wait: all wasted too much time, and it has no tokens for a full call either."""
+        return self._wasted > self._limits.wasted_burst * most and bucket.tokens < self._limits.crowded_tokens * most
 
     def _bucket(self, namespace: str, most: float, more: float = 0.0) -> _Bucket:
         """A copy of the namespace's bucket, filled up to now and with `more`: first the tokens of all work."""
@@ -116,7 +125,9 @@ class EvaluationThrottle:
     def _refill(self, full: float) -> None:
         """Let all buckets earn tokens until now. `full` is the sum of both kinds of tokens in a full one."""
         now, limits = self._clock(), self._limits
-        self._earned += (now - self._earned_at) * min(limits.share, limits.total_share / self._filling)
+        passed = now - self._earned_at
+        self._earned += passed * min(limits.share, limits.total_share / self._filling)
+        self._wasted = max(0.0, self._wasted - passed * limits.total_share)
         self._earned_at = now
         if now - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = now
