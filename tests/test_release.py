@@ -41,14 +41,19 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_image_bill_and_manifests_are_those_of_one_digest() -> None:
-    """The workflow signs, attaches and renders the pushed images, and releases nothing before it is signed."""
+    """The workflow signs, attaches and renders the pushed images, and releases nothing before it is signed.
+
+    The signed bills are those of the scanner: the bill of the wheel's packages lacks those of the base image.
+    """
     digest = "${{ steps.image.outputs.digest }}"
     signed = [step for step in STEPS.values() if "attest" in step.get("uses", "")]
-    assert [step["with"]["subject-digest"] for step in signed] == [digest] * 2
-    assert signed[1]["with"]["sbom-path"] == "dist/sbom.json"
+    assert [step["with"]["subject-digest"] for step in signed] == [digest] * 3
+    bills = [f"dist/image-{platform}.spdx.json" for platform in ("amd64", "arm64")]
+    assert [step["with"]["sbom-path"] for step in signed[1:]] == bills
+    assert "linux/amd64,linux/arm64" in STEPS["Build and push"]["run"]
     assert STEPS["Render the manifests"]["env"]["DIGEST"] == digest
     assert list(STEPS)[-1] == "Release"
-    for file in ("dist/sbom.json", "dist/licences.txt", "dist/berth.yaml"):
+    for file in (*bills, "dist/sbom.json", "dist/licences.txt", "dist/berth.yaml"):
         assert file in STEPS["Release"]["run"]
 
 
