@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -63,6 +63,13 @@ class World:
         return self.api.requests.get("POST tokenreviews", 0)
 
 
+def taker(ingest: Ingest) -> Callable[[Batch], Awaitable[None]]:
+    async def take(batch: Batch) -> None:
+        ingest.take(batch)
+
+    return take
+
+
 @asynccontextmanager
 async def console(limits: ReviewLimits | None = None) -> AsyncIterator[World]:
     tokens = dict(TOKENS)
@@ -74,7 +81,7 @@ async def console(limits: ReviewLimits | None = None) -> AsyncIterator[World]:
     async with listening(api, "127.0.0.1", 0) as address, ApiClient(Credentials(address, None, lambda: None)) as client:
         clock = Clock()
         reviewer = TokenReviewer(client, "berth-console", frozenset({BERTH}), lambda: clock.now, limits)
-        records = Records(reviewer, ingest.take)
+        records = Records(reviewer, taker(ingest))
         async with (
             listening(records, "127.0.0.1", 0) as url,
             httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as http,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from extender.cache.reservations import TRANSITIONS, InvalidTransition, Reservat
 from extender.model import (
     Allocation,
     Claim,
+    Consumer,
     DeviceId,
     GroupKey,
     GroupSource,
@@ -26,6 +29,7 @@ from extender.model import (
     Result,
     Slice,
     from_int,
+    only_node,
 )
 from extender.runtime import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
@@ -239,6 +243,39 @@ def test_a_groups_claim_moves_with_the_slices_of_its_pool(last: Slice | None) ->
     assert cache.snapshot().claims_of_group(group) == {claim.key: "n2"}
     cache.apply_slice("t", None)
     assert cache.snapshot().claims_of_group(group) == {claim.key: "n2"}, "an updated driver deletes its slices"
+
+
+def test_slices_of_other_nodes_in_its_pool_hide_no_claim_of_a_group() -> None:
+    """Any driver may publish slices of its node in any pool; with an older generation the pool stays usable."""
+    cache, group = ClusterCache(), GroupKey("a", GroupSource.BERTH, "job")
+    result, user = Result("r", DeviceId(*POOL, "0")), Consumer("u-p", "p")
+    known = Claim(ObjectKey("a", "known"), "u", "1", group="job", allocation=Allocation((result,)))
+    at_node = Allocation((result,), node_selector=only_node("n1"))
+    later = Claim(ObjectKey("a", "later"), "v", "1", group="job", allocation=at_node)
+    cache.apply_slice("s", Slice("s", POOL, 2, 1, NodeSelection("n1")))
+    cache.apply_claim(known.key, known)
+    for node in ("n2", "n3"):
+        cache.apply_slice(node, Slice(node, POOL, 1, 1, NodeSelection(node)))
+    cache.apply_claim(known.key, replace(known, resource_version="2", reserved_for=(user,)))
+    cache.apply_claim(later.key, later)
+    assert cache.snapshot().claims_of_group(group) == {known.key: "n1", later.key: "n1"}
+    assert cache.snapshot().users_of_group(group) == {"u-p": "n1"}
+    other = Allocation((Result("r", DeviceId("d", "unknown", "0")),))
+    cache.apply_claim(known.key, replace(known, resource_version="3", allocation=other))
+    assert cache.snapshot().claims_of_group(group) == {later.key: "n1"}, "other devices may be on another node"
+
+
+@given(st.permutations(range(4)))
+def test_a_groups_claim_is_at_its_node_in_any_order_of_the_pools_slices(order: list[int]) -> None:
+    cache = ClusterCache()
+    allocation = Allocation((Result("r", DeviceId(*POOL, "0")),), node_selector=only_node("n1"))
+    claim = Claim(ObjectKey("a", "c"), "u", "1", group="job", allocation=allocation)
+    slices = [Slice(node, POOL, 1, 3, NodeSelection(node)) for node in ("n1", "n2", "n3")]
+    events = [partial(cache.apply_claim, claim.key, claim)]
+    events += [partial(cache.apply_slice, slice_.name, slice_) for slice_ in slices]
+    for position in order:
+        events[position]()
+    assert cache.snapshot().claims_of_group(GroupKey("a", GroupSource.BERTH, "job")) == {claim.key: "n1"}
 
 
 @given(st.permutations(range(6)))

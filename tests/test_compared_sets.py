@@ -81,7 +81,7 @@ async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
         comparer = SetComparer(b.console.cache, b.console.cluster.evaluator, history, lambda: 0.0)
         comparer.bound(record)
         await bound(b, "later", 4)
-        task = asyncio.create_task(comparer.run(b.console.informers.listed))
+        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.rebuilt))
 
         def compared() -> ComparedSets | None:
             found = history.entry(record.uid)
@@ -105,7 +105,7 @@ async def test_a_record_that_comes_after_the_claims_of_a_later_pod() -> None:
             assert entry.decision is not None
             history.record_decision(record := Bound(entry.pod, entry.uid, entry.decision))
             comparer.bound(record)
-        task = asyncio.create_task(comparer.run(b.console.informers.listed))
+        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.rebuilt))
 
         def compared() -> list[ComparedSets] | None:
             found = [history.newest(ObjectKey("default", name)) for name in ("first", "later")]

@@ -144,6 +144,7 @@ def test_a_write_of_a_slice_reads_no_claims_of_its_pool_while_its_node_stays() -
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", "", None])), max_size=12))
 def test_the_nodes_of_a_pool_are_those_that_its_slices_name(events: list[tuple[str, str | None]]) -> None:
     found, now = PoolSlices(), dict[str, Slice]()
+    claim = Claim(ObjectKey("a", "c"), "u", "1", allocation=Allocation((share("s-0", 1, {}),)))
     for name, node in events:
         if name in now:
             found.remove(now.pop(name))
@@ -152,7 +153,7 @@ def test_the_nodes_of_a_pool_are_those_that_its_slices_name(events: list[tuple[s
             found.put(now[name])
         nodes = {slice_.selection.node_name for slice_ in now.values()}
         assert set(found.nodes(POOL)) == nodes
-        assert found.node(POOL) == (nodes.pop() if len(nodes) == 1 else "")
+        assert found.node_of(claim) == (nodes.pop() if len(nodes) == 1 else "")
         assert found.by_pool.get(POOL, {}) == now
 
 

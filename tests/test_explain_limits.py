@@ -24,6 +24,7 @@ from extender.manifests import Hypothetical, hypothetical
 from extender.model import MAX_CLAIMS, ObjectKey
 from extender.policy import Policy
 from extender.records import Attempted
+from extender.runtime import Rebuilds
 from extender.scheduling import Attempt, Evaluator
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
@@ -47,7 +48,8 @@ def explainer(b: Berthing, clock: Callable[[], float], work_seconds: float) -> E
     cache: ClusterCache = b.console.cache
     evaluator: Evaluator = b.console.cluster.evaluator
     policy = ActivePolicy(Policy())
-    return Explainer(cache, evaluator, DecisionHistory(), policy, clock=clock, work_seconds=work_seconds)
+    rebuilt = b.console.rebuilt
+    return Explainer(cache, evaluator, DecisionHistory(), policy, rebuilt, clock=clock, work_seconds=work_seconds)
 
 
 def costly(count: int) -> Hypothetical:
@@ -224,7 +226,8 @@ async def test_pods_that_nothing_remembers_are_read_one_at_a_time() -> None:
 
 async def test_one_question_is_read_at_a_time_and_few_wait_for_it() -> None:
     """30 bodies of 1 MiB once took 1.2 GB in 32 threads, and kept a probe waiting for 10 s."""
-    questions, go, running, most = Questions(time.monotonic, 6), threading.Event(), list[int](), list[int]()
+    questions = Questions(time.monotonic, 6, Rebuilds(ClusterCache()).done)
+    go, running, most = threading.Event(), list[int](), list[int]()
 
     def parse() -> str:
         running.append(1)
@@ -256,7 +259,8 @@ class Counting(Explainer):
     """Counts its explanations."""
 
     def __init__(self, b: Berthing) -> None:
-        super().__init__(b.console.cache, b.console.cluster.evaluator, DecisionHistory(), ActivePolicy(Policy()))
+        cache, evaluator, policy = b.console.cache, b.console.cluster.evaluator, ActivePolicy(Policy())
+        super().__init__(cache, evaluator, DecisionHistory(), policy, b.console.rebuilt)
         self.count = 0
 
     def brief(self, *args: Any, **options: Any) -> Brief | None:
@@ -273,7 +277,7 @@ async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
         await b.settled()
         for found in list(b.console.cache.store.pods.values()):
             history.record_attempt(Attempted(found.key, found.uid, Attempt("now", 0, 1, (("in use", 1),))))
-        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0)
+        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0, b.console.rebuilt)
         pages = [overview.updates() for _ in range(10)]
         news = await asyncio.gather(*(anext(page) for page in pages))
         assert counting.count == 2, "the clock stands still: one round for ten pages"

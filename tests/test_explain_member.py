@@ -118,8 +118,8 @@ class Counting(Explainer):
     """Counts its explanations. The clock stands still, so the work limit ends none."""
 
     def __init__(self, b: Berthing) -> None:
-        cache, evaluator = b.console.cache, b.console.cluster.evaluator
-        super().__init__(cache, evaluator, DecisionHistory(), ActivePolicy(Policy()), clock=lambda: 0.0)
+        cache, evaluator, policy = b.console.cache, b.console.cluster.evaluator, ActivePolicy(Policy())
+        super().__init__(cache, evaluator, DecisionHistory(), policy, b.console.rebuilt, clock=lambda: 0.0)
         self.count = 0
 
     def brief(self, *args: Any, **options: Any) -> Brief | None:
@@ -141,7 +141,7 @@ async def refused_gang(b: Berthing) -> DecisionHistory:
 async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_once() -> None:
     async with berthing(NODES) as b:
         history, counting = await refused_gang(b), Counting(b)
-        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0)
+        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0, b.console.rebuilt)
         news = await anext(overview.updates())
         (row,) = news["pending"]
         assert (row["pods"], news["waiting"]) == (20, 20)

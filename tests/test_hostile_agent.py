@@ -38,7 +38,8 @@ def said(machine: str, position: int = 0, node: str = "n1", **attributes: object
     return obj
 
 
-# attributes that cannot be, and a word of the problem that names each
+# Attributes that cannot be, and a word of the problem that names each. The numbers are literals, the smallest that
+# cannot be: a test that takes them from BOUNDS accepts any bound.
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"links": "1:" + "9" * 50}, "links"),
     ({"links": "1:19,2:19"}, "more than 36 links"),
@@ -50,10 +51,12 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"switchLinks": 37}, "switchLinks"),
     ({"switchLinks": -1}, "switchLinks"),
     ({"switchLinks": True}, "switchLinks"),
+    ({"linkMBps": 200_001}, "linkMBps"),
     ({"linkMBps": 10**12}, "linkMBps"),
-    ({"nvlinkVersion": 99}, "nvlinkVersion"),
-    ({"pcieGeneration": 10**9}, "pcieGeneration"),
-    ({"numaNode": 10**6}, "numaNode"),
+    ({"nvlinkVersion": 17}, "nvlinkVersion"),
+    ({"pcieGeneration": 17}, "pcieGeneration"),
+    ({"numaNode": 1024}, "numaNode"),
+    ({"memoryTotalMiB": 4194305}, "memoryTotalMiB"),
     ({"memoryTotalMiB": 1 << 40}, "memoryTotalMiB"),
     ({"memoryFreeMiB": 1 << 40}, "memoryFreeMiB"),
     ({"memoryFreeMiB": -5}, "memoryFreeMiB"),

@@ -17,7 +17,7 @@ from extender.runtime import Supervisor
 from extender.sandbox import listening
 from extender.web.record_routes import Records
 from tests.eventually import eventually
-from tests.records_worlds import body, console
+from tests.records_worlds import body, console, taker
 
 
 async def test_a_batch_of_berth_is_taken() -> None:
@@ -130,7 +130,7 @@ def fails(*_: object) -> None:
 async def test_a_bug_of_the_console_is_no_success() -> None:
     async with console() as w:
         w.ingest = Ingest(fails, lambda epoch: None, lambda: 0.0)
-        records = Records(w.reviewer, w.ingest.take)
+        records = Records(w.reviewer, taker(w.ingest))
         async with listening(records, "127.0.0.1", 0) as url:
             headers = {"Content-Type": "application/json", "Authorization": "Bearer good"}
             reply = await w.client.post(f"{url}/v1/records", content=body(1, Released("a")), headers=headers)

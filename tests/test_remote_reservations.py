@@ -147,7 +147,7 @@ def test_the_watch_ends_a_reservation_before_its_release_comes() -> None:
     assert len(w.remote) == 0
 
 
-def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
+async def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
     numbers = itertools.count(1)
 
     def batch(replica: str, sequence: int, *records: Record) -> Batch:
@@ -158,13 +158,13 @@ def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
     for uid in ("1", "2", "3", "4"):
         add_claim(console.cache, uid)
     states = console.cache.reservations.by_claim
-    console.take(batch("a", 1, reserved("1"), reserved("2")))
-    console.take(batch("b", 1, reserved("3")))
-    console.take(batch("a", 3))
+    await console.take(batch("a", 1, reserved("1"), reserved("2")))
+    await console.take(batch("b", 1, reserved("3")))
+    await console.take(batch("a", 3))
     assert set(states) == {"1", "2", "3"}, "a heartbeat without a gap changes nothing"
-    console.take(batch("a", 5, reserved("4")))
+    await console.take(batch("a", 5, reserved("4")))
     assert set(states) == {"3", "4"}
     assert console.ingest.counts["gaps"] == 1
     assert console.ingest.counts["missing"] == 2
-    console.take(batch("a", 3, reserved("1"), reserved("2")))
+    await console.take(batch("a", 3, reserved("1"), reserved("2")))
     assert set(states) == {"3", "4"}, "a repeated record must not be applied again"

@@ -49,7 +49,7 @@ async def shadowing(b: Berthing, **bounds: Any) -> AsyncIterator[ShadowPolicy]:
             observed.cache, observed.evaluator, b.console.policy, Writer(client, "test").read_pod, **bounds
         )
         shadow.use_policy(SPREAD)
-        running = asyncio.create_task(shadow.run(listed))
+        running = asyncio.create_task(shadow.run(listed, b.console.rebuilt))
         try:
             yield shadow
         finally:

@@ -61,10 +61,12 @@ def test_each_name_in_a_reason_is_short_and_printable(code: Code) -> None:
     text = str(Reason(code, ("Ω" * 1000, "Ж" * 1000, "Ψ" * 1000)))
     assert all(len((letter * text.count(letter)).encode()) <= USER_BYTES for letter in "ΩЖΨ")
     assert str(Reason(code, ("\x1b[2J", "\u202e", "\n"))).isprintable()
+    assert set("ΩЖΨ") & set(text) == set("ΩЖΨ") & set(str(Reason(code, tuple("ΩЖΨ")))), "a long name hides no other"
 
 
 def test_errors_quote_only_the_wrong_value() -> None:
     text = f"{shown(HUGE)} is not a quantity: use forms such as 80Gi, 500m or 1e9"
+    assert len(text.encode()) < 200
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         parse_quantity(HUGE)
 

@@ -52,7 +52,10 @@ async def test_a_stream_of_updates_ends_on_a_quiet_fleet() -> None:
     """On a quiet fleet the kernel buffers all bytes for a client that never reads, so no write blocks."""
     now = 0.0
     async with berthing({"n": "t4-4"}) as b:
-        overview = FleetOverview(b.console.cache, b.console.history, b.console.explainer, FleetTrend(), lambda: now)
+        console = b.console
+        overview = FleetOverview(
+            console.cache, console.history, console.explainer, FleetTrend(), lambda: now, console.rebuilt
+        )
         readers = [asyncio.ensure_future(anext(overview.updates(), None)) for _ in range(MOST_WATCHERS)]
         await eventually(lambda: overview.is_full)
         too_many = anext(overview.updates(), None)  # its request came while there was room

@@ -175,7 +175,7 @@ class ObjectIndex:
         old = self._effective.pop(name, None)
         ours = [one.selection.node_name for one in (old, new) if one is not None and one.pool.driver == FABRIC_DRIVER]
         before = {node: self.fabric.get(node) for node in ours}
-        nodes = {one.pool: self.pool_slices.node(one.pool) for one in (old, new) if one is not None}
+        nodes = {one.pool: set(self.pool_slices.nodes(one.pool)) for one in (old, new) if one is not None}
         if old is not None:
             self._unindex(old)
             self.deleted_slices.add(name)
@@ -186,8 +186,8 @@ class ObjectIndex:
             self._effective[name] = effective = tainted(new, self.rules.values())
             self._index(name, effective)
         self._touch_nodes([one for one in (old, new) if one is not None and one.pool.driver != FABRIC_DRIVER], now)
-        for pool, node_before in nodes.items():
-            if self.pool_slices.node(pool) != node_before:
+        for pool, nodes_before in nodes.items():
+            if self.pool_slices.nodes(pool) != nodes_before:
                 self._index_groups_on(pool)
         for node, slice_ in before.items():
             self.link_changes.note(node, slice_, self.fabric.get(node), now)
@@ -289,24 +289,12 @@ class ObjectIndex:
             self.special_claims.setdefault((key.namespace, new.special_for), {})[key] = None
 
     def _index_group(self, old: Claim | None, new: Claim | None) -> None:
-        self.of_groups.put(old, new, self._node_of(new) if new is not None and new.group else "")
+        self.of_groups.put(old, new, self.pool_slices.node_of(new) if new is not None and new.group else "")
 
     def _index_groups_on(self, pool: PoolKey) -> None:
-        """Claims may be listed before the slice that says which node their devices belong to.
-
-        A claim keeps its node while no slice names one: an update of a driver deletes its slices for a while.
-        """
+        """Claims may be listed before the slice that says which node their devices belong to."""
         for claim in self.claims_on(pool):
-            if self._node_of(claim):
-                self._index_group(claim, claim)
-
-    def _node_of(self, claim: Claim) -> str:
-        """The node of a claim's devices; '' if no device belongs to a single node."""
-        for result in claim.allocation.results if claim.allocation is not None else ():
-            node = self.pool_slices.node(PoolKey(result.device.driver, result.device.pool))
-            if node:
-                return node
-        return ""
+            self._index_group(claim, claim)
 
     def put_node(self, name: str, new: Node | None) -> None:
         if self.nodes.get(name) != new:

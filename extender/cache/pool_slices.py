@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from extender.allocation import WholePool
-from extender.model import PoolKey, Slice
+from extender.model import Allocation, Claim, PoolKey, Slice
 
 
 class PoolSlices:
@@ -44,10 +44,17 @@ class PoolSlices:
         """The nodes that the slices of a pool name; '' for slices without a node name."""
         return self._nodes.get(pool, {}).keys()
 
-    def node(self, pool: PoolKey) -> str:
-        """The node that all slices of a pool name; '' if they name none or several."""
-        nodes = self.nodes(pool)
-        return next(iter(nodes)) if len(nodes) == 1 else ""
+    def node_of(self, claim: Claim) -> str:
+        """The node of a claim's devices: that of its allocation, if one of the pools names it.
+
+        Else the only node that a pool names; '' without one. A driver may add slices of other nodes to any pool.
+        """
+        allocation = claim.allocation or Allocation()
+        named = allocation.node_selector.node if allocation.node_selector is not None else None
+        pools = [self.nodes(PoolKey(result.device.driver, result.device.pool)) for result in allocation.results]
+        if named and any(named in nodes for nodes in pools):
+            return named
+        return next((node for nodes in pools if len(nodes) == 1 for node in nodes if node), "")
 
     def whole(self, pool: PoolKey) -> WholePool:
         """All slices of a pool. The same object until one of them changes."""

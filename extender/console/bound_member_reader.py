@@ -19,12 +19,22 @@ ReadBound = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
 
 
 class BoundMemberReader:
-    """`read_bound` takes a namespace and returns, for each group, UID to node; None if the cache has them anyway."""
+    """`read_bound` takes a namespace and returns, for each group, UID to node; None if the cache has them anyway.
 
-    def __init__(self, cache: ClusterCache, read_pod: ReadPod | None, read_bound: ReadBound | None) -> None:
+    See Rebuilds.done for `rebuilt`.
+    """
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        read_pod: ReadPod | None,
+        read_bound: ReadBound | None,
+        rebuilt: Callable[[], Awaitable[None]],
+    ) -> None:
         self._cache = cache
         self._read_pod = read_pod
         self._read_bound = read_bound
+        self._rebuilt = rebuilt
 
     @asynccontextmanager
     async def known(self, groups: Mapping[GroupKey, Sequence[Pod]]) -> AsyncIterator[dict[GroupKey, Membership]]:
@@ -58,6 +68,7 @@ class BoundMemberReader:
 
     async def _membership(self, key: GroupKey) -> Membership | None:
         """The membership of a bound pod of the group; None if no bound pod can be read."""
+        await self._rebuilt()
         snapshot = self._cache.snapshot()
         claims = (snapshot.claims[claim] for claim in snapshot.claims_of_group(key))
         names = [consumer.name for claim in claims for consumer in claim.reserved_for]

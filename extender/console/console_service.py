@@ -27,7 +27,7 @@ from extender.console.set_comparer import SetComparer
 from extender.console.shadow_policy import ShadowPolicy
 from extender.policy import Policy
 from extender.records import Attempted, Batch, Bound, Record, Released, Reserved
-from extender.runtime import HoldExpirer, Informers, Supervisor
+from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
 from extender.scheduling import Evaluator
 
 _CHECK_SECONDS = 5.0  # between two checks for silent processes
@@ -40,13 +40,14 @@ class ConsoleCluster:
     """The cache that the console reads, and the objects that keep it up to date.
 
     With `shared`, the cache belongs to serve in the same process: serve runs the informers, and the cache already has
-    serve's reservations.
+    serve's reservations. `rebuilds` are then those of serve.
     """
 
     cache: ClusterCache
     evaluator: Evaluator
     informers: Informers
     expirer: HoldExpirer
+    rebuilds: Rebuilds
     shared: bool = False
 
 
@@ -70,7 +71,8 @@ def own_cluster(client: ApiClient, clock: Callable[[], float], supervisor: Super
         store.deleted_pods.clear()
         store.take_changed_groups()
 
-    return ConsoleCluster(cache, evaluator, Informers(client, cache, clock, supervisor, forget, _OBSERVED), expirer)
+    informers = Informers(client, cache, clock, supervisor, forget, _OBSERVED)
+    return ConsoleCluster(cache, evaluator, informers, expirer, Rebuilds(cache))
 
 
 class Console:
@@ -92,6 +94,7 @@ class Console:
         self.supervisor = supervisor or Supervisor()
         self.cluster = cluster or own_cluster(client, clock, self.supervisor)
         self.cache, self.informers = self.cluster.cache, self.cluster.informers
+        self.rebuilt = self.cluster.rebuilds.done
         writer, evaluator = Writer(client, "berth-console"), self.cluster.evaluator
         self.policy = ActivePolicy(policy)
         if not self.cluster.shared:
@@ -104,13 +107,16 @@ class Console:
             evaluator,
             self.history,
             self.policy,
+            self.rebuilt,
             writer.read_pod,
             read_bound=None if self.cluster.shared else writer.read_bound_members,
             held_at=self.hold_times.by_claim,
             clock=clock,
         )
         self.fleet_sampler = FleetSampler(self.cache, clock)
-        self.overview = FleetOverview(self.cache, self.history, self.explainer, self.fleet_sampler.trend, clock)
+        self.overview = FleetOverview(
+            self.cache, self.history, self.explainer, self.fleet_sampler.trend, clock, self.rebuilt
+        )
         self.event_recorder = EventRecorder(self.explainer, self.history, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, clock)
@@ -126,9 +132,9 @@ class Console:
             start("hold-expiry", partial(self.cluster.expirer.run, self.cache))
         start("event-recorder", partial(self.event_recorder.run, self.informers.listed))
         start("auditor", self.auditor.run)
-        start("shadow", partial(self.shadow.run, self.informers.listed))
-        start("set-comparer", partial(self.set_comparer.run, self.informers.listed))
-        start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed))
+        start("shadow", partial(self.shadow.run, self.informers.listed, self.rebuilt))
+        start("set-comparer", partial(self.set_comparer.run, self.informers.listed, self.rebuilt))
+        start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed, self.rebuilt))
         start("silent-processes", self._drop_silent)
         return self
 
@@ -136,12 +142,13 @@ class Console:
         if not self.cluster.shared:
             await self.supervisor.stop()
 
-    def take(self, batch: Batch) -> None:
+    async def take(self, batch: Batch) -> None:
         """Apply a batch of records of one serve process. Raises StaleEpoch for a process that has ended.
 
         The console uses the request mix of the process that kube-scheduler called last. A standby replica may have
         learned another mix.
         """
+        await self.rebuilt()
         self.ingest.take(batch)
         if not self.cluster.shared and any(isinstance(record, Attempted) for record in batch.records):
             self.cache.use_mix(batch.mix)

@@ -43,13 +43,7 @@ from extender.model import (
     shown,
 )
 from extender.policy import Policy
-from extender.scheduling import (
-    Evaluator,
-    PodRequirements,
-    RankingCache,
-    Skip,
-    requirements_of,
-)
+from extender.scheduling import Evaluator, PodRequirements, RankingCache, Skip, requirements_of
 from extender.wire import Json, is_object_name
 
 T = TypeVar("T")
@@ -86,6 +80,7 @@ class Explainer:
         evaluator: Evaluator,
         history: DecisionHistory,
         policy: ActivePolicy,
+        rebuilt: Callable[[], Awaitable[None]],
         read_pod: Callable[[ObjectKey], Awaitable[Pod]] | None = None,
         *,
         read_bound: ReadBound | None = None,
@@ -93,18 +88,22 @@ class Explainer:
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
     ) -> None:
-        """`read_bound` is that of BoundMemberReader. `held_at` has the time of each hold by claim UID, as RFC 3339."""
+        """`read_bound` is that of BoundMemberReader. `held_at` has the time of each hold by claim UID, as RFC 3339.
+
+        See Rebuilds.done for `rebuilt`.
+        """
         self._cache = cache
         self._evaluator = evaluator
         self._history = history
         self._policy = policy
+        self._rebuilt = rebuilt
         self._read_pod = read_pod
         self._clock = clock
         self._work_seconds = work_seconds
         self._rankings = RankingCache(_RANKINGS_BYTES)
-        self._bound_members = BoundMemberReader(cache, read_pod, read_bound)
+        self._bound_members = BoundMemberReader(cache, read_pod, read_bound, rebuilt)
         self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
-        self._questions = Questions(clock, _WAITING)
+        self._questions = Questions(clock, _WAITING, rebuilt)
         policy.follow(self._rankings.clear)
 
     async def read(self, parse: Callable[[], T]) -> T:
@@ -254,6 +253,7 @@ class Explainer:
             pod = await self._read_pod(key)
         except ClusterError as error:
             raise unknown from error
+        await self._rebuilt()
         note = pod.annotations.get(DECISION_ANNOTATION)
         if note is not None:
             outcome, sentence = "bound", f"pod {key} was bound to {pod.node_name or '?'}: {note}"

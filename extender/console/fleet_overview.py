@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -32,7 +32,7 @@ _LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may
 
 
 class FleetOverview:
-    """Rows of all nodes, and a stream of their changes. `clock` returns seconds."""
+    """Rows of all nodes, and a stream of their changes. `clock` returns seconds. See Rebuilds.done for `rebuilt`."""
 
     def __init__(
         self,
@@ -41,12 +41,14 @@ class FleetOverview:
         explainer: Explainer,
         trend: FleetTrend,
         clock: Callable[[], float],
+        rebuilt: Callable[[], Awaitable[None]],
     ) -> None:
         self._cache = cache
         self._history = history
         self._explainer = explainer
         self._trend = trend
         self._clock = clock
+        self._rebuilt = rebuilt
         self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
         self._refreshes = 0  # changes that refreshes found
         self._groups: list[Json] = []  # rows, as of the last refresh
@@ -117,6 +119,7 @@ class FleetOverview:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), _PERIOD_SECONDS)
                     return
+                await self._rebuilt()
                 self._refresh()
                 snapshot = self._cache.snapshot()
                 trend = self._ages(sampled)

@@ -64,10 +64,11 @@ class FleetSampler:
         self.stats: dict[str, FleetStats] = {}
         self.trend = FleetTrend()
 
-    async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled, once every kind is listed."""
+    async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled, once every kind is listed. See Rebuilds.done for `rebuilt`."""
         await listed()
         while True:
+            await rebuilt()
             self.sample()
             await asyncio.sleep(_PERIOD_SECONDS)
 

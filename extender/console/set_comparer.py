@@ -77,14 +77,18 @@ class SetComparer:
         self._queue.append(_Queued(record, node_info))
         self._queued.set()
 
-    async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled, once every kind is listed. A pause several times as long follows each comparison."""
+    async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled, once every kind is listed. A pause several times as long follows each comparison.
+
+        See Rebuilds.done for `rebuilt`.
+        """
         await listed()
         while True:
             await self._queued.wait()
             await asyncio.sleep(_LATE_SECONDS)
             self._queued.clear()
             for _ in range(len(self._queue)):
+                await rebuilt()
                 one = self._queue.popleft()
                 began = self._clock()
                 if not self._compare(one) and one.checks < _CHECKS:

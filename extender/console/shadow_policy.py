@@ -119,8 +119,11 @@ class ShadowPolicy:
         """All remembered comparisons, the newest first."""
         return list(self._known.values())[::-1]
 
-    async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled, once every kind is listed. A pause several times as long follows each attempt."""
+    async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled, once every kind is listed. A pause several times as long follows each attempt.
+
+        See Rebuilds.done for `rebuilt`.
+        """
         await listed()
         while True:
             await self._queued.wait()
@@ -128,6 +131,7 @@ class ShadowPolicy:
                 record = self._queue.popleft()
                 pod = await self._bound_pod(record)
                 for number in range(1, _ATTEMPTS + 1):
+                    await rebuilt()
                     began = self._clock()
                     has_ended = self.policy is None or self._compare(pod, record, self.policy, number)
                     await asyncio.sleep(_REST * (self._clock() - began))

@@ -36,7 +36,7 @@ class DeskConsole:
         if self._console is None:
             return
         try:
-            self._console.take(decode(body))
+            await self._console.take(decode(body))
         except BerthError as error:
             raise Rejected(str(error)) from error
 
@@ -47,7 +47,9 @@ class DeskConsole:
 
     async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
         """Make the console over the cache of a service. It ends with the stack."""
-        cluster = ConsoleCluster(service.cache, service.evaluator, service.informers, service.expirer, shared=True)
+        cluster = ConsoleCluster(
+            service.cache, service.evaluator, service.informers, service.expirer, service.rebuilds, shared=True
+        )
         console = Console(service.client, policy, service.clock, service.supervisor, cluster)
         self._console = await stack.enter_async_context(console)
         return self._console

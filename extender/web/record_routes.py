@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import structlog
@@ -45,7 +45,7 @@ class Records:
     def __init__(
         self,
         reviewer: TokenReviewer,
-        take: Callable[[Batch], None],
+        take: Callable[[Batch], Awaitable[None]],
         rejections: RejectionLog | None = None,
         counts: Counter[str] | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class Records:
         """Read the batch and pass it to `take`. Returns the error answer if that fails, else None."""
         try:
             body = await self._bodies.read(scope, receive, MAX_BODY)
-            self._take(await asyncio.to_thread(decode, body) if len(body) > _LARGE else decode(body))
+            await self._take(await asyncio.to_thread(decode, body) if len(body) > _LARGE else decode(body))
         except tuple(_BY_ERROR) as error:
             status = next(status for kind, status in _BY_ERROR.items() if isinstance(error, kind))
             return self._rejected(status, str(error), count="version" if isinstance(error, UnknownVersion) else "")

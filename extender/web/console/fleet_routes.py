@@ -7,7 +7,7 @@ import gzip
 from collections.abc import AsyncIterator
 
 import orjson
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response, StreamingResponse
 
 from extender.console import MOST_WATCHERS, Console, to_json
@@ -16,8 +16,8 @@ _LEAST_COMPRESSED = 16 * 1024  # bytes; a smaller answer is sent as it is
 
 
 def router(console: Console) -> APIRouter:
-    """The routes of the fleet."""
-    routes = APIRouter(prefix="/v1")
+    """The routes of the fleet. Each waits for Rebuilds.done: most of them take a snapshot."""
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(console.rebuilt)])
 
     @routes.get("/fleet")
     async def fleet(request: Request) -> Response:
