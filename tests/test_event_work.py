@@ -141,6 +141,17 @@ def test_a_write_of_a_slice_reads_no_claims_of_its_pool_while_its_node_stays() -
     assert index.of_groups.claims == {("a", "g"): {claim.key: "n1"}}
 
 
+def test_a_slice_of_one_node_in_a_pool_of_all_nodes_reads_no_claims() -> None:
+    """The driver of one node may write such a slice again and again."""
+    allocated = CountedClaims()
+    index = ObjectIndex(allocated)
+    index.put_slice("all", of_node("all", ""))
+    allocated.reads = 0
+    for new in (of_node("own"), None, of_node("own")):
+        index.put_slice("own", new)
+    assert not allocated.reads
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", "", None])), max_size=12))
 def test_the_nodes_of_a_pool_are_those_that_its_slices_name(events: list[tuple[str, str | None]]) -> None:
     found, now = PoolSlices(), dict[str, Slice]()

@@ -186,8 +186,12 @@ class ObjectIndex:
             self._effective[name] = effective = tainted(new, self.rules.values())
             self._index(name, effective)
         self._touch_nodes([one for one in (old, new) if one is not None and one.pool.driver != FABRIC_DRIVER], now)
-        for pool, nodes_before in nodes.items():
-            if self.pool_slices.nodes(pool) != nodes_before:
+        for pool, named_before in nodes.items():
+            named = self.pool_slices.nodes(pool)
+            is_shared = (
+                "" in named and "" in named_before
+            )  # such a pool may have thousands of claims, of no single node
+            if named != named_before and not is_shared:
                 self._index_groups_on(pool)
         for node, slice_ in before.items():
             self.link_changes.note(node, slice_, self.fabric.get(node), now)
