@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from extender.allocation import Pool, left_of
+from extender.allocation import Pool
+from extender.allocation.counters import left_of
 from extender.cache import CacheListener, ClusterCache
 from extender.cache.shared_pool_changes import SECONDS
 from extender.model import (

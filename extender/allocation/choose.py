@@ -28,15 +28,10 @@ def choose(
     most_steps: int = MOST_STEPS,
     observer: Observer = NULL_OBSERVER,
     budget: CallBudget = UNLIMITED,
-    spend: Callable[[int], None] = lambda _: None,
 ) -> Solution | None:
-    """The preferred solution, or None if there is none. Raises as Search.run. `spend` gets the steps of the search for
-    the first solution."""
+    """The preferred solution, or None if there is none. Raises as Search.run."""
     search = Search(problem, most_steps=most_steps, observer=observer, budget=budget)
-    try:
-        first = search.run()
-    finally:
-        spend(search.steps)
+    first = search.run()
     if first is None or preference is None:
         return first
     # Each search makes its constraints again.

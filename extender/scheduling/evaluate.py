@@ -31,7 +31,6 @@ from extender.fabric import bandwidth, is_joined
 from extender.model import UNLIMITED, CallBudget, Code, DeviceRequest, InvalidClaim, OutOfSteps, Reason
 from extender.scheduling.placements import Placement, PlacementCache, placement_key
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.search_allowances import SearchAllowances
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.scoring import ByTopology, DeviceChoice, achieved_gbps, memory_bytes, parts, total
 
@@ -134,12 +133,11 @@ def evaluate(
     context: EvaluationContext,
     recorder: CauseRecorder | None = None,
     forbidden: Forbidden = _NOTHING,
-    allowances: SearchAllowances | None = None,
 ) -> FilterStatus:
     """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
 
     A `recorder` receives the cause of each device that the search rejects. It does not change the status.
-    `forbidden` excludes devices per request, and `allowances` limit the search. Raises CallBudgetSpent.
+    `forbidden` excludes devices per request. Raises CallBudgetSpent.
     """
     if not requirements.pending_claims:
         return Placement(Solution((), ()), (), 0.0, 0.0)
@@ -148,7 +146,7 @@ def evaluate(
         fast_path_ = fast_path(problem) if recorder is None else None
         if fast_path_ is not None:
             return _without_search(node_info, requirements, context, problem, fast_path_)
-        return _by_search(node_info, requirements, context, problem, recorder, allowances or SearchAllowances())
+        return _by_search(node_info, requirements, context, problem, recorder)
     except InvalidClaim as error:
         return Unschedulable(Reason(Code.INVALID, (str(error),)))
     except OutOfSteps:
@@ -186,18 +184,15 @@ def _by_search(
     context: EvaluationContext,
     problem: Problem,
     recorder: CauseRecorder | None,
-    allowances: SearchAllowances,
 ) -> FilterStatus:
     context.budget.check()
     recorder = recorder or CauseRecorder()
-    most, now = requirements.policy.search_steps, context.budget.began
     solution = choose(
         problem,
         ByTopology(node_info, requirements.policy),
-        most_steps=allowances.most(node_info, most, now),
+        most_steps=requirements.policy.search_steps,
         observer=recorder,
         budget=context.budget,
-        spend=lambda steps: allowances.spend(node_info, steps, most, now),
     )
     if solution is not None:
         return _scored(DeviceChoice(node_info, problem, solution), requirements, context)

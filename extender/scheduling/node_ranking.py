@@ -24,7 +24,6 @@ from extender.scheduling.evaluate import EvaluationContext, FilterStatus, evalua
 from extender.scheduling.nodes_of_status import NodesOfStatus, nodes_of_status
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.search_allowances import SearchAllowances
 from extender.scheduling.state_numbers import StateNumbers
 from extender.scheduling.status_store import StatusStore
 
@@ -61,7 +60,6 @@ class NodeRanking:
         self._identity_ignored: dict[object, bool] = {}  # by requirements key
         self._patterns = Patterns()
         self._checks: dict[object, IdentityCheck] = {}  # unfinished checks, by requirements key
-        self._allowances = SearchAllowances()
         self.evaluations = 0  # evaluated equivalence classes since the start
 
     def update(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
@@ -287,8 +285,7 @@ class NodeRanking:
     def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         if self.statuses >= self._cleanup_at:
             self._forget_vacant()
-        requirements = self.requirements.for_node(node_info.node)
-        status = self._store(number, evaluate(node_info, requirements, context, allowances=self._allowances))
+        status = self._store(number, evaluate(node_info, self.requirements.for_node(node_info.node), context))
         context.budget.mark_progress()
         return status
 
