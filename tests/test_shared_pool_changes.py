@@ -135,6 +135,16 @@ def test_a_taint_rule_is_seen_at_once() -> None:
             assert all(bool(s.devices[0].taints) == (number % 2 == 0) for s in pool_of(cache, node).slices)
 
 
+def test_a_taint_rule_does_not_let_the_next_change_wait_without_a_deadline() -> None:
+    """The pool waited from the rule on, with a deadline in the past of which nothing told the task that ends waits."""
+    cache, _ = fleet(published("all"), published("own", "n7"))
+    cache.apply_rule("r", TaintRule("r", Taint("broken", "", "NoSchedule"), driver="net"))
+    cache.snapshot()
+    assert cache.next_deadline == inf
+    cache.apply_slice("own", None, 10 * SECONDS)
+    assert pool_of(cache, "n1").incomplete
+
+
 def test_a_slice_of_one_node_in_a_shared_pool_moves_no_claim_of_a_group() -> None:
     claim = Claim(
         ObjectKey("a", "c"), "u", "1", group="g", allocation=Allocation((Result("r", DeviceId(*FABRIC, "all-0")),))

@@ -137,7 +137,7 @@ class ObjectIndex:
             del self._to_taint[name]
             slice_ = self.slices.get(name)
             if slice_ is not None and tainted(slice_, self.rules.values()) != self._effective[name]:
-                self.put_slice(name, slice_)
+                self.put_slice(name, slice_, only_taints=True)
                 self.dirty |= self.nodes_of([slice_.pool])
         return len(self._to_taint)
 
@@ -171,7 +171,7 @@ class ObjectIndex:
             for pool in (rule.pool,) if rule.pool else pools:
                 yield from pools.get(pool, ())
 
-    def put_slice(self, name: str, new: Slice | None, now: float = 0.0) -> None:
+    def put_slice(self, name: str, new: Slice | None, now: float = 0.0, *, only_taints: bool = False) -> None:
         old = self._effective.pop(name, None)
         ours = [one.selection.node_name for one in (old, new) if one is not None and one.pool.driver == FABRIC_DRIVER]
         before = {node: self.fabric.get(node) for node in ours}
@@ -185,7 +185,8 @@ class ObjectIndex:
             self._names.setdefault(new.pool.driver, {}).setdefault(new.pool.name, set()).add(name)
             self._effective[name] = effective = tainted(new, self.rules.values())
             self._index(name, effective)
-        self._touch_nodes([one for one in (old, new) if one is not None and one.pool.driver != FABRIC_DRIVER], now)
+        if not only_taints:  # else the caller marks the nodes
+            self._touch_nodes([one for one in (old, new) if one is not None and one.pool.driver != FABRIC_DRIVER], now)
         for pool, named_before in nodes.items():
             named = self.pool_slices.nodes(pool)
             is_shared = (
