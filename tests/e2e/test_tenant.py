@@ -227,6 +227,9 @@ def test_no_pod_of_a_tenant_gets_a_claim_without_a_scheduler(plane: ControlPlane
     without = {**chosen, "spec": {**chosen["spec"], "resourceClaims": []}}
     assert answer(without, "--as=tenant") == ""
     assert answer(chosen) == "", "an account that may bind pods may also create them with a node"
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
+    copied = {**chosen, "metadata": {**chosen["metadata"], "ownerReferences": [owner]}}
+    assert refusal in answer(copied), "the DaemonSet controller may bind pods, and copies the node of a template"
 
 
 def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect(plane: ControlPlane) -> None:
