@@ -81,6 +81,29 @@ def test_the_bursts_of_many_namespaces_have_a_sum() -> None:
         clock.now += 80
 
 
+def test_a_namespace_with_few_tokens_gets_time_again_when_the_wasted_work_is_paid_for() -> None:
+    clock, limits = Clock(), EvaluationLimits()
+    throttle, others = EvaluationThrottle(limits, clock), [f"n{number}" for number in range(20)]
+    wasted = waste(throttle, clock, ["few"]) + waste(throttle, clock, others)
+    assert throttle.budget("few", 0.1, 0.1).seconds == 0
+    clock.now += wasted / limits.total_share
+    assert throttle.budget("few", 0.1, 0.1).seconds > 0
+
+
+def test_a_call_that_got_no_time_pays_nothing() -> None:
+    """The retries of many pods once used up the part of their namespace that the others left it."""
+    clock, limits = Clock(), EvaluationLimits()
+    throttle, namespaces = EvaluationThrottle(limits, clock), [f"n{number}" for number in range(60)]
+    waste(throttle, clock, namespaces)
+    for _ in range(3000):
+        budget = throttle.budget("n59", 0.1, 0.1)
+        assert budget.seconds == 0
+        budget.exhausted = True
+        throttle.charge("n59", budget, 0.1)
+    clock.now += 0.1 * (60 - limits.wasted_burst) / limits.total_share
+    assert throttle.budget("n59", 0.1, 0.1).seconds == 0.1
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_few_namespaces_have_their_whole_bursts(count: int) -> None:
     clock, limits = Clock(), EvaluationLimits()
