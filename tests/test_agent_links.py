@@ -302,6 +302,7 @@ def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
     assert (numa_of(cache, "n1"), numa_of(cache, "n2")) == (3, 7), "the first slice and three more"
     assert "its agent changed links or GPUs more than 4 times in 60 s" in cache.agent_problems["n1"][0]
     assert "n2" not in cache.agent_problems
+    cache.expire(cache.next_deadline)  # that of all changes of the node
     assert cache.next_deadline == 60.0
     cache.expire(60.0)
     assert numa_of(cache, "n1") == 49, "the newest slice counts"
@@ -326,7 +327,7 @@ def test_an_agent_that_changes_the_name_of_its_pool_gains_no_time() -> None:
 def test_the_state_of_gpus_does_not_wait() -> None:
     cache = cache_of(n1="t4-4")
     for number in range(50):
-        put(cache, said(4, memoryFreeMiB=number, note=f"check {number}"))
+        put(cache, said(4, memoryFreeMiB=number, note=f"check {number}"), now=5.0 * number)
         fabric = cache.snapshot().node_infos["n1"].fabric
         assert fabric is not None
         assert (fabric.gpus[0].memory_free_bytes, fabric.gpus[0].note) == (number << 20, f"check {number}")

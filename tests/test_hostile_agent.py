@@ -179,7 +179,7 @@ def test_a_node_with_thousands_of_gpus_has_no_graph() -> None:
     for number in range(MAX_NODE_GPUS + 1):
         one["metadata"]["name"], one["spec"]["pool"]["name"] = f"s{number}", f"p{number}"
         one["spec"]["devices"][0]["attributes"]["uuid"] = {"string": f"GPU-{number}"}
-        cache.apply_slice(f"s{number}", DECODER.decode(one))
+        cache.apply_slice(f"s{number}", DECODER.decode(one), now=5.0 * number)
         fabric = cache.snapshot().node_infos["n1"].fabric
         assert (fabric is None) is (number == MAX_NODE_GPUS)
     assert cache.agent_problems == {"n1": ("its driver publishes 65 GPUs, where a node has at most 64",)}

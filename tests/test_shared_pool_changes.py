@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from extender.allocation import Pool
-from extender.allocation.counters import left_of
+from extender.allocation import Pool, left_of
 from extender.cache import CacheListener, ClusterCache
+from extender.cache.node_changes import BURST
 from extender.cache.shared_pool_changes import SECONDS
 from extender.model import (
     Allocation,
@@ -72,13 +72,15 @@ def test_a_driver_that_flips_a_pool_of_all_nodes_has_them_built_again_every_few_
         before = cache.snapshot().node_infos["n1"]
         cache.apply_slice("own", own if number % 2 == 0 else None, 1 + number / 100)
         built += cache.snapshot().node_infos["n1"] is not before
-        assert pool_of(cache, "n7").incomplete == (number % 2 == 1), "the node of the driver sees its newest slices"
+        if number < BURST:
+            assert pool_of(cache, "n7").incomplete == (number % 2 == 1), "the node of the driver sees its newest slices"
     assert built == 1
     assert not pool_of(cache, "n1").incomplete
     assert cache.next_deadline == 1 + SECONDS
     cache.expire(1 + SECONDS)
     assert pool_of(cache, "n1").incomplete
     assert freed.count == 1
+    cache.expire(cache.next_deadline)  # that of the driver's own node
     assert cache.next_deadline == inf
 
 
@@ -205,6 +207,6 @@ def test_a_driver_that_flips_the_pool_of_a_rack_has_its_nodes_built_again_every_
         cache.apply_slice("own", published("own", "n7", rack) if number % 2 == 0 else None, number / 100)
         built += sum(cache.snapshot().node_infos[node] is not old for node, old in zip(NODES, before, strict=True))
     assert built < 700
-    cache.expire(cache.next_deadline)
-    assert cache.next_deadline == inf
+    while cache.next_deadline < inf:
+        cache.expire(cache.next_deadline)
     assert [pool_of(cache, node).incomplete for node in ("n1", "n99")] == [False, False]

@@ -229,18 +229,22 @@ class ClusterCache:
         self._freed(self.reservations.expire(now))
         retried = self._failed.expire(now)
         silent = self._agents.expire(now, self.store.nodes)
-        pools = self.store.shared_pool_changes.expire(now)
-        for node in (*self.store.nodes_of(pools), *retried, *self.store.link_changes.expire(now), *silent):
+        waited = {
+            *self.store.nodes_of(self.store.shared_pool_changes.expire(now)),
+            *self.store.node_changes.expire(now),
+        }
+        for node in (*waited, *retried, *self.store.link_changes.expire(now), *silent):
             self.store.dirty.add(node)
             self._snapshot = None
-        if retried or pools:
+        if retried or waited:
             self._listener.freed()
 
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` can have work, in seconds of the service's clock; or infinity."""
-        changes = self.store.link_changes.next_deadline, self.store.shared_pool_changes.next_deadline
-        return min(self.reservations.next_deadline, self._agents.next_deadline, self._failed.next_deadline, *changes)
+        store = self.store
+        changes = (store.link_changes, store.shared_pool_changes, store.node_changes)
+        return min(one.next_deadline for one in (self.reservations, self._agents, self._failed, *changes))
 
     def set_live_memory_seconds(self, seconds: float) -> None:
         """Use the memory data of an agent for `seconds` after its last report."""

@@ -116,9 +116,10 @@ class NodeInfoBuilder:
         only_use: bool,
     ) -> NodeInfo:
         """The NodeInfo of one node. `only_use`: only claims and reservations changed since `previous`."""
-        waiting = store.shared_pool_changes.waiting
-        if previous is not None and any(pool.counter_sets and pool.key in waiting for pool in previous.inventory.pools):
-            only_use = False  # its shared counters may depend on a slice of another node that was deleted
+        waiting, waits = store.shared_pool_changes.waiting, node.name in store.node_changes.waiting
+        known = previous.inventory.pools if only_use and previous is not None else ()
+        if any(pool.counter_sets and (waits or pool.key in waiting) for pool in known):
+            only_use = False  # its shared counters may depend on a slice that was deleted
         found = previous.inventory if only_use and previous is not None else self._inventory(node, store, previous)
         hardware = self._hardware_of(node, store, found)
         fabric, gpu_bits = hardware.fabric, hardware.gpu_bits

@@ -16,6 +16,7 @@ from cachetools import LRUCache
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.group_claims import GroupClaims
 from extender.cache.link_changes import LinkChanges
+from extender.cache.node_changes import NodeChanges
 from extender.cache.node_devices import NodeSlices
 from extender.cache.pool_slices import PoolSlices
 from extender.cache.rule_taints import tainted
@@ -50,6 +51,7 @@ class ObjectIndex:
         self.pools = self.pool_slices.by_pool
         self.by_node: dict[str, NodeSlices] = {}
         self.shared_slices = SharedSlices()
+        self.node_changes = NodeChanges()
         self.shared_pool_changes = SharedPoolChanges()
         self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
@@ -138,7 +140,7 @@ class ObjectIndex:
             slice_ = self.slices.get(name)
             if slice_ is not None and tainted(slice_, self.rules.values()) != self._effective[name]:
                 self.put_slice(name, slice_, only_taints=True)
-                self.dirty |= self.nodes_of([slice_.pool])
+                self.dirty |= self.nodes_of([slice_.pool]) | {slice_.selection.node_name or ALL_NODES}
         return len(self._to_taint)
 
     def take_changed_groups(self) -> tuple[dict[GroupKey, set[str]], set[GroupKey]]:
@@ -186,12 +188,10 @@ class ObjectIndex:
             self._effective[name] = effective = tainted(new, self.rules.values())
             self._index(name, effective)
         if not only_taints:  # else the caller marks the nodes
-            self._touch_nodes([one for one in (old, new) if one is not None and one.pool.driver != FABRIC_DRIVER], now)
+            self._touch_nodes([one for one in (old, new) if one is not None], now)
         for pool, named_before in nodes.items():
             named = self.pool_slices.nodes(pool)
-            is_shared = (
-                "" in named and "" in named_before
-            )  # such a pool may have thousands of claims, of no single node
+            is_shared = "" in named and "" in named_before  # such a pool may have thousands of claims
             if named != named_before and not is_shared:
                 self._index_groups_on(pool)
         for node, slice_ in before.items():
@@ -200,8 +200,8 @@ class ObjectIndex:
     def _touch_nodes(self, changed: list[Slice], now: float) -> None:
         """Mark the nodes of the pools of slices: a slice of one node can complete or break a pool that others see."""
         named = {slice_.selection.node_name or ALL_NODES for slice_ in changed}
-        self.dirty |= named
-        for pool in {slice_.pool for slice_ in changed}:
+        self.dirty |= {node for node in named - self.dirty if node == ALL_NODES or self.node_changes.allows(node, now)}
+        for pool in {slice_.pool for slice_ in changed if slice_.pool.driver != FABRIC_DRIVER}:
             nodes = self.nodes_of([pool]) - named
             count = inf if ALL_NODES in nodes else len(nodes)
             if ALL_NODES in named or not count or self.shared_pool_changes.allows(pool, count, now):
@@ -244,7 +244,6 @@ class ObjectIndex:
         chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
         _replace(self.fabric, node, chosen)
         _replace(self.rejected_slices, node, problems or None)
-        self.dirty.add(node)
 
     def put_class(self, name: str, new: DeviceClass | None) -> None:
         if self.classes.get(name) == new:
@@ -306,6 +305,8 @@ class ObjectIndex:
             self.dirty.add(name)
             self.nodes_version += 1
             _replace(self.nodes, name, new)
+            if new is None:
+                self.node_changes.forget(name)
 
     @property
     def remembered_labels(self) -> int:

@@ -17,7 +17,11 @@ _LEAST_COMPRESSED = 16 * 1024  # bytes; a smaller answer is sent as it is
 
 def router(console: Console) -> APIRouter:
     """The routes of the fleet. Each waits for Rebuilds.done: most of them take a snapshot."""
-    routes = APIRouter(prefix="/v1", dependencies=[Depends(console.rebuilt)])
+
+    async def rebuilt() -> None:
+        await console.rebuilt()
+
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(rebuilt)])
 
     @routes.get("/fleet")
     async def fleet(request: Request) -> Response:
