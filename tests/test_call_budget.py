@@ -171,7 +171,7 @@ def test_bind_prioritize_and_requeue_are_bounded_too() -> None:
     status = None
     while status is None:
         try:
-            with slow.filter_service.evaluation("hostile", for_bind=True) as context:
+            with slow.filter_service.evaluation("hostile", for_bind=requirements) as context:
                 status = slow.filter_service.evaluate_node(requirements, "n1", slow.cache.snapshot(), context.budget)
         except CallBudgetSpent:
             spent += 1

@@ -240,7 +240,7 @@ def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
         requirements = requirements_of(fleet.hostile(500), fleet.cache.snapshot(), fleet.policy)
         assert isinstance(requirements, PodRequirements)
         start = fleet.clock.now
-        with suppress(CallBudgetSpent), fleet.filter_service.evaluation("hostile", for_bind=True) as context:
+        with suppress(CallBudgetSpent), fleet.filter_service.evaluation("hostile", for_bind=requirements) as context:
             fleet.filter_service.evaluate_node(requirements, "n1", fleet.cache.snapshot(), context.budget)
         used += fleet.clock.now - start
         fleet.clock.now += 0.05
@@ -251,10 +251,12 @@ def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
 def test_a_namespace_pays_for_its_searches_from_the_first_step() -> None:
     """A step takes less than a call that is free. But 100 waiting pods cause thousands of steps when nodes change."""
     fleet, limits = Fleet(), EvaluationLimits()
+    requirements = requirements_of(fleet.pod("busy"), fleet.cache.snapshot(), fleet.policy)
+    assert isinstance(requirements, PodRequirements)
     for _ in range(4000):
         with fleet.filter_service.evaluation("hostile"):
             fleet.clock.now += 0.3 * limits.free_seconds
-        with fleet.filter_service.evaluation("busy", for_bind=True):
+        with fleet.filter_service.evaluation("busy", for_bind=requirements):
             fleet.clock.now += 0.3 * limits.free_seconds
     assert not fleet.filter_service.has_time("hostile")
     assert fleet.filter_service.has_time("busy", for_plan=True)

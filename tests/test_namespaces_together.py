@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
-from tests.budget_worlds import Clock
+from extender.scheduling import PodRequirements, requirements_of
+from tests.budget_worlds import MACHINES, Clock, Fleet
 
 
 def spend(throttle: EvaluationThrottle, clock: Clock, namespaces: list[str], seconds: float) -> float:
@@ -123,3 +124,25 @@ def test_new_shapes_that_are_bound_are_not_slowed_down_by_many_namespaces_that_s
         throttle.charge("honest", budget, 0.1)
         throttle.earn("honest", 0.1)
         clock.now += 0.2
+
+
+def test_one_costly_pod_of_a_namespace_stops_none_of_its_known_shapes_while_others_waste() -> None:
+    """It had no tokens for a full call after one call that did not end. None of its other pods was bound for 13 s."""
+    fleet, others = Fleet(), [f"n{number}" for number in range(20)]
+    service, known = fleet.filter_service, fleet.pod("honest")
+    assert service.filter(known, fleet.names).passed
+    costly = fleet.pod("honest", *(f'device.attributes["gpu.nvidia.com"].uuid != "{number}"' for number in range(50)))
+    waste(service.throttle, fleet.clock, others)
+    assert service.filter(costly, fleet.names).error
+    assert not service.has_time("honest")
+    fleet.add_node("new", MACHINES[1])
+    requirements = requirements_of(known, fleet.cache.snapshot(), fleet.policy)
+    assert isinstance(requirements, PodRequirements)
+    with service.evaluation("honest", for_bind=requirements) as bind, service.evaluation("honest") as search:
+        assert bind.budget.seconds > 0
+        assert search.budget.seconds > 0
+    assert service.filter(known, fleet.names).passed
+    replaced = requirements_of(costly, fleet.cache.snapshot(), fleet.policy)
+    assert isinstance(replaced, PodRequirements)
+    with service.evaluation("honest", for_bind=replaced) as bind:
+        assert bind.budget.seconds == 0, "nothing shows that its evaluation ends"

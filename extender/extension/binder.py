@@ -302,7 +302,7 @@ class Binder:
         """Choose the devices on the newest snapshot. The caller assumes them without an await. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
         evaluate = self._filter_service.evaluate_node
-        with self._filter_service.evaluation(requirements.namespace, for_bind=True) as context:
+        with self._filter_service.evaluation(requirements.namespace, for_bind=requirements) as context:
             status = evaluate(requirements, node, snapshot, context.budget)
             if isinstance(status, Unschedulable):
                 # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.

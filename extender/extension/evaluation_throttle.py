@@ -60,15 +60,19 @@ class EvaluationThrottle:
         """How many namespaces are remembered."""
         return len(self._buckets)
 
-    def budget(self, namespace: str, seconds: float, most: float, *, on_credit: bool = False) -> CallBudget:
+    def budget(
+        self, namespace: str, seconds: float, most: float, *, on_credit: bool = False, known: bool = False
+    ) -> CallBudget:
         """A budget of `seconds`, or of the namespace's tokens if fewer. `most` is the seconds of a full call.
 
         It counts the tokens of finished work, a full call at most: the work may come to its end. If it does not, the
         namespace owes them. With `on_credit`, the namespace may owe the tokens of a full bucket. While all namespaces
         together wasted too much, only those with tokens for a full call get time: a tenant may have many namespaces.
+        This does not concern `known` requirements, whose last evaluation ended. Otherwise one costly pod of a namespace
+        would stop all its others.
         """
         bucket = self._bucket(namespace, most)
-        if self._is_crowded_out(bucket, most):
+        if not known and self._is_crowded_out(bucket, most):
             return CallBudget(0.0, self._limits.steps, self._clock)
         credit = self._limits.burst * most if on_credit else min(bucket.finished, most)
         return CallBudget(min(seconds, bucket.tokens + credit), self._limits.steps, self._clock)

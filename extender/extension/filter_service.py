@@ -200,7 +200,7 @@ class FilterService:
         if known is not None and known.gave_up and self._clock() < known.retry_at:
             self._unfinished.add(requirements, pod.uid)
             return False
-        budget = self.throttle.budget(namespace, seconds, seconds)
+        budget = self.throttle.budget(namespace, seconds, seconds, known=ranking.complete)
         done = ranking.update(snapshot, self.evaluation_context(snapshot, budget))
         if done and requirements.claim_selectors:
             done = self._evaluator.selected_nodes(requirements).compare(snapshot.node_infos, budget)
@@ -326,12 +326,14 @@ class FilterService:
 
     @contextmanager
     def evaluation(
-        self, namespace: str, *, for_plan: bool = False, for_bind: bool = False
+        self, namespace: str, *, for_plan: bool = False, for_bind: PodRequirements | None = None
     ) -> Iterator[EvaluationContext]:
         """An evaluation context: for one step of a search, or for a bind; for a plan its budget is always full."""
         seconds = self.policy.evaluation_seconds
         # Filter accepted the pod of a bind. But a tenant may replace its claims before the bind.
-        budget = self.throttle.budget(namespace, seconds, seconds, on_credit=for_bind)
+        ranking = self.rankings.peek(for_bind) if for_bind else None
+        known = for_bind is None or (ranking is not None and ranking.complete)
+        budget = self.throttle.budget(namespace, seconds, seconds, on_credit=for_bind is not None, known=known)
         if for_plan:  # a plan with a smaller budget would fail, and leave nothing but its evaluations
             budget = CallBudget(seconds, self.limits.steps, self._clock)
         try:
@@ -346,11 +348,9 @@ class FilterService:
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of one node, from the ranking if there is one. Raises CallBudgetSpent."""
         ranking = self.rankings.peek(requirements)
-        return (
-            ranking.evaluate(node_info, context)
-            if ranking is not None
-            else evaluate(node_info, requirements.for_node(node_info.node), context)
-        )
+        if ranking is not None:
+            return ranking.evaluate(node_info, context)
+        return evaluate(node_info, requirements.for_node(node_info.node), context)
 
     @property
     def unfinished_evaluations(self) -> int:

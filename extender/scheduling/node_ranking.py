@@ -60,6 +60,7 @@ class NodeRanking:
         self._identity_ignored: dict[object, bool] = {}  # by requirements key
         self._patterns = Patterns()
         self._checks: dict[object, IdentityCheck] = {}  # unfinished checks, by requirements key
+        self.complete = False  # whether the last `update` ended within its budget
         self.evaluations = 0  # evaluated equivalence classes since the start
 
     def update(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
@@ -78,7 +79,9 @@ class NodeRanking:
             else:
                 self._evaluate_new(self._classes, snapshot, context)
         except CallBudgetSpent:
+            self.complete = False
             return False
+        self.complete = True
         with suppress(CallBudgetSpent):
             self._refresh(snapshot, context, _REFRESHED)
         return True
