@@ -146,3 +146,19 @@ def test_one_costly_pod_of_a_namespace_stops_none_of_its_known_shapes_while_othe
     assert isinstance(replaced, PodRequirements)
     with service.evaluation("honest", for_bind=replaced) as bind:
         assert bind.budget.seconds == 0, "nothing shows that its evaluation ends"
+
+
+def test_time_that_bound_pods_earn_and_that_is_wasted_does_not_crowd_others_out_for_long() -> None:
+    """A tenant bound and deleted 20 pods a second for five minutes: others had to wait for ten minutes after that."""
+    clock = Clock()
+    throttle = EvaluationThrottle(EvaluationLimits(), clock)
+    while clock.now < 300:
+        throttle.earn("hostile", 0.1)
+        waste(throttle, clock, ["hostile"])
+        clock.now += 0.02
+    clock.now += 30
+    budget = throttle.budget("honest", 0.1, 0.1)
+    clock.now += 0.1
+    budget.exhausted = True
+    throttle.charge("honest", budget, 0.1)
+    assert throttle.budget("honest", 0.1, 0.1).seconds > 0

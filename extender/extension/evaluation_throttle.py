@@ -25,6 +25,7 @@ class EvaluationLimits:
     burst: float = 2.0  # full budgets of a call: tokens of a full bucket
     finished_burst: float = 3.0  # full budgets of a call: tokens of a full bucket that only finished work may use
     wasted_burst: float = 5.0  # full budgets of a call: wasted work of all namespaces at once, see `_is_crowded_out`
+    most_wasted: float = 40.0  # full budgets of a call: a bound pod earns beside the sum, which must not grow for ever
     crowded_tokens: float = 1.5  # full budgets of a call: tokens that a namespace then needs
     free_seconds: float = 0.0005  # of a call that finishes its work; a step of a search has none
     bound_seconds: float = 0.02  # that a namespace earns when a pod of it is bound with new devices
@@ -102,7 +103,8 @@ class EvaluationThrottle:
             covered = min(spent, bucket.finished)
             bucket.finished -= covered
             spent -= covered
-        self._wasted += spent if wasted else 0.0
+        if wasted:
+            self._wasted = min(self._wasted + spent, self._limits.most_wasted * most)
         bucket.tokens -= spent
         self._buckets[namespace] = bucket
 
