@@ -6,8 +6,9 @@ from dataclasses import replace
 from math import inf
 
 from extender.allocation import left_of
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 from extender.cache.node_changes import BURST, SECONDS, NodeChanges
+from extender.fabric import DRIVER
 from extender.model import (
     Allocation,
     Claim,
@@ -22,6 +23,7 @@ from extender.model import (
     Result,
     Slice,
 )
+from tests.cache_listeners import Freed
 
 POOL = PoolKey("gpu", "n1")
 
@@ -29,18 +31,6 @@ POOL = PoolKey("gpu", "n1")
 def published(devices: int, name: str = "s", node: str = "n1", count: int = 1) -> Slice:
     found = tuple(Device(f"{name}-{number}") for number in range(devices))
     return Slice(name, PoolKey("gpu", node), 1, count, NodeSelection(node), devices=found)
-
-
-class Freed(CacheListener):
-    """Counts how often devices may have become free, and how often the next deadline came nearer."""
-
-    count = moved = 0
-
-    def freed(self) -> None:
-        self.count += 1
-
-    def deadline_moved(self) -> None:
-        self.moved += 1
 
 
 def with_nodes(*names: str) -> tuple[ClusterCache, Freed]:
@@ -74,6 +64,14 @@ def test_a_driver_that_changes_its_devices_again_and_again_has_its_node_built_ev
     assert devices(cache) == 101
     assert freed.count == 1
     assert cache.next_deadline == inf
+
+
+def test_an_agents_slice_without_a_node_has_no_node_built() -> None:
+    cache, _ = with_nodes("n1")
+    before = cache.snapshot().node_infos["n1"]
+    cache.apply_slice("lost", Slice("lost", PoolKey(DRIVER, "n1"), 1, 1, NodeSelection(all_nodes=True)), 1.0)
+    assert cache.backlog <= 1
+    assert cache.snapshot().node_infos["n1"] is before
 
 
 def test_other_nodes_are_seen_at_once() -> None:

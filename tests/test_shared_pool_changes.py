@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 
 from extender.allocation import Pool, left_of
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 from extender.cache.node_changes import BURST
 from extender.cache.shared_pool_changes import SECONDS
 from extender.model import (
@@ -25,6 +25,7 @@ from extender.model import (
     Taint,
     TaintRule,
 )
+from tests.cache_listeners import Freed
 
 FABRIC = PoolKey("net", "fabric")
 NODES = [f"n{number}" for number in range(100)]
@@ -33,15 +34,6 @@ NODES = [f"n{number}" for number in range(100)]
 def published(name: str, node: str = "", pool: PoolKey = FABRIC, devices: int = 1) -> Slice:
     found = tuple(Device(f"{name}-{number}") for number in range(devices))
     return Slice(name, pool, 1, 2, NodeSelection(node, all_nodes=not node), devices=found)
-
-
-class Freed(CacheListener):
-    """Counts how often devices may have become free."""
-
-    count = 0
-
-    def freed(self) -> None:
-        self.count += 1
 
 
 def fleet(*slices: Slice) -> tuple[ClusterCache, Freed]:

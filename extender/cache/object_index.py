@@ -199,7 +199,8 @@ class ObjectIndex:
 
     def _touch_nodes(self, changed: list[Slice], now: float) -> None:
         """Mark the nodes of the pools of slices: a slice of one node can complete or break a pool that others see."""
-        named = {slice_.selection.node_name or ALL_NODES for slice_ in changed}
+        named = {slice_.selection.node_name or ALL_NODES for slice_ in changed if slice_.pool.driver != FABRIC_DRIVER}
+        named |= {slice_.selection.node_name for slice_ in changed if slice_.pool.driver == FABRIC_DRIVER}
         self.dirty |= {node for node in named - self.dirty if node == ALL_NODES or self.node_changes.allows(node, now)}
         for pool in {slice_.pool for slice_ in changed if slice_.pool.driver != FABRIC_DRIVER}:
             nodes = self.nodes_of([pool]) - named
