@@ -27,7 +27,6 @@ class DeskConsole:
     """A console that gets serve's records without HTTP. `start` follows the start of serve."""
 
     def __init__(self, desk: Desk | None = None) -> None:
-        self._candidate = desk.candidate if desk is not None else None
         self._opened = _opened(desk) if desk is not None else None
         self._console: Console | None = None
 
@@ -66,7 +65,7 @@ class DeskConsole:
         """Make the console's server, with its sockets. `known` is the content of the policy file in force."""
         assert self._opened is not None, "a console without an address cannot start a server"
         console = await self.compose(stack, service, policy)
-        return start_pages(console, self._opened, Policies(policy_file, self._candidate), known, rejections)
+        return start_pages(console, self._opened, Policies(policy_file), known, rejections)
 
 
 def _opened(desk: Desk) -> OpenPages:

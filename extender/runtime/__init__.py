@@ -7,7 +7,7 @@ from extender.runtime.daemon_threads import DaemonThreads
 from extender.runtime.hold_expiry import HoldExpirer
 from extender.runtime.informers import Informers
 from extender.runtime.limited_call import LimitedCall
-from extender.runtime.policy_reload import LOOK_SECONDS, CandidateFile, PolicyFile, read_policy, watch_policies
+from extender.runtime.policy_reload import LOOK_SECONDS, PolicyFile, read_policy, watch_policy
 from extender.runtime.rebuilds import Rebuilds
 from extender.runtime.supervisor import Supervisor
 from extender.runtime.watch_progress import WatchProgress
@@ -15,7 +15,6 @@ from extender.runtime.watched_resources import watched_resources
 
 __all__ = [
     "LOOK_SECONDS",
-    "CandidateFile",
     "DaemonThreads",
     "HoldExpirer",
     "Informers",
@@ -25,6 +24,6 @@ __all__ = [
     "Supervisor",
     "WatchProgress",
     "read_policy",
-    "watch_policies",
+    "watch_policy",
     "watched_resources",
 ]
