@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -18,6 +19,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from extender.agent import reader_process
 from extender.agent.agent_app import AgentApp
 from extender.agent.reader_process import ReaderProcess, ReadFailed
 from extender.cluster import Delays
@@ -186,6 +188,24 @@ async def test_a_call_that_hangs_is_given_up_and_its_process_killed() -> None:
                 await process.read()
         assert process.failures["hang"] == 2
         assert process.pid is None
+
+
+async def test_no_process_is_started_beside_one_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is blocked in the driver survives SIGKILL."""
+    async with reading(sys.executable, "-c", "import time; time.sleep(1000)", deadline_seconds=0.1) as process:
+        with monkeypatch.context() as patched:
+            patched.setattr(Process, "kill", lambda _: None)
+            patched.setattr(reader_process, "_END_SECONDS", 0.01)
+            with pytest.raises(ReadFailed, match="did not answer within"):
+                await process.read()
+        assert process._killed is not None  # noqa: SLF001 - the process that did not end
+        with pytest.raises(ReadFailed, match="blocked in the driver"):
+            await process.read()
+        process._killed.kill()  # noqa: SLF001
+        await process._killed.wait()  # noqa: SLF001
+        with pytest.raises(ReadFailed, match="did not answer within"):
+            await process.read()
+        assert process.failures["hang"] == 2
 
 
 async def test_tries_wait_ever_longer_and_start_no_process_meanwhile() -> None:

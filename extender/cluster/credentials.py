@@ -71,18 +71,20 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
 def _of_service_account() -> Credentials:
     """Credentials as kubelet mounts them. It replaces the token's file; the address and the authority stay."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{word}", "") for word in ("HOST", "PORT"))
-    try:
-        if not host or not port:
-            raise ClusterError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
-        _account_token()
-        tls = tls_context(str(_ACCOUNT / "ca.crt"))
-    except (ClusterError, WireError, OSError) as error:
-        text = one_line(str(error), 512)
-        raise ClusterError(
-            f"cannot read credentials from the pod's service account: {text}; "
-            "outside a pod, give --kubeconfig FILE or set KUBECONFIG"
-        ) from error
-    return Credentials(f"https://{f'[{host}]' if ':' in host else host}:{port}", tls, _account_token)
+    problem = "" if host and port else "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
+    if not problem:
+        try:
+            _account_token()
+            tls = tls_context(str(_ACCOUNT / "ca.crt"))
+            return Credentials(f"https://{f'[{host}]' if ':' in host else host}:{port}", tls, _account_token)
+        except ClusterError as error:
+            problem = str(error)
+        except OSError as error:
+            problem = f"cannot read {_ACCOUNT / 'ca.crt'}: {one_line(str(error), 512)}"
+    raise ClusterError(
+        f"cannot read credentials from the pod's service account: {problem}; "
+        "outside a pod, give --kubeconfig FILE or set KUBECONFIG"
+    )
 
 
 def _account_token() -> str:
