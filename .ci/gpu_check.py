@@ -165,7 +165,8 @@ async def published(cluster: Cluster, process: Process) -> None:
         values = {name: next(iter(value.values())) for name, value in device["attributes"].items()}
         print(f"        {device['name']}: {values}")
     before = children(process.pid)
-    print(f"        memory of the agent's {1 + len(before)} processes: {memory([process.pid, *before])}")
+    used = memory([process.pid, *before])
+    print(f"        memory of the agent's {1 + len(before)} processes: {used}; a pod needs some 10 less: no kubeconfig")
     check("the agent has one reader process", len(before) == 1)
     os.kill(before[0], signal.SIGSEGV)
 
