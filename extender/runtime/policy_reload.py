@@ -11,9 +11,7 @@ import structlog
 from extender.files import name_of, read_mounted
 from extender.model import WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
-from extender.runtime.limited_call import LimitedCall
-
-LOOK_SECONDS = 1.0  # between two reads of files that may change
+from extender.runtime.limited_call import LOOK_SECONDS, LimitedCall
 
 
 def read_policy(path: Path) -> tuple[bytes, Policy]:
