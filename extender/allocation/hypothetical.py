@@ -158,10 +158,8 @@ def _without(use: PoolUse, result: Result) -> PoolUse:
     name = result.device.device
     if not result.share_id:
         return PoolUse(use.taken - {name}, use.shares)
-    left = {
-        capacity: amount - (result.consumed[capacity].nanos if result.consumed and capacity in result.consumed else 0)
-        for capacity, amount in use.shares.get(name, {}).items()
-    }
+    taken = result.amounts
+    left = {capacity: amount - taken.get(capacity, 0) for capacity, amount in use.shares.get(name, {}).items()}
     shares = {device: amounts for device, amounts in use.shares.items() if device != name}
     if any(left.values()):
         shares[name] = left
@@ -176,8 +174,8 @@ def _with(use: PoolUse, results: Iterable[Result]) -> PoolUse:
             taken.add(name)
             continue
         amounts = dict(shares.get(name, {}))
-        for capacity, amount in (result.consumed or {}).items():
-            amounts[capacity] = amounts.get(capacity, 0) + amount.nanos
+        for capacity, amount in result.amounts.items():
+            amounts[capacity] = amounts.get(capacity, 0) + amount
         shares[name] = amounts
     return PoolUse(frozenset(taken), shares)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from extender.model.device import DeviceId, Taint
+from extender.model.device import DeviceId, Taint, own_name
 from extender.model.node_selector import NodeSelector
 from extender.model.pod_group import GroupKey, Membership
 from extender.model.quantity import Quantity
@@ -126,6 +126,12 @@ class Result(NamedTuple):
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
     skip_node_operations: tuple[str, ...] = ()
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """The nanos that a share takes of each capacity, by own name. A stored amount below zero makes no room."""
+        driver = self.device.driver
+        return {own_name(name, driver): max(amount.nanos, 0) for name, amount in (self.consumed or {}).items()}
 
 
 @dataclass(frozen=True, slots=True)
