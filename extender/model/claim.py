@@ -197,6 +197,11 @@ class Claim:
         return any(consumer.uid == pod_uid for consumer in self.reserved_for)
 
     @property
+    def reservations_left(self) -> int:
+        """How many consumers it may still get."""
+        return max(MAX_CONSUMERS - len(self.reserved_for), 0)
+
+    @property
     def special_for(self) -> str:
         """UID of the pod whose special claim this is, or ''.
 
