@@ -93,3 +93,16 @@ def test_live(case: Json) -> None:
         context = EvaluationContext(Masks(), Features(), snapshot.baseline)
         status = evaluate(snapshot.node_infos["n"], requirements, context)
     assert isinstance(status, Placement) == (case["expect"] != "none"), status
+
+
+def test_a_pool_that_is_incomplete_on_one_node_fails_all_devices_there_alone() -> None:
+    def slice_(node: str, count: int) -> Json:
+        pool = {"name": node, "generation": 1, "resourceSliceCount": count}
+        spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [{"name": "a"}]}
+        return {"kind": "ResourceSlice", "metadata": {"name": node}, "spec": spec}
+
+    class_, _, _, claim = objects({"devices": [], "claims": [{"allocationMode": "All"}]})
+    world = [class_, slice_("n", 1), slice_("m", 2), claim]
+    found = {one["node"]: one for one in answers_of(objects_of([("", obj) for obj in world]), "preferred", None)}
+    assert found["n"]["allocations"] is not None
+    assert "asks for all devices, but resource pool d.example.com/m is currently being updated" in found["m"]["error"]

@@ -13,7 +13,7 @@ from extender.allocation.live_memory import live_use, uses_of
 from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Pool
-from extender.allocation.problem import UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
+from extender.allocation.problem import SHARES, UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
 from extender.model import Device, DeviceId, Fabric, PoolKey, Result
 
 _Pools = Mapping[PoolKey, PoolUse]
@@ -158,10 +158,10 @@ def _without(use: PoolUse, result: Result) -> PoolUse:
     name = result.device.device
     if not result.share_id:
         return PoolUse(use.taken - {name}, use.shares)
-    taken = result.amounts
+    taken = {**result.amounts, SHARES: 1}
     left = {capacity: amount - taken.get(capacity, 0) for capacity, amount in use.shares.get(name, {}).items()}
     shares = {device: amounts for device, amounts in use.shares.items() if device != name}
-    if any(left.values()):
+    if left.get(SHARES):
         shares[name] = left
     return PoolUse(use.taken, shares)
 
@@ -174,7 +174,7 @@ def _with(use: PoolUse, results: Iterable[Result]) -> PoolUse:
             taken.add(name)
             continue
         amounts = dict(shares.get(name, {}))
-        for capacity, amount in result.amounts.items():
+        for capacity, amount in {**result.amounts, SHARES: 1}.items():
             amounts[capacity] = amounts.get(capacity, 0) + amount
         shares[name] = amounts
     return PoolUse(frozenset(taken), shares)

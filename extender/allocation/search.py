@@ -14,7 +14,7 @@ from enum import Enum
 from extender.allocation import capacity, constraints, shortage
 from extender.allocation.counters import Counters, ShortOfCounters
 from extender.allocation.matching_devices import MatchingDevices
-from extender.allocation.problem import Pick, Problem, Solution
+from extender.allocation.problem import SHARES, Pick, Problem, Solution
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.step_prices import more_steps
 from extender.allocation.taints import blocking_taint
@@ -307,8 +307,8 @@ class Search:
             self._chosen |= 1 << pick.bit
             self._chosen_by_claim[claim] |= 1 << pick.bit
         elif self._problem.features.pays(pick.request):
-            using = self._consumed_here.setdefault(pick.bit, {"": 0})
-            using[""] += 1  # number of shares of this search; the first one consumes the counters
+            using = self._consumed_here.setdefault(pick.bit, {SHARES: 0})
+            using[SHARES] += 1  # of this search; the first one consumes the counters
             for name, amount in pick.consumed.items():
                 using[name] = using.get(name, 0) + amount.nanos
 
@@ -323,10 +323,10 @@ class Search:
             self._chosen = union(self._chosen_by_claim)
         elif self._problem.features.pays(request):
             using = self._consumed_here[bit]
-            using[""] -= 1
+            using[SHARES] -= 1
             for name, amount in pick.consumed.items():
                 using[name] -= amount.nanos
-            if not using[""]:
+            if not using[SHARES]:
                 del self._consumed_here[bit]
         if self._pays_counters(request, bit, shared=pick.consumed is not None):
             self._counters.give_back(bit)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from extender.allocation import UNUSED, PoolUse
+from extender.allocation import SHARES, UNUSED, PoolUse
 from extender.model import DeviceId, PoolKey, Result
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
@@ -129,7 +129,8 @@ class _Pool:
         device.count_share(result.amounts, amount)
         if device.shares:
             total = device.consumed.items()
-            self._shares[result.device.device] = {capacity: nanos for capacity, (nanos, _) in total}
+            amounts = {capacity: nanos for capacity, (nanos, _) in total}
+            self._shares[result.device.device] = {**amounts, SHARES: device.shares}
         else:
             del self._shares[result.device.device]
 
