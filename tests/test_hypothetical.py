@@ -46,7 +46,8 @@ def test_a_device_is_shared_until_its_last_share_ends() -> None:
         world.cache.hold(f"c{number}", "p", "n", (share,), 10.0)
     node_info = world.cache.snapshot().node_infos["n"]
     counted = next(one for one in node_info.inventory.pools if one.key == pool)
-    for number, (one, left) in enumerate(((shares[0], 1), (shares[1], 0))):
+    admin = shares[0]._replace(admin_access=True)
+    for number, (one, left) in enumerate(((admin, 2), (shares[0], 1), (shares[1], 0))):
         node_info = with_devices_released(node_info, [one])
         state = node_info.allocated_state
         assert state.pools[pool].holds("channel") is bool(left), number

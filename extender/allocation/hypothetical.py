@@ -22,11 +22,12 @@ _NO_DEVICES: Mapping[DeviceId, Device] = MappingProxyType({})
 
 
 def with_devices_released(node_info: NodeInfo, results: Collection[Result], *, idle: bool = True) -> NodeInfo:
-    """The node with these allocated devices free, in a hypothetical state.
+    """The node with these allocated devices free, in a hypothetical state. Results with admin access free nothing.
 
     `idle`: their workloads end, so that the memory that is in use on a device counts only if it has other consumers.
     """
     before, pools = node_info.allocated_state.pools, dict(node_info.allocated_state.pools)
+    results = [result for result in results if not result.admin_access]
     for result in results:
         key = PoolKey(result.device.driver, result.device.pool)
         pools[key] = _without(pools.get(key, UNUSED), result)
