@@ -98,8 +98,8 @@ def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Re
     devices = node_info.inventory.devices
     found = {(devices[bit].id.driver, devices[bit].device.capacity) for bit in members(matching)}
     for name, asked in sorted(request.capacity.items()):
-        known = (have.get(own_name(name, driver)) for driver, have in found)
-        most = max((one.value.nanos for one in known if one is not None), default=0)
+        known = (have[own] for driver, have in found if (own := own_name(name, driver)) in have)
+        most = max((one.value.nanos for one in known), default=0)
         if 0 < most < asked.nanos:
             return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
     return None
