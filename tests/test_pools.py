@@ -111,3 +111,9 @@ async def test_a_pod_is_told_which_counts_disagree() -> None:
         b.cluster.apply(asks("c"))
         b.cluster.apply(pod("p", "c"))
         assert await place(b, "p") == f"resource pool is invalid: {BOTH}"
+
+
+def test_recorded_cases_have_the_rules_of_their_version() -> None:
+    assert Features().corrected
+    assert from_gates(["1.38"]).corrected
+    assert not from_gates(["DRAAdminAccess"]).corrected
