@@ -15,7 +15,14 @@ from extender.cli.allocate_command import answers_of
 from extender.cli.object_files import objects_of
 from extender.model import ObjectKey, Pod, PodClaim, WireError, parse_quantity
 from extender.policy import Policy
-from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
+from extender.scheduling import (
+    EvaluationContext,
+    Placement,
+    PodRequirements,
+    UnschedulableAndUnresolvable,
+    evaluate,
+    requirements_of,
+)
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]
@@ -106,3 +113,17 @@ def test_a_pool_that_is_incomplete_on_one_node_fails_all_devices_there_alone() -
     found = {one["node"]: one for one in answers_of(objects_of([("", obj) for obj in world]), "preferred", None)}
     assert found["n"]["allocations"] is not None
     assert "asks for all devices, but resource pool d.example.com/m is currently being updated" in found["m"]["error"]
+
+
+def test_a_negative_amount_of_a_template_is_refused_by_field() -> None:
+    """The pod once was asked to wait for ever, until its claim has the pod as owner."""
+    cache = ClusterCache()
+    obj = objects({"devices": [], "claims": [{"capacity": {"requests": {"mem": "-1"}}}]})[-1]
+    obj["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "p", "controller": True}]
+    claim = decode_claim(obj)
+    cache.apply_claim(claim.key, claim)
+    entry = PodClaim("g", template_name="t")
+    pod = Pod(ObjectKey("x", "p"), "p", claims=(entry,), claim_statuses={"g": "c0"})
+    found = requirements_of(pod, cache.snapshot(), Policy())
+    assert isinstance(found, UnschedulableAndUnresolvable)
+    assert "capacity.requests[mem]: must not be negative, is -1" in str(found.reason)

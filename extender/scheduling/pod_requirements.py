@@ -290,7 +290,8 @@ def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
         claim = snapshot.claims.get(key)
         if claim is None:
             return Pending(f"pod {pod.key}: claim {key} is not known yet")
-        if entry.template_name and claim.owner_pod_uid != pod.uid and not _is_of_group(claim, pod):
+        is_own = claim.owner_pod_uid == pod.uid or _is_of_group(claim, pod)
+        if entry.template_name and not is_own and not claim.problem:  # no owner is known of a claim with a problem
             owner = f"the pod or its PodGroup {pod.group}" if pod.group else "the pod"
             return Pending(f"pod {pod.key}: claim {key} is not owned by {owner}")
         found.setdefault(key, (entry.name, claim))
