@@ -8,12 +8,25 @@ from dataclasses import replace
 
 import pytest
 
+from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
 from extender.extension.shared_claims import SharedClaims
-from extender.model import MAX_CONSUMERS, Allocation, Claim, Consumer, DeviceId, ObjectKey, Result
+from extender.model import (
+    MAX_CONSUMERS,
+    Allocation,
+    Claim,
+    Consumer,
+    DeviceId,
+    ObjectKey,
+    Pod,
+    PodClaim,
+    Result,
+)
+from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
+from extender.scheduling import PodRequirements, UnschedulableAndUnresolvable, requirements_of
 from tests.commands import berth_beside
 from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, report
 from tests.eventually import eventually
@@ -380,3 +393,26 @@ async def test_a_bind_that_knows_a_newer_allocation_than_the_bind_before_it_read
     writes.go.set()
     await asyncio.gather(first, second)
     assert writes.batches == [{"p"}, {"q"}]
+
+
+@pytest.mark.parametrize(
+    ("consumer", "group", "refused"),
+    [
+        (Consumer("other", "other"), "", True),
+        (Consumer("p", "p"), "", False),
+        (Consumer("g", "train", "podgroups", "scheduling.k8s.io"), "train", False),
+        (Consumer("g", "train", "podgroups", "scheduling.k8s.io"), "", True),
+        (Consumer("g", "another", "podgroups", "scheduling.k8s.io"), "train", True),
+    ],
+)
+def test_a_full_claim_takes_no_further_pod(consumer: Consumer, group: str, refused: bool) -> None:
+    """A pod whose PodGroup has the reservation needs none of its own."""
+    cache = ClusterCache()
+    others = tuple(Consumer(f"u{number}", f"u{number}") for number in range(MAX_CONSUMERS - 1))
+    full = Claim(ObjectKey("x", "c"), "c", allocation=Allocation(), reserved_for=(*others, consumer))
+    cache.apply_claim(full.key, full)
+    pod = Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),), group=group)
+    found = requirements_of(pod, cache.snapshot(), Policy())
+    assert isinstance(found, PodRequirements) is not refused
+    if isinstance(found, UnschedulableAndUnresolvable):
+        assert str(found.reason) == "claim x/c has no reservation left"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.allocation.features import Features
-from extender.model import BINARY_SI, MAX_INT64, NANO, Capacity, Device, Quantity, RequestPolicy
+from extender.model import BINARY_SI, MAX_INT64, NANO, Capacity, Device, InvalidClaim, Quantity, RequestPolicy, own_name
 
 Amounts = Mapping[str, int]
 NOTHING: Amounts = {}
@@ -16,13 +16,16 @@ _MILLI = NANO // 1000
 
 
 def consumption(
-    device: Device, wanted: Mapping[str, Quantity] | None, features: Features
+    device: Device, driver: str, wanted: Mapping[str, Quantity] | None, features: Features
 ) -> dict[str, Quantity] | None:
     """The amount that a request consumes of each capacity of the device, rounded by the policies of the device.
 
-    None if the device lacks a requested capacity, or if its policy forbids the amount.
+    None if the device lacks a requested capacity, or if its policy forbids the amount. Raises InvalidClaim.
     """
-    asked = wanted or {}
+    asked = {own_name(name, driver): amount for name, amount in (wanted or {}).items()}
+    if wanted is not None and len(asked) < len(wanted):
+        twice = next(name for name in asked if name in wanted and f"{driver}/{name}" in wanted)
+        raise InvalidClaim(f"capacity {twice} is requested as {twice} and as {driver}/{twice}")
     if any(name not in device.capacity for name in asked):
         return None
     taken: dict[str, Quantity] = {}
@@ -35,10 +38,15 @@ def consumption(
     return taken
 
 
-def undefined(device: Device, wanted: Mapping[str, Quantity] | None) -> str:
+def published(device: Device, driver: str, taken: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """The amounts under the names that the driver publishes, which it looks up in the allocation."""
+    return {f"{driver}/{name}" if device.capacity[name].qualified else name: taken[name] for name in taken}
+
+
+def undefined(device: Device, driver: str, wanted: Mapping[str, Quantity] | None) -> str:
     """A requested capacity that the device lacks; if it has all, the first one: its policy forbids some amount."""
     asked = wanted or {}
-    return next((name for name in asked if name not in device.capacity), min(asked, default=""))
+    return next((name for name in asked if own_name(name, driver) not in device.capacity), min(asked, default=""))
 
 
 def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Amounts) -> bool:

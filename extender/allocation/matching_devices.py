@@ -80,11 +80,12 @@ class MatchingDevices:
         ]
 
     def _has_capacity(self, bit: int, request: DeviceRequest, spend: Callable[[int], None]) -> bool:
-        device = self._problem.inventory.devices[bit].device
+        pool_device = self._problem.inventory.devices[bit]
+        device, driver, features = pool_device.device, pool_device.id.driver, self._problem.features
         spend(1 + device.capacity.steps)
-        if not self._problem.features.consumable_capacity:
+        if not features.consumable_capacity:
             return True
-        taken = capacity.consumption(device, request.capacity, self._problem.features)
-        return taken is not None and capacity.fits(
-            device, taken, self._problem.shares(bit) or capacity.NOTHING, capacity.NOTHING
-        )
+        taken = capacity.consumption(device, driver, request.capacity, features)
+        if taken is None or not features.pays(request):
+            return taken is not None
+        return capacity.fits(device, taken, self._problem.shares(bit) or capacity.NOTHING, capacity.NOTHING)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from extender.cluster import Writer
 from extender.extension.binding_cycle import newer, unchanged
-from extender.model import MAX_CONSUMERS, Claim, Consumer
+from extender.model import Claim, Consumer
 
 # Writes a claim with retries: (the known claim, one write, the claim of a retry after a fresh read). Raises BerthError.
 Retried = Callable[[Claim, Callable[[Claim], Awaitable[Claim]], Callable[[Claim, Claim], Claim]], Awaitable[Claim]]
@@ -66,7 +66,7 @@ class SharedClaims:
             # An undo may have ended the allocation that the other binds know, or removed an earlier reservation.
             known = shared.read = await self._writer.read_claim(claim.key)
         known = unchanged(claim, known)
-        free = max(MAX_CONSUMERS - len(known.reserved_for), 1)
+        free = max(known.reservations_left, 1)
         # A bind that knows another allocation chose its node for that: it fails in its own turn.
         others = [one for claim, one in shared.waiting.values() if claim.allocation == known.allocation]
         batch = [first, *(one for one in others if one.uid != first.uid and not known.is_reserved_for(one.uid))][:free]

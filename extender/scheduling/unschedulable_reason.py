@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, field_of
-from extender.model import NANO, UNLIMITED, CallBudget, Code, DeviceRequest, Reason, lowest, members, readable
+from extender.model import NANO, UNLIMITED, CallBudget, Code, DeviceRequest, Reason, lowest, members, own_name, readable
 from extender.scoring import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
@@ -68,11 +68,11 @@ def _request(
         return Reason(Code.NO_MATCH, (request.name,))
     if matching.bit_count() < needed:
         return Reason(Code.TOO_FEW, (request.name,))
+    if request.admin_access:
+        return None
     too_small = _too_small(node_info, matching, request)
     if too_small is not None:
         return too_small
-    if request.admin_access:
-        return None
     if (matching & ~node_info.busy).bit_count() < needed:
         only_held = (matching & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
         return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request.name,))
@@ -95,9 +95,11 @@ def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Re
     if not request.capacity:
         return None
     # Devices of one model share their capacities.
-    found = {node_info.inventory.devices[bit].device.capacity for bit in members(matching)}
+    devices = node_info.inventory.devices
+    found = {(devices[bit].id.driver, devices[bit].device.capacity) for bit in members(matching)}
     for name, asked in sorted(request.capacity.items()):
-        most = max((have[name].value.nanos for have in found if name in have), default=0)
+        known = (have[own] for driver, have in found if (own := own_name(name, driver)) in have)
+        most = max((one.value.nanos for one in known), default=0)
         if 0 < most < asked.nanos:
             return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
     return None
