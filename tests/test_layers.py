@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -236,6 +237,14 @@ def test_the_console_loads_nothing_of_serve() -> None:
     assert "extender.web.console.console_app" in loaded
     assert [name for name in loaded if name.startswith(OF_SERVE)] == []
     assert [(path, name) for path in CONSOLES for name in imports(path) if name.startswith(OF_SERVE)] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also within functions, and for types alone. A module may import its own package, for other modules of it."""
+    imported = {
+        module(path): {name for name in imports(path) & MODULES if not module(path).startswith(name)} for path in FILES
+    }
+    TopologicalSorter(imported).prepare()
 
 
 def test_files_stay_short() -> None:

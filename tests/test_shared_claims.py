@@ -317,6 +317,21 @@ async def test_a_write_reserves_a_claim_for_as_many_pods_as_there_is_room_for() 
     assert writes.batches == [{"p"}, {"q", "r", "s"}, {"t"}]
 
 
+async def test_members_of_one_pod_group_are_one_consumer_and_each_bind_ends_with_a_write_of_it() -> None:
+    """The first write is refused. The other binds must not take that for a write of theirs."""
+    known = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation())
+    writes, group = _Refusing(known), Consumer("group", "group")
+
+    async def later(claim: Claim, write: Callable[[Claim], Awaitable[Claim]], _: object) -> Claim:
+        await asyncio.sleep(0)
+        return await write(claim)
+
+    shared = SharedClaims(writes, later)
+    done = await asyncio.gather(*(shared.add_consumer(known, group) for _ in range(3)), return_exceptions=True)
+    assert [type(one) for one in done] == [BindError, Claim, Claim]
+    assert writes.written == ["group"], "one write for all that waited at its start"
+
+
 class _OldReply(Writer):
     """The reply to the first write shows a reservation of p, which an undo removes before the reply comes."""
 

@@ -99,7 +99,7 @@ async def run(
             # Imported here so that serve alone loads no code of the console.
             from extender.entry.desk import DeskConsole
 
-            desk = DeskConsole(console)
+            desk = DeskConsole(console.address, console.token, console.hosts)
             post = desk.post
         service = await stack.enter_async_context(
             Service(client, policy, span=span, supervisor=supervisor, post=post, wall_clock=wall_clock)

@@ -58,7 +58,7 @@ class Informers:
 
     async def listed(self) -> None:
         """Wait until every kind is listed."""
-        await self.progress.wait_for(lambda: not self.not_ready, float("inf"))
+        await self.progress.until(lambda: not self.not_ready)
 
     async def _listed_and_built(self) -> None:
         """Wait until every kind is listed, and build the first snapshot."""
