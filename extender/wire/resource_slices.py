@@ -1,4 +1,4 @@
-"""Decoding of ResourceSlices and DeviceTaintRules. It interns repeated names and values (docs/decisions/0034)."""
+"""Decoding of ResourceSlices and DeviceTaintRules. It interns repeated names and values."""
 
 from __future__ import annotations
 
