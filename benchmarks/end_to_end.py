@@ -1,7 +1,7 @@
 """Pods per second and the cost of one pod: Berth over all nodes against the in-tree plugin at its default sample.
 
 `make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), and both
-systems drain the same pods on the same empty fleet in turn, `--pairs` times; Berth without and with nominated nodes.
+systems drain the same pods on the same empty fleet in turn, `--pairs` times.
 Time, CPU and API requests are those from the first Binding to the last in a watch. Prints medians and keeps them as
 JSON under bench-results/. `--candidates 1 8 32` compares these values of the policy instead, with one table of the
 time of kube-scheduler's plugins.
@@ -37,7 +37,7 @@ from tests.process_worlds import free_port
 
 MACHINE = "hgx-h100-8"
 Policies = Mapping[str, dict]  # by the name of the system
-POLICIES: Policies = {"berth": {"candidates": 32}, "berth, nominating": {"nominate": 128}}
+POLICIES: Policies = {"berth": {"candidates": 32}}
 MEMORY = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
 PATIENCE_SECONDS = 240  # for one drain; the slow side may not finish, and its rate counts all the same
 IN_TREE = {

@@ -15,7 +15,6 @@ from benchmarks import soak
 from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.request_mix_estimator import RequestMixEstimator
-from extender.cache.scheduling_queue import SchedulingQueue
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
@@ -31,8 +30,6 @@ from extender.model import (
     Node,
     NodeSelection,
     ObjectKey,
-    Pod,
-    PodClaim,
     PoolKey,
     Quantity,
     Request,
@@ -43,8 +40,6 @@ from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
 from tests.bind_slots_world import gang_member, gang_scheduler
-from tests.eventually import eventually
-from tests.test_nominations import Failing, nominated_pod, nominating, request
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -287,36 +282,6 @@ def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespa
     waiting = (GroupKey(namespace, GroupSource.BERTH, f"g{i}") for namespace in "abcd" for i in range(20))
     assert Counter(key.namespace for key in waiting if gangs.waiting.get(key)) == {"a": 1, "b": 1, "c": 2, "d": 2}
     assert len(gangs.waiting) == 6
-
-
-async def test_an_avoided_node_is_nominated_again_later_and_few_are_remembered() -> None:
-    fleet, writer = Fleet("mixed"), Failing()
-    fleet.fill(4, 0.0)
-    pods = [fleet.pod(f"p{i}", 1, 1) for i in range(5)]
-    async with nominating(fleet, writer, avoided_nodes=2) as nominator:
-        request(fleet, nominator, pods[0])
-        for i in range(6):
-            one = fleet.pod(f"q{i}", 1, 1)
-            nominator.pods_changed()
-            uid, node = await eventually(lambda: writer.written.pop() if writer.written else None)
-            assert uid == one.uid
-            fleet.apply("pods", f"x/{uid}", nominated_pod(uid, node))
-            nominator.filtering(fleet.cache.store.pods[uid], sorted(set(fleet.devices) - {node}))
-            fleet.end(uid)
-        assert len(nominator.avoided) == 2
-        assert nominator.nominated <= 1
-        fleet.now += 31
-        assert not nominator.avoided
-
-
-def test_the_queue_forgets_pods_that_are_tried_nominated_or_gone() -> None:
-    queue = SchedulingQueue()
-    pods = [Pod(ObjectKey("x", f"p{i}"), f"p{i}", claims=(PodClaim("c"),), scheduler=f"s{i % 3}") for i in range(9)]
-    for i, pod in enumerate(pods):
-        queue.put(pod.uid, pod)
-        queue.put(pod.uid, (replace(pod, tried=True), replace(pod, nominated_node="n"), None)[i % 3])
-    assert not len(queue)
-    assert not [uid for name in ("s0", "s1", "s2") for uid in queue.first(name)]
 
 
 def resident_bytes() -> int:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import pytest
 
-from extender.cluster import Writer
 from extender.extension.bound_members import BoundMembers
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.gang_hints import GangHints
 from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.nominator import Nominator
 from extender.extension.sinks import FilterSink
 from extender.model import (
     CallBudgetSpent,
@@ -34,7 +30,6 @@ from extender.model import (
     Term,
     Toleration,
 )
-from extender.policy import Policy
 from extender.runtime import Supervisor
 from extender.sandbox.machines import node_object
 from extender.scheduling import MOST_TOGETHER, gang_of
@@ -321,39 +316,6 @@ def test_events_of_members_leave_most_of_the_time_to_others() -> None:
         rested = runner.run(watch())
     worked = fleet.clock.now - began
     assert worked < 0.3 * (worked + rested)
-
-
-async def calls_of_a_pass(members: int) -> int:
-    """How many functions the nominator calls in a pass over the members of a gang that is far from complete."""
-    fleet, calls = Gangs(nodes=2, policy=Policy(nominate=10)), 0
-    key = GroupKey("a", GroupSource.BERTH, "g")
-    pods = [replace(fleet.pod("a"), membership=Membership(key, 1000)) for _ in range(members)]
-    for pod in pods:
-        fleet.cache.apply_pod(pod.uid, pod)
-
-    def count(_frame: FrameType, event: str, _what: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    async def rebuilt() -> None:
-        fleet.cache.snapshot()
-        sys.setprofile(count)
-
-    nominator = Nominator(fleet.cache, fleet.filter_service, Writer.__new__(Writer), fleet.clock)
-    nominator.filtering(pods[0], fleet.names)
-    task = asyncio.create_task(nominator.run(rebuilt))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    sys.setprofile(None)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert calls > 100
-    return calls
-
-
-async def test_a_pass_of_nominations_costs_the_same_for_large_gangs_without_all_members() -> None:
-    """A group of 5,000 pods took 76 ms of each pass, and with 256 nominations 550 ms."""
-    assert await calls_of_a_pass(300) <= 1.1 * await calls_of_a_pass(30)
 
 
 def test_a_filter_request_does_not_look_at_each_pod_of_each_claim_of_the_group() -> None:

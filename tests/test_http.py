@@ -117,7 +117,6 @@ EMPTY = {
     "berth_records_faults_total",
     "berth_gangs_waiting",
     "berth_gangs_not_planned_total",
-    "berth_nominations_total",
 }
 
 

@@ -50,7 +50,6 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "bind_pod": (KEY, "uid", "n", {}),
     "create_special_claim": (POD, ClaimSpec()),
     "map_special_claim": (POD, ALLOCATED, ()),
-    "nominate": (POD, "n"),
     "delete_claim": (ALLOCATED,),
     "touch_class": (MARKER_CLASS, "a", "v"),
     "create_event": ("Pod", KEY, "uid", "Reason", "note"),

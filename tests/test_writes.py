@@ -35,7 +35,6 @@ GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
     "bind_pod": ((KEY, "pod-uid", "n", {}), [{"uid": "pod-uid"}]),
     "create_special_claim": ((POD, ClaimSpec()), [{}]),
     "map_special_claim": ((POD, ALLOCATED, ()), [OF_POD]),
-    "nominate": ((POD, "n"), [OF_POD]),
     "delete_claim": ((ALLOCATED,), [OF_CLAIM, AFTER, AFTER]),
     "touch_class": (("berth.dev", "a", "v"), [{}]),
     "create_event": (("Pod", KEY, "pod-uid", "Reason", "note"), [{}]),

@@ -20,7 +20,6 @@ from extender.cache.node_changes import NodeChanges
 from extender.cache.node_devices import NodeSlices
 from extender.cache.pool_slices import PoolSlices
 from extender.cache.rule_taints import tainted
-from extender.cache.scheduling_queue import SchedulingQueue
 from extender.cache.shared_pool_changes import SharedPoolChanges
 from extender.cache.shared_slices import SharedSlices
 from extender.fabric import DRIVER as FABRIC_DRIVER
@@ -73,7 +72,6 @@ class ObjectIndex:
         self.allocated_at: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
-        self.scheduling_queue = SchedulingQueue()
         # Pods of each group that have no node, by UID; without pods that are deleted or have scheduling gates.
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
@@ -340,7 +338,6 @@ class ObjectIndex:
                 del self.waited_for[key]
         self.waited_for.update(new.claim_keys if new is not None else ())
         self._index_member(uid, old, new)
-        self.scheduling_queue.put(uid, new)
         _replace(self.pods, uid, new)
         if new is None:
             self.deleted_pods.add(uid)

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from extender.cluster.api_errors import ClusterError
-from extender.cluster.tls import tls_context
+from extender.cluster.tls import is_token, tls_context
 from extender.files import read_mounted
 from extender.model import WireError, one_line, shown
 
@@ -65,7 +65,7 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
         return _of_service_account()
     from extender.cluster.kubeconfig_loader import load_kubeconfigs  # of 16 MiB, which no pod needs
 
-    return load_kubeconfigs(paths)
+    return Credentials(*load_kubeconfigs(paths))
 
 
 def _of_service_account() -> Credentials:
@@ -96,11 +96,6 @@ def _account_token() -> str:
     if not is_token(found):
         raise ClusterError("cannot read the token: it is not printable ASCII text")
     return f"Bearer {found}"
-
-
-def is_token(text: str) -> bool:
-    """Whether it can be sent in a header."""
-    return bool(text) and text.isascii() and text.isprintable()
 
 
 class TokenCache:

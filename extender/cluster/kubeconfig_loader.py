@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConfigMerger
 
 from extender.cluster.api_errors import ClusterError
-from extender.cluster.credentials import Credentials, is_token
-from extender.cluster.tls import tls_context
+from extender.cluster.tls import is_token, tls_context
 from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line, shown
 from extender.wire import one_value
@@ -23,8 +23,8 @@ from extender.wire import one_value
 _MOST_BYTES = 1024 * 1024  # limit of a kubeconfig
 
 
-def load_kubeconfigs(paths: list[Path]) -> Credentials:
-    """Credentials from these files. Blocks while a credential plugin runs. Raises WireError or ClusterError."""
+def load_kubeconfigs(paths: list[Path]) -> tuple[str, ssl.SSLContext | None, Callable[[], str | None]]:
+    """The fields of Credentials from these files. Blocks while a plugin runs. Raises WireError or ClusterError."""
     configuration = Configuration()
     source = os.pathsep.join(map(name_of, paths))
     for path in paths:
@@ -40,7 +40,7 @@ def load_kubeconfigs(paths: list[Path]) -> Credentials:
     if not url.startswith(("http://", "https://")):
         problem = f"the server {shown(url)} is not an http:// or https:// address"
         raise ClusterError(f"cannot read credentials from {source}: {problem}")
-    return Credentials(url, tls, lambda: _token(configuration))
+    return url, tls, lambda: _token(configuration)
 
 
 def _check(kubeconfig: Path, source: str) -> None:

@@ -1,4 +1,4 @@
-"""TLS contexts that accept the certificate authorities of clusters."""
+"""What a client shows to an API server and accepts from it: TLS contexts, and the form of bearer tokens."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def tls_context(
     context = new_context(cafile=ca_file)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
+
+
+def is_token(text: str) -> bool:
+    """Whether it can be sent in a header."""
+    return bool(text) and text.isascii() and text.isprintable()

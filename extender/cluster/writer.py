@@ -230,10 +230,6 @@ class Writer:
         status = {"extendedResourceClaimStatus": {"resourceClaimName": claim.key.name, "requestMappings": entries}}
         await self._pod_status(pod, status)
 
-    async def nominate(self, pod: Pod, node: str) -> None:
-        """PATCH pod/status with the nominated node. Guarded by the pod's resourceVersion."""
-        await self._pod_status(pod, {"nominatedNodeName": node})
-
     async def delete_claim(self, claim: Claim) -> None:
         """Deallocate a special claim, remove the finalizer, and delete it, after a failed bind.
 

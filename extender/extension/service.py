@@ -24,7 +24,6 @@ from extender.extension.gang_hints import GangHints
 from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.nominator import Nominator
 from extender.extension.orphans import OrphanCollector
 from extender.extension.outbox import Outbox, Post, PutRecord
 from extender.extension.requeue import Requeuer
@@ -89,7 +88,6 @@ class Service:
         sink = ServeSink(put, wall_clock, self.requeuer, self.background_evaluator, self.orphans)
         self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
-        self.nominator = Nominator(self.cache, self.filter_service, writer, clock)
         claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
         planning = GangPlanning(self.cache, self.filter_service)
         bound = BoundMembers(self.cache, writer.read_bound_members, clock)
@@ -123,7 +121,6 @@ class Service:
         start("gangs", partial(self.gang_monitor.run, self.rebuilds.done, self.supervisor))
         start("gang-collecting", partial(self.gangs.collecting.run, self.rebuilds.done))
         start("hold-expiry", partial(self.expirer.run, self.cache))
-        start("nominations", partial(self.nominator.run, self.rebuilds.done))
         start("orphans", self.orphans.run)
         start(
             "background-evaluation",
@@ -155,7 +152,6 @@ class Service:
             return FilterResult(error=not_ready)
         if self.filter_service.is_gone(pod.uid):
             return FilterResult(error=f"pod {pod.key} was deleted or is bound")
-        self.nominator.filtering(pod, names)
         return self.gangs.filter(pod, names)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
@@ -182,8 +178,6 @@ class Service:
             self.gang_monitor.pods_changed(changed, resized)
         if kind in _SUPPLY:
             self.requeuer.supply_changed()
-        elif kind == "pods":
-            self.nominator.pods_changed()
 
     async def _requeue(self) -> None:
         """Requeue the pods that wait when Berth starts: only the process that rejected them knew what they wait for."""

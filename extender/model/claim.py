@@ -318,8 +318,6 @@ class Pod:
     tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or claims
     unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
     tried: bool = False  # whether kube-scheduler has reported an attempt that failed: PodScheduled is False
-    nominated_node: str = ""  # status.nominatedNodeName
-    priority: int = 0
     created: str = ""  # metadata.creationTimestamp
     # Whether kube-scheduler may offer it other nodes than equal pods: it has volume claims, is spread over domains, or
     # has constraints on nodes that are too large.

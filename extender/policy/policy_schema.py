@@ -97,13 +97,6 @@ class Policy(_Strict):
         "tight", description="tight: prefer the smallest sufficient GPU; roomy: prefer the largest"
     )
     packing: Packing = Field("pack", description="pack: prefer nodes in use; spread: prefer empty nodes")
-    nominate: int = Field(
-        0,
-        ge=0,
-        le=512,
-        description="most waiting pods that have a nominated node by Berth at a time, so that kube-scheduler filters "
-        "one node for them; 0: none",
-    )
     hold_seconds: float = Field(
         15, gt=0, le=300, description="seconds that a filter call holds the devices of its first node in memory"
     )

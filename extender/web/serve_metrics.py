@@ -50,7 +50,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
     MetricSource(
         "berth_holds",
         GAUGE,
-        "Pods that have devices held since their filter request or nomination",
+        "Pods that have devices held since their filter request",
         lambda s: s.cache.reservations.holds,
     ),
     MetricSource(
@@ -136,13 +136,6 @@ METRICS: tuple[MetricSource[Service], ...] = (
         COUNTER,
         "Updates of the marker DeviceClass that made kube-scheduler requeue waiting pods",
         lambda s: s.requeuer.touches,
-    ),
-    MetricSource(
-        "berth_nominations_total",
-        COUNTER,
-        "Nominated nodes by result: written, rejected or cleared by kube-scheduler, too late, or failed",
-        lambda s: {(result,): count for result, count in s.nominator.results.items()},
-        ("result",),
     ),
     MetricSource(
         "berth_claims_deallocated_total",

@@ -76,8 +76,6 @@ def decode_pod(obj: Json) -> Pod:
         tolerations=tolerations,
         unschedulable=unschedulable,
         tried=tried,
-        nominated_node=get(status, "nominatedNodeName", str, "status", ""),
-        priority=get(spec, "priority", int, "spec", 0),
         created=get(metadata, "creationTimestamp", str, "metadata", ""),
         has_own_nodes=not nodes_are_known or (membership is not None and _has_own_nodes(spec)),
         problem=_problem(
