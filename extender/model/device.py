@@ -181,21 +181,21 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class TaintRule:
-    """A DeviceTaintRule. It adds its taint to every device that matches all selectors which are set."""
+    """A DeviceTaintRule. It adds its taint to every device that matches all fields of its selector which are set."""
 
     name: str
     taint: Taint
     driver: str = ""
     pool: str = ""
     device: str = ""
-    selective: bool = True  # False: no selector is set, and the rule matches no device (docs/decisions/0010)
+    has_selector: bool = True  # False: the rule matches no device (docs/decisions/0010)
 
     def matches(self, pool: PoolKey, device: str) -> bool:
         return self.matches_pool(pool) and self.device in ("", device)
 
     def matches_pool(self, pool: PoolKey) -> bool:
         """Whether the rule may match devices of a pool."""
-        return self.selective and self.driver in ("", pool.driver) and self.pool in ("", pool.name)
+        return self.has_selector and self.driver in ("", pool.driver) and self.pool in ("", pool.name)
 
 
 class CounterUse(NamedTuple):

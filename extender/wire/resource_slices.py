@@ -144,7 +144,10 @@ class SliceDecoder:
 
 
 def decode_taint_rule(obj: Json) -> TaintRule:
-    """Decode a DeviceTaintRule. A selector by DeviceClass or CEL (removed alpha fields) matches no device."""
+    """Decode a DeviceTaintRule.
+
+    An empty selector matches every device, a missing one none. Nor does one with a removed alpha field (class, CEL).
+    """
     metadata, spec = get(obj, "metadata", dict, "", {}), get(obj, "spec", dict, "", {})
     selector = get(spec, "deviceSelector", dict, "spec", {})
     known = {field: get(selector, field, str, "spec.deviceSelector", "") for field in ("driver", "pool", "device")}
@@ -153,7 +156,7 @@ def decode_taint_rule(obj: Json) -> TaintRule:
         need(metadata, "name", "metadata"),
         _taint(get(spec, "taint", dict, "spec", {}), "spec.taint"),
         **known,
-        selective=any(known.values()) and not foreign,
+        has_selector=spec.get("deviceSelector") is not None and not foreign,
     )
 
 
