@@ -16,17 +16,25 @@ TypedSet = tuple[str, frozenset[object]]
 _SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
 
 
+UNREADABLE: TypedSet = ("unknown", frozenset())
+
+
 def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> TypedSet | None:
-    """(scalar type, set of values) of an attribute; None if it is absent, unknown, or a list while `lists` is False."""
+    """(scalar type, set of values) of an attribute; None if it is absent.
+
+    UNREADABLE if its type is unknown, or if it is a list while `lists` is False.
+    """
     found = device.attributes.typed(name)
     if found is None and "/" not in name:
         found = device.attributes.typed(f"{driver}/{name}")
-    if found is None or found[0] == "unknown":
+    if found is None:
         return None
     value_type, value = found
+    if value_type == "unknown":
+        return UNREADABLE
     if value_type in LIST_TYPES:
         if not lists:
-            return None
+            return UNREADABLE
         return _SCALAR_OF[value_type], frozenset(map(_plain, value))  # type: ignore[arg-type] # the type of a tuple
     return value_type, frozenset((_plain(value),))
 
@@ -45,10 +53,19 @@ class _AttributeConstraint(ABC):
         self._added: list[TypedSet] = []
 
     def add(self, request: str, device: Device, driver: str) -> bool:
-        """Whether the constraint allows one more device; if so, the device counts from now on."""
+        """Whether the constraint allows one more device; if so, the device counts from now on.
+
+        Raises InvalidClaim for a device whose value has a type that Berth does not know.
+        """
         if not self._constraint.covers(request):
             return True
-        values = attribute_values(device, self._constraint.attribute, driver, lists=self._lists)
+        attribute = self._constraint.attribute
+        values = attribute_values(device, attribute, driver, lists=self._lists)
+        if values == UNREADABLE:
+            raise InvalidClaim(
+                f"request {request}: device {device.name} of driver {driver}: attribute {attribute}, which a "
+                "constraint compares: unsupported attribute value"
+            )
         entry = self._entry(values) if values is not None else None
         if entry is None:
             return False

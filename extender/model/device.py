@@ -49,23 +49,24 @@ class Schema:
     __slots__ = (
         "__weakref__",
         "domains",
-        "has_lists",
         "index",
-        "irregular",
         "names",
-        "problem",
+        "problems",
+        "readable",
         "shared",
         "value_types",
     )
 
-    def __init__(self, names: tuple[str, ...], value_types: tuple[str, ...], problem: str = "") -> None:
+    def __init__(
+        self, names: tuple[str, ...], value_types: tuple[str, ...], problems: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         self.names = names
         self.value_types = value_types
         self.index = {name: position for position, name in enumerate(names)}
         self.domains = frozenset(name.partition("/")[0] for name in names)
-        self.has_lists = not LIST_TYPES.isdisjoint(value_types)
-        self.problem = problem  # why CEL cannot evaluate an expression on such a device, or ""
-        self.irregular = self.has_lists or bool(problem)  # CEL checks such a device before each evaluation
+        self.problems = dict(problems)  # name to why CEL cannot read the attribute; most schemas have none
+        # Positions of the attributes that CEL can read.
+        self.readable = {name: i for name, i in self.index.items() if name not in self.problems}
         # Positions of the attributes that do not identify the device.
         self.shared = tuple(i for i, name in enumerate(names) if not is_identity(name))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from extender.allocation import NodeInfo, attribute_values
+from extender.allocation import UNREADABLE, NodeInfo, attribute_values
 from extender.cel import CompileError
 from extender.model import InvalidClaim, is_identity
 from extender.scheduling.evaluate import EvaluationContext, problem_for
@@ -92,20 +92,16 @@ def equivalence_key(
 
 
 def _pattern(node_info: NodeInfo, attribute: str, context: EvaluationContext) -> _Pattern:
-    """The attribute's value per device, single values numbered by first occurrence.
+    """The numbers of the attribute's values, per device: a value gets its number where it occurs first.
 
     A constraint only compares values on one node. So two nodes are equal if they group their devices in the same way.
     """
     numbers: dict[object, int] = {}
-    found: list[object] = []
-    for pool_device in node_info.inventory.devices:
-        values = attribute_values(
-            pool_device.device, attribute, pool_device.id.driver, lists=context.features.list_attributes
-        )
-        if values is None:
-            found.append(-1)
-        elif len(values[1]) == 1:
-            found.append(numbers.setdefault(values, len(numbers)))
-        else:
-            found.append(values)
+    lists, found = context.features.list_attributes, []
+    for one in node_info.inventory.devices:
+        known = attribute_values(one.device, attribute, one.id.driver, lists=lists)
+        # Values of one type have an order; a set does not.
+        values = [] if known is None else [(known[0], value) for value in sorted(known[1])]  # type: ignore[type-var]
+        marks = tuple([numbers.setdefault(value, len(numbers)) for value in values])
+        found.append(marks[0] if len(marks) == 1 else (known is None, known == UNREADABLE, marks))
     return tuple(found)
