@@ -16,6 +16,7 @@ _GATES = {
     "DRAConsumableCapacity": "consumable_capacity",
     "DRAListTypeAttributes": "list_attributes",
     "DRAFractionalCapacityRange": "fractional_ranges",
+    "1.37": "config_once",
 }
 
 
@@ -24,6 +25,7 @@ class Features:
     """Features of the API server. All are on by default, because a server drops the fields of a disabled feature.
 
     `fractional_ranges` has no field of its own: before 1.37 the in-tree scheduler rounds ranges up to whole units.
+    `config_once` is no feature: without it, the config of an allocation has the form of 1.36, as in recorded cases.
     """
 
     admin_access: bool = True
@@ -34,6 +36,7 @@ class Features:
     consumable_capacity: bool = True
     list_attributes: bool = True
     fractional_ranges: bool = True
+    config_once: bool = True
 
     def check(self, request: DeviceRequest, where: str) -> None:
         """Raises InvalidClaim if the request needs a disabled feature. `where` names claim and request."""
@@ -46,6 +49,6 @@ class Features:
 
 
 def from_gates(names: Iterable[str]) -> Features:
-    """Features with only the named gates on. Unknown names are ignored."""
+    """Features with only the named gates on; "1.37" is for `config_once`. Unknown names are ignored."""
     on = {_GATES[name] for name in names if name in _GATES}
     return Features(**{field.name: field.name in on for field in fields(Features)})

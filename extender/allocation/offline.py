@@ -83,4 +83,5 @@ def problem_of(
         return select(claim, request, find_class(claim, request, classes.get), found, masks, features)
 
     names, specs = tuple(name for name, _ in claims), tuple(spec for _, spec in claims)
-    return Problem(found, names, specs, allocated_state, selection, taken_mask(found, allocated_state), features)
+    taken = taken_mask(found, allocated_state)
+    return Problem(found, names, specs, allocated_state, selection, taken, features, classes.get)

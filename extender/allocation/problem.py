@@ -9,7 +9,7 @@ from typing import NamedTuple
 from extender.allocation.features import Features
 from extender.allocation.inventory import Inventory
 from extender.allocation.pools import Pool, PoolDevices
-from extender.model import ClaimSpec, DeviceRequest, PoolKey, Quantity
+from extender.model import ClaimSpec, DeviceClass, DeviceRequest, PoolKey, Quantity
 
 CounterKey = tuple[str, str]  # counter set, counter
 
@@ -57,6 +57,7 @@ class Problem:
     select: Callable[[str, DeviceRequest], Selection]
     taken: int  # mask of devices that cannot be allocated exclusively
     features: Features = field(default_factory=Features)
+    classes: Callable[[str], DeviceClass | None] = lambda _: None  # by name
 
     def shares(self, bit: int) -> Mapping[str, int] | None:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""

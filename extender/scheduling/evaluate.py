@@ -113,6 +113,7 @@ def problem_for(
         selection,
         node_info.busy,
         context.features,
+        classes.get,
     )
 
 
