@@ -8,14 +8,13 @@ request (docs/decisions/0010).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from extender.model import LIST_TYPES, ClaimSpec, Constraint, Device, InvalidClaim, Semver
+from extender.model import LIST_TYPES, ClaimSpec, Constraint, Device, DeviceRequest, InvalidClaim, Semver
 
 TypedSet = tuple[str, frozenset[object]]
 _SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
-
-
+_KINDS: dict[type, str] = {int: "int", bool: "bool", str: "string", Semver: "version"}
 UNREADABLE: TypedSet = ("unknown", frozenset())
 
 
@@ -39,6 +38,13 @@ def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> 
     return value_type, frozenset((_plain(value),))
 
 
+def values_of(value: object) -> TypedSet:
+    """The result of an expression as (scalar type, set of values). UNREADABLE for other types, and for a mixed list."""
+    items = value if isinstance(value, list | tuple) else (value,)
+    kinds = {_KINDS.get(type(item), "unknown") for item in items} or {"string"}
+    return UNREADABLE if len(kinds) > 1 or "unknown" in kinds else (kinds.pop(), frozenset(map(_plain, items)))
+
+
 def _plain(value: object) -> object:
     # As in the reference, versions are compared as strings. Callers also compare the type, so True does not equal 1.
     return value.text if isinstance(value, Semver) else value
@@ -52,18 +58,23 @@ class _AttributeConstraint(ABC):
         self._lists = lists
         self._added: list[TypedSet] = []
 
-    def add(self, request: str, device: Device, driver: str) -> bool:
+    def add(self, request: DeviceRequest, device: Device, driver: str, derive: Callable[[str], TypedSet]) -> bool:
         """Whether the constraint allows one more device; if so, the device counts from now on.
 
-        Raises InvalidClaim for a device whose value has a type that Berth does not know.
+        `derive` gives the value of an expression on the device: an attribute that the request derives hides one that
+        the driver publishes. Raises InvalidClaim for a device whose value has a type that Berth does not know.
         """
-        if not self._constraint.covers(request):
+        if not self._constraint.covers(request.name):
             return True
         attribute = self._constraint.attribute
-        values = attribute_values(device, attribute, driver, lists=self._lists)
+        expression = dict(request.derived).get(attribute)
+        if expression is not None:
+            values: TypedSet | None = derive(expression)
+        else:
+            values = attribute_values(device, attribute, driver, lists=self._lists)
         if values == UNREADABLE:
             raise InvalidClaim(
-                f"request {request}: device {device.name} of driver {driver}: attribute {attribute}, which a "
+                f"request {request.name}: device {device.name} of driver {driver}: attribute {attribute}, which a "
                 "constraint compares: unsupported attribute value"
             )
         entry = self._entry(values) if values is not None else None

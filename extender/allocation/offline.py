@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from extender.allocation.constraints import TypedSet
 from extender.allocation.features import Features
 from extender.allocation.inventory import inventory
 from extender.allocation.pools import Pool, gather, slices_of
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
-from extender.allocation.selection import find_class, select
+from extender.allocation.selection import derived_value, find_class, select
 from extender.allocation.whole_pool import WholePool
 from extender.cel.dra import Masks
 from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
@@ -83,5 +84,10 @@ def problem_of(
         return select(claim, request, find_class(claim, request, classes.get), found, masks, features)
 
     names, specs = tuple(name for name, _ in claims), tuple(spec for _, spec in claims)
+
+    def derive(expression: str, bit: int) -> TypedSet:
+        one = found.devices[bit]
+        return derived_value(expression, one.device, one.id.driver, masks)
+
     taken = taken_mask(found, allocated_state)
-    return Problem(found, names, specs, allocated_state, selection, taken, features, classes.get)
+    return Problem(found, names, specs, allocated_state, selection, taken, features, classes.get, derive)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.features import Features
 from extender.allocation.inventory import Inventory
 from extender.allocation.pools import Pool, PoolDevices
@@ -58,6 +59,8 @@ class Problem:
     taken: int  # mask of devices that cannot be allocated exclusively
     features: Features = field(default_factory=Features)
     classes: Callable[[str], DeviceClass | None] = lambda _: None  # by name
+    # The value of a CEL expression on a device, for an attribute that a request derives. Raises InvalidClaim.
+    derive: Callable[[str, int], TypedSet] = lambda *_: UNREADABLE
 
     def shares(self, bit: int) -> Mapping[str, int] | None:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import partial
 
 from extender.allocation import capacity, constraints, shortage
 from extender.allocation.counters import Counters, ShortOfCounters
@@ -34,6 +35,7 @@ from extender.model import (
 
 MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 _USUAL_CONSTRAINTS = 4  # of a claim; each further one costs a step per device
+_DERIVED_STEPS = 20  # of an attribute that a request derives, once per device
 _CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
 
 EVERYTHING = -1  # a mask with all bits set
@@ -79,6 +81,7 @@ class Search:
         self._matching = MatchingDevices(problem, observer)
         self._selections, self._mode_all = self._matching.selections, self._matching.mode_all
         self._constraints = constraints.build(problem.names, problem.specs, lists=problem.features.list_attributes)
+        self._derived_values: dict[tuple[str, int], constraints.TypedSet] = {}  # by expression and bit
         self._config_excess = ""  # why the API server would refuse the config of an allocation that was tried
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
 
@@ -87,6 +90,7 @@ class Search:
         found = Search(self._problem, most_steps=most_steps, budget=self._budget)
         found._allowed, found._fixed = allowed, alternatives
         found._matching, found._selections, found._mode_all = self._matching, self._selections, self._mode_all
+        found._derived_values = self._derived_values
         return found
 
     def run(self) -> Solution | None:
@@ -302,11 +306,20 @@ class Search:
         short = self._counters.take(bit)
         return not short or self._reject(request, bit, "counters", short)
 
+    def _derived(self, bit: int, expression: str) -> constraints.TypedSet:
+        """The value of an expression on a device, computed once."""
+        found = self._derived_values.get((expression, bit))
+        if found is None:
+            self._step(_DERIVED_STEPS)
+            found = self._derived_values[expression, bit] = self._problem.derive(expression, bit)
+        return found
+
     def _add_to_constraints(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
         pool_device = self._problem.inventory.devices[bit]
+        derive = partial(self._derived, bit)
         added = []
         for position, constraint in enumerate(self._constraints[claim]):
-            if constraint.add(request.name, pool_device.device, pool_device.id.driver):
+            if constraint.add(request, pool_device.device, pool_device.id.driver, derive):
                 added.append(constraint)
                 continue
             for earlier in reversed(added):

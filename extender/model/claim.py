@@ -68,6 +68,7 @@ class DeviceRequest:
     admin_access: bool = False
     tolerations: tuple[Toleration, ...] = ()
     capacity: Mapping[str, Quantity] | None = None
+    derived: tuple[tuple[str, str], ...] = ()  # (attribute name, CEL expression) for the claim's constraints (KEP-6080)
 
 
 @dataclass(frozen=True, slots=True)

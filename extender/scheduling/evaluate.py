@@ -20,8 +20,10 @@ from extender.allocation import (
     Problem,
     Selection,
     Solution,
+    TypedSet,
     choose,
     choose_plain,
+    derived_value,
     fast_path,
     find_class,
     select,
@@ -105,6 +107,10 @@ def problem_for(
             remembered[claim, request.name] = known
         return known
 
+    def derive(expression: str, bit: int) -> TypedSet:
+        one = node_info.inventory.devices[bit]
+        return derived_value(expression, one.device, one.id.driver, context.masks, context.budget)
+
     return Problem(
         node_info.inventory,
         requirements.claim_names,
@@ -114,6 +120,7 @@ def problem_for(
         node_info.busy,
         context.features,
         classes.get,
+        derive,
     )
 
 

@@ -65,7 +65,9 @@ class ByTopology:
         """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests."""
         for spec in problem.specs:
             for constraint in spec.constraints:
-                if constraint.kind == "match" and all(constraint.covers(r.name) for r in spec.requests):
+                covers_all = all(constraint.covers(r.name) for r in spec.requests)
+                derived = {name for r in spec.requests for option in r.alternatives for name, _ in option.derived}
+                if constraint.kind == "match" and covers_all and constraint.attribute not in derived:
                     return self._grouped(constraint.attribute, free)
         return [free]
 

@@ -247,8 +247,13 @@ def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
         count=get(obj, "count", int, path, 1) or 1 if mode == "ExactCount" else 0,
         admin_access=get(obj, "adminAccess", bool, path, False),
         tolerations=many(obj, "tolerations", path, toleration),
+        derived=many(obj, "derivedAttributes", path, _derived),
         capacity=None if obj.get("capacity") is None else _Frozen(quantities(wanted, "requests", f"{path}.capacity")),
     )
+
+
+def _derived(obj: Json, path: str) -> tuple[str, str]:
+    return need(obj, "name", path), need(obj, "expression", path)
 
 
 class _Frozen(dict[str, Quantity]):
