@@ -303,8 +303,8 @@ class Search:
         return taken
 
     def _take_counters(self, request: DeviceRequest, bit: int) -> bool:
-        short = self._counters.take(bit)
-        return not short or self._reject(request, bit, "counters", short)
+        cause = self._counters.take(bit)
+        return cause is None or self._reject(request, bit, *cause)
 
     def _derived(self, bit: int, expression: str) -> constraints.TypedSet:
         """The value of an expression on a device, computed once."""

@@ -204,7 +204,7 @@ class CounterUse(NamedTuple):
 
     counter_set: str
     counters: tuple[tuple[str, int], ...]  # (name, nanos)
-    compatibility_groups: tuple[str, ...] = ()  # KEP-5963; Berth leaves out devices that have them
+    compatibility_groups: tuple[str, ...] = ()  # KEP-5963
 
 
 @dataclass(frozen=True, slots=True)
