@@ -124,14 +124,13 @@ devices = st.one_of(
 )
 a_few = st.lists(devices, min_size=1, max_size=3)
 rules = st.builds(
-    lambda driver, pool, device, effect, selects: TaintRule(
-        "rule", Taint("k", "v", effect), driver, pool, device, has_selector=selects
+    lambda driver, pool, device, effect: TaintRule(
+        "rule", Taint("k", "v", effect), driver, pool, device, has_selector=bool(driver or pool or device)
     ),
     st.sampled_from(["", NET, GPU]),
     st.sampled_from(["", "all", "left", "n1"]),
     st.sampled_from(["", "d1", "gpu-0"]),
     st.sampled_from(["NoSchedule", "None"]),
-    st.booleans(),
 )
 steps = st.lists(
     st.one_of(
