@@ -20,7 +20,7 @@ from extender.cli.select_command import answer
 from extender.fabric import Graphs, choose_fabric
 from extender.model import Device, ObjectKey, Pod, PodClaim, members
 from extender.policy import Policy
-from extender.sandbox import carried_machines
+from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
 from extender.scheduling import (
     EvaluationContext,
@@ -177,3 +177,20 @@ def test_a_failed_search_for_a_constant_shows_the_list() -> None:
 def device_of(world: Json) -> Device:
     (_, slice_, _) = node_of("n", [{"name": "a", "attributes": world["attributes"]}], [])
     return SliceDecoder().decode(slice_).devices[0]
+
+
+def test_the_preferred_gpus_are_joined_ones_whose_lists_meet() -> None:
+    """Of four GPUs in two NVLink pairs, the middle two alone have equal lists."""
+    machine, cache = carried_machines()["rtx-a6000-4-bridged"], filled([])
+    published, decoder = gpu_slice("n", machine), SliceDecoder()
+    for device, near in zip(published["spec"]["devices"], ([0], [0, 1], [0, 1], [1]), strict=True):
+        device["attributes"]["resource.kubernetes.io/numaNode"] = {"ints": near}
+    cache.apply_class("d", decode_class({"metadata": {"name": "d"}, "spec": {}}))
+    cache.apply_node("n", decode_node({"metadata": {"name": "n"}}))
+    for obj in (published, fabric_slice("n", machine)):
+        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    constraints = [{"matchAttribute": "resource.kubernetes.io/numaNode"}]
+    requirements, context = asked(cache, {"count": 2, "constraints": constraints})
+    status = evaluate(cache.snapshot().node_infos["n"], requirements, context)
+    assert isinstance(status, Placement)
+    assert status.solution.mask in (0b0011, 0b1100)
