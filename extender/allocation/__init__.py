@@ -14,7 +14,7 @@ docs/decisions/ records. The package contains no I/O and no preferences: a calle
 """
 
 from extender.allocation.choose import Preference, choose, choose_plain
-from extender.allocation.constraints import UNREADABLE, TypedSet, attribute_values
+from extender.allocation.constraints import UNREADABLE, attribute_values
 from extender.allocation.counters import left_of
 from extender.allocation.fast_path import FastPath, fast_path
 from extender.allocation.features import Features, from_gates
@@ -84,7 +84,6 @@ __all__ = [
     "SharedUse",
     "Snapshot",
     "Solution",
-    "TypedSet",
     "Uses",
     "WholePool",
     "allocations",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
-from extender.allocation.constraints import TypedSet
 from extender.allocation.counters import memberships
 from extender.allocation.features import Features
 from extender.allocation.inventory import inventory
@@ -13,7 +13,7 @@ from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Pro
 from extender.allocation.selection import derived_value, find_class, select
 from extender.allocation.whole_pool import WholePool, grouped
 from extender.cel.dra import Masks
-from extender.model import ClaimSpec, Device, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
+from extender.model import UNLIMITED, ClaimSpec, Device, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
 
 
 def usage_of(
@@ -94,9 +94,6 @@ def problem_of(
 
     names, specs = tuple(name for name, _ in claims), tuple(spec for _, spec in claims)
 
-    def derive(expression: str, bit: int) -> TypedSet:
-        one = found.devices[bit]
-        return derived_value(expression, one.device, one.id.driver, masks)
-
+    derive = partial(derived_value, masks, UNLIMITED)
     taken = taken_mask(found, allocated_state)
     return Problem(found, names, specs, allocated_state, selection, taken, features, classes.get, derive)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.features import Features
 from extender.allocation.inventory import Inventory
-from extender.allocation.pools import Pool, PoolDevices
+from extender.allocation.pools import Pool, PoolDevice, PoolDevices
 from extender.model import ClaimSpec, DeviceClass, DeviceRequest, PoolKey, Quantity
 
 CounterKey = tuple[str, str]  # counter set, counter
@@ -60,7 +60,7 @@ class Problem:
     features: Features = field(default_factory=Features)
     classes: Callable[[str], DeviceClass | None] = lambda _: None  # by name
     # The value of a CEL expression on a device, for an attribute that a request derives. Raises InvalidClaim.
-    derive: Callable[[str, int], TypedSet] = lambda *_: UNREADABLE
+    derive: Callable[[str, PoolDevice], TypedSet] = lambda *_: UNREADABLE
 
     def shares(self, bit: int) -> Mapping[str, int] | None:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""

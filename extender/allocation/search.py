@@ -311,7 +311,9 @@ class Search:
         found = self._derived_values.get((expression, bit))
         if found is None:
             self._step(_DERIVED_STEPS)
-            found = self._derived_values[expression, bit] = self._problem.derive(expression, bit)
+            found = self._derived_values[expression, bit] = self._problem.derive(
+                expression, self._problem.inventory.devices[bit]
+            )
         return found
 
     def _add_to_constraints(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:

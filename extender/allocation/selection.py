@@ -7,6 +7,7 @@ from collections.abc import Callable
 from extender.allocation.constraints import TypedSet, values_of
 from extender.allocation.features import Features
 from extender.allocation.inventory import Inventory
+from extender.allocation.pools import PoolDevice
 from extender.allocation.problem import Selection
 from extender.cel import CelError, CompileError
 from extender.cel.dra import COST_LIMIT, Masks, compile_value, evaluated
@@ -69,19 +70,17 @@ def select(
     return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, budget), left_out)
 
 
-def derived_value(
-    expression: str, device: Device, driver: str, masks: Masks, budget: CallBudget = UNLIMITED
-) -> TypedSet:
+def derived_value(masks: Masks, budget: CallBudget, expression: str, pool_device: PoolDevice) -> TypedSet:
     """The value on a device of an attribute that a request derives. Raises InvalidClaim and CallBudgetSpent."""
-    compiled = masks.compiled(compile_value, expression, budget)
+    compiled, driver = masks.compiled(compile_value, expression, budget), pool_device.id.driver
     if isinstance(compiled, CompileError):
         raise InvalidClaim(
             f"derived attribute {cut(expression)!r}: CEL compile error: {cut(str(compiled), _ERROR_BYTES)}"
         )
     try:
-        return values_of(evaluated(compiled.value, device, driver, budget, _DERIVED_UNITS))
+        return values_of(evaluated(compiled.value, pool_device.device, driver, budget, _DERIVED_UNITS))
     except CelError as error:
-        where = f"derived attribute {cut(expression)!r} on device {device.name} of driver {driver}"
+        where = f"derived attribute {cut(expression)!r} on device {pool_device.id.device} of driver {driver}"
         raise InvalidClaim(f"{where}: CEL runtime error: {cut(str(error), _ERROR_BYTES)}") from None
 
 

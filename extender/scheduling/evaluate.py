@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -20,7 +21,6 @@ from extender.allocation import (
     Problem,
     Selection,
     Solution,
-    TypedSet,
     choose,
     choose_plain,
     derived_value,
@@ -107,10 +107,6 @@ def problem_for(
             remembered[claim, request.name] = known
         return known
 
-    def derive(expression: str, bit: int) -> TypedSet:
-        one = node_info.inventory.devices[bit]
-        return derived_value(expression, one.device, one.id.driver, context.masks, context.budget)
-
     return Problem(
         node_info.inventory,
         requirements.claim_names,
@@ -120,7 +116,7 @@ def problem_for(
         node_info.busy,
         context.features,
         classes.get,
-        derive,
+        partial(derived_value, context.masks, context.budget),
     )
 
 
