@@ -47,7 +47,7 @@ def problem(case: dict) -> Problem:
         classes,
         [(str(c.key), c.spec) for c in claims],
         allocated_state,
-        Features(),
+        Features(**case.get("features", {})),
         Masks(),
     )
 

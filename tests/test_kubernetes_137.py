@@ -15,11 +15,19 @@ from extender.cli.allocate_command import answer
 from extender.cli.cases import decode_case
 from extender.diagnosis import explain
 from extender.fabric import Graphs, choose_fabric, live_fabric
-from extender.model import ObjectKey, Pod, PodClaim, parse_quantity
+from extender.model import Code, ObjectKey, Pod, PodClaim, parse_quantity
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
-from extender.scheduling import EvaluationContext, PodRequirements, Unschedulable, evaluate, requirements_of
+from extender.scheduling import (
+    EvaluationContext,
+    FilterStatus,
+    Placement,
+    PodRequirements,
+    Unschedulable,
+    evaluate,
+    requirements_of,
+)
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import berthing, claim, pod
 
@@ -119,23 +127,48 @@ def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None
     assert node_infos["n"].state != node_infos["m"].state
 
 
-def test_groups_declared_later_are_noticed() -> None:
-    """A slice of the pool that does not target the node changes; the node's own slices stay the same objects."""
+def test_a_device_in_use_that_only_another_node_sees_decides_about_the_group() -> None:
+    """The counter set belongs to the pool, which has slices for two nodes."""
     cache, decoder = ClusterCache(), SliceDecoder()
+    uses = {"counterSet": "s", "counters": {"m": {"value": "1"}}}
 
     def publish(name: str, node: str, **content: Any) -> None:
         pool = {"name": "p", "generation": 1, "resourceSliceCount": 3}
         spec = {"driver": "d", "nodeName": node, "pool": pool, **content}
         cache.apply_slice(name, decoder.decode({"metadata": {"name": name}, "spec": spec}))
 
-    uses = {"counterSet": "s", "counters": {"m": {"value": "1"}}}
+    def use(device: str, *groups: str) -> Json:
+        return {"name": device, "consumesCounters": [{**uses, "compatibilityGroups": list(groups)}]}
+
     cache.apply_node("n", decode_node(NODE))
-    publish("s", "n", devices=[{"name": "a", "consumesCounters": [uses]}])
+    cache.apply_class("any", decode_class(CLASS))
+    publish("s", "n", devices=[use("a", "mig"), use("b")])
     publish("t", "n", sharedCounters=[{"name": "s", "counters": {"m": {"value": "4"}}}])
-    publish("u", "m", devices=[{"name": "b", "consumesCounters": [uses]}])
-    assert cache.snapshot().node_infos["n"].inventory.unsupported == ()
-    publish("u", "m", devices=[{"name": "b", "consumesCounters": [{**uses, "compatibilityGroups": ["mig"]}]}])
-    assert cache.snapshot().node_infos["n"].inventory.unsupported == (("compatibility-groups", 1),)
+    publish("u", "m", devices=[use("c", "vgpu")])
+    made = decode_claim(claim_of({"exactly": {}}))
+    cache.apply_claim(made.key, made)
+
+    def status() -> FilterStatus:
+        snapshot = cache.snapshot()
+        requirements = requirements_of(Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),)), snapshot, Policy())
+        assert isinstance(requirements, PodRequirements)
+        return evaluate(
+            snapshot.node_infos["n"], requirements, EvaluationContext(Masks(), Features(), snapshot.baseline)
+        )
+
+    assert isinstance(status(), Placement)
+    result = {"request": "r", "driver": "d", "pool": "p", "device": "c"}
+    other = claim_of({"exactly": {}})
+    other["metadata"] = {"namespace": "x", "name": "other", "uid": "o"}
+    held = decode_claim({**other, "status": {"allocation": {"devices": {"results": [result]}}}})
+    cache.apply_claim(held.key, held)
+    refused = status()
+    assert isinstance(refused, Unschedulable)
+    assert refused.reason.code is Code.COMPATIBILITY_GROUPS
+    publish("u", "m", devices=[use("c", "vgpu", "mig")])
+    placed = status()
+    assert isinstance(placed, Placement)
+    assert placed.solution.mask == 1
 
 
 async def test_a_filter_tells_the_field() -> None:

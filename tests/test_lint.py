@@ -80,7 +80,12 @@ def test_nothing_to_find(tmp_path: Path) -> None:
             "matches 0 of 4 devices",
         ),
         ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 1, "first error: gpu.nvidia.com device"),
-        ({"devices": [{"name": "g", "attributes": {"a": {"int": "x"}}}]}, 1, "error: ResourceSlice"),
+        ({"devices": [{"name": "g", "attributes": {"a": {"int": "x"}}}]}, 1, "attributes[a].int: must be an integer"),
+        (
+            {"selector": f'{ATTRIBUTES}.roots.exists(r, r == "x")'},
+            1,
+            "with the feature gate DRAListTypeAttributes accepts it",
+        ),
     ],
 )
 def test_findings_name_object_field_and_cause(tmp_path: Path, changes: dict, exit_code: int, words: str) -> None:

@@ -125,7 +125,7 @@ devices = st.one_of(
 a_few = st.lists(devices, min_size=1, max_size=3)
 rules = st.builds(
     lambda driver, pool, device, effect: TaintRule(
-        "rule", Taint("k", "v", effect), driver, pool, device, selective=bool(driver or pool or device)
+        "rule", Taint("k", "v", effect), driver, pool, device, has_selector=bool(driver or pool or device)
     ),
     st.sampled_from(["", NET, GPU]),
     st.sampled_from(["", "all", "left", "n1"]),

@@ -119,7 +119,7 @@ class Counted(Counters):
 
     looks = 0
 
-    def take(self, bit: int) -> str:
+    def take(self, bit: int) -> tuple[str, str] | None:
         self.looks += 1
         return super().take(bit)
 

@@ -14,7 +14,7 @@ docs/decisions/ records. The package contains no I/O and no preferences: a calle
 """
 
 from extender.allocation.choose import Preference, choose, choose_plain
-from extender.allocation.constraints import attribute_values
+from extender.allocation.constraints import UNREADABLE, attribute_values
 from extender.allocation.counters import left_of
 from extender.allocation.fast_path import FastPath, fast_path
 from extender.allocation.features import Features, from_gates
@@ -47,7 +47,7 @@ from extender.allocation.problem import (
 from extender.allocation.result import allocations
 from extender.allocation.search import EVERYTHING, Search
 from extender.allocation.search_observer import CAUSES, CauseRecorder
-from extender.allocation.selection import find_class, select
+from extender.allocation.selection import derived_value, find_class, select
 from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.slice_devices import KnownSlices
 from extender.allocation.taints import tolerates
@@ -59,6 +59,7 @@ __all__ = [
     "EVERYTHING",
     "NUMBERS",
     "SHARES",
+    "UNREADABLE",
     "UNUSED",
     "AllocatedState",
     "CauseRecorder",
@@ -93,6 +94,7 @@ __all__ = [
     "choose_plain",
     "consumed_counters",
     "counter_limits",
+    "derived_value",
     "fast_path",
     "field_of",
     "find_class",

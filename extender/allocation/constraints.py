@@ -8,27 +8,41 @@ request (docs/decisions/0010).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from extender.model import LIST_TYPES, ClaimSpec, Constraint, Device, InvalidClaim, Semver
+from extender.model import LIST_TYPES, ClaimSpec, Constraint, Device, DeviceRequest, InvalidClaim, Semver
 
 TypedSet = tuple[str, frozenset[object]]
 _SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
+_KINDS: dict[type, str] = {int: "int", bool: "bool", str: "string", Semver: "version"}
+UNREADABLE: TypedSet = ("unknown", frozenset())
 
 
 def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> TypedSet | None:
-    """(scalar type, set of values) of an attribute; None if it is absent, unknown, or a list while `lists` is False."""
+    """(scalar type, set of values) of an attribute; None if it is absent.
+
+    UNREADABLE if its type is unknown, or if it is a list while `lists` is False.
+    """
     found = device.attributes.typed(name)
     if found is None and "/" not in name:
         found = device.attributes.typed(f"{driver}/{name}")
-    if found is None or found[0] == "unknown":
+    if found is None:
         return None
     value_type, value = found
+    if value_type == "unknown":
+        return UNREADABLE
     if value_type in LIST_TYPES:
         if not lists:
-            return None
+            return UNREADABLE
         return _SCALAR_OF[value_type], frozenset(map(_plain, value))  # type: ignore[arg-type] # the type of a tuple
     return value_type, frozenset((_plain(value),))
+
+
+def values_of(value: object) -> TypedSet:
+    """The result of an expression as (scalar type, set of values). UNREADABLE for other types, and for a mixed list."""
+    items = value if isinstance(value, list | tuple) else (value,)
+    kinds = {_KINDS.get(type(item), "unknown") for item in items} or {"string"}
+    return UNREADABLE if len(kinds) > 1 or "unknown" in kinds else (kinds.pop(), frozenset(map(_plain, items)))
 
 
 def _plain(value: object) -> object:
@@ -44,11 +58,25 @@ class _AttributeConstraint(ABC):
         self._lists = lists
         self._added: list[TypedSet] = []
 
-    def add(self, request: str, device: Device, driver: str) -> bool:
-        """Whether the constraint allows one more device; if so, the device counts from now on."""
-        if not self._constraint.covers(request):
+    def add(self, request: DeviceRequest, device: Device, driver: str, derive: Callable[[str], TypedSet]) -> bool:
+        """Whether the constraint allows one more device; if so, the device counts from now on.
+
+        `derive` gives the value of an expression on the device: an attribute that the request derives hides one that
+        the driver publishes. Raises InvalidClaim for a device whose value has a type that Berth does not know.
+        """
+        if not self._constraint.covers(request.name):
             return True
-        values = attribute_values(device, self._constraint.attribute, driver, lists=self._lists)
+        attribute = self._constraint.attribute
+        expression = dict(request.derived).get(attribute)
+        if expression is not None:
+            values: TypedSet | None = derive(expression)
+        else:
+            values = attribute_values(device, attribute, driver, lists=self._lists)
+        if values == UNREADABLE:
+            raise InvalidClaim(
+                f"request {request.name}: device {device.name} of driver {driver}: attribute {attribute}, which a "
+                "constraint compares: unsupported attribute value"
+            )
         entry = self._entry(values) if values is not None else None
         if entry is None:
             return False

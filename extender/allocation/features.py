@@ -17,6 +17,7 @@ _GATES = {
     "DRAListTypeAttributes": "list_attributes",
     "DRAFractionalCapacityRange": "fractional_ranges",
     "1.38": "corrected",
+    "1.37": "config_once",
 }
 
 
@@ -27,6 +28,7 @@ class Features:
     `fractional_ranges` has no field of its own: before 1.37 the in-tree scheduler rounds ranges up to whole units.
     `corrected` is no feature: without it, admin access needs free counters and capacity, and a node may use an old
     generation of a pool. So it was in the in-tree scheduler of 1.36, whose answers the recorded cases have.
+    `config_once` is no feature: without it, the config of an allocation has the form of 1.36, as in recorded cases.
     """
 
     admin_access: bool = True
@@ -38,6 +40,7 @@ class Features:
     list_attributes: bool = True
     fractional_ranges: bool = True
     corrected: bool = True
+    config_once: bool = True
 
     def pays(self, request: DeviceRequest) -> bool:
         """Whether the request takes counters and capacity of its devices."""
@@ -54,6 +57,8 @@ class Features:
 
 
 def from_gates(names: Iterable[str]) -> Features:
-    """Features with only the named gates on; "1.38" is for `corrected`. Unknown names are ignored."""
+    """Features with only the named gates on; "1.37" is for `config_once`, "1.38" for `corrected`. Unknown names are
+    ignored.
+    """
     on = {_GATES[name] for name in names if name in _GATES}
     return Features(**{field.name: field.name in on for field in fields(Features)})

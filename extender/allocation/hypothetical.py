@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from extender.allocation.live_memory import live_use, uses_of
 from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
-from extender.allocation.offline import consumed_counters
+from extender.allocation.offline import consumed_counters, consumption_of
 from extender.allocation.pools import Pool
 from extender.allocation.problem import SHARES, UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
 from extender.model import Device, DeviceId, Fabric, PoolKey, Result
@@ -71,7 +71,10 @@ def with_devices_allocated(
         use = before.get(pool.key, UNUSED)
         if pool.counter_sets:
             devices = _devices(node_info, added, elsewhere)
-            counters[pool.key] = _with_consumed(counters[pool.key], use, devices)
+            known = counters[pool.key]
+            new = [device for name, device in devices.items() if not use.holds(name)]  # one in use consumes already
+            more = consumption_of(new, pool.grouped)
+            counters[pool.key] = {key: known.get(key, 0) + more.get(key, 0) for key in {**known, **more}}
         pools[pool.key] = _with(use, added)
     return _with_use(node_info, pools, counters)
 
@@ -189,17 +192,4 @@ def _devices(node_info: NodeInfo, results: Iterable[Result], elsewhere: Mapping[
         device = inventory.devices[bit].device if bit is not None else elsewhere.get(result.device)
         if device is not None:
             found[device.name] = device
-    return found
-
-
-def _with_consumed(
-    consumed: Mapping[CounterKey, int], use: PoolUse, devices: Mapping[str, Device]
-) -> dict[CounterKey, int]:
-    """The consumed counters of a pool once these devices are allocated. A device in use consumes them already."""
-    found = dict(consumed)
-    for name, device in devices.items():
-        for counter_use in device.consumes if not use.holds(name) else ():
-            for counter, amount in counter_use.counters:
-                key = (counter_use.counter_set, counter)
-                found[key] = found.get(key, 0) + amount
     return found

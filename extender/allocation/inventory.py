@@ -135,7 +135,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         selections,
         union([one.simple << first for first, one in placed]),
         union([one.warned << first for first, one in placed]),
-        _unsupported(pool, placed),
+        _unsupported(placed),
         named,
         gpus,
         hardware,
@@ -144,17 +144,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
     )
 
 
-def _unsupported(pool: Pool, placed: list[tuple[int, SliceDevices]]) -> tuple[tuple[str, int], ...]:
-    """(cause, mask) of the devices with fields that Berth does not support yet. Berth never allocates them.
-
-    A device on the same counter set as a device with compatibility groups is included: whether the two can be
-    allocated together depends on the allocations of other schedulers.
-    """
-    grouped = 0
-    for first, one in placed if pool.grouped else ():
-        for bit, device in enumerate(one.slice.devices):
-            if any(use.counter_set in pool.grouped for use in device.consumes):
-                grouped |= 1 << first + bit
-    others = union([one.node_allocatable << first for first, one in placed]) & ~grouped
-    found = ("compatibility-groups", grouped), ("node-allocatable", others)
-    return tuple((cause, mask) for cause, mask in found if mask)
+def _unsupported(placed: list[tuple[int, SliceDevices]]) -> tuple[tuple[str, int], ...]:
+    """(cause, mask) of the devices with fields that Berth does not support yet. Berth never allocates them."""
+    mask = union([one.node_allocatable << first for first, one in placed])
+    return (("node-allocatable", mask),) if mask else ()

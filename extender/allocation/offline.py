@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
+from extender.allocation.counters import memberships
 from extender.allocation.features import Features
 from extender.allocation.inventory import inventory
 from extender.allocation.pools import Pool, gather, slices_of
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
-from extender.allocation.selection import find_class, select
-from extender.allocation.whole_pool import WholePool
+from extender.allocation.selection import derived_value, find_class, select
+from extender.allocation.whole_pool import WholePool, grouped
 from extender.cel.dra import Masks
-from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
+from extender.model import UNLIMITED, ClaimSpec, Device, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
 
 
 def usage_of(
@@ -36,16 +38,24 @@ def usage_of(
     return AllocatedState(pools, counters)
 
 
-def consumed_counters(slices: Iterable[Slice], use: PoolUse) -> dict[CounterKey, int]:
-    """Counters in nanos that allocated devices consume. `slices` are the current ones; other devices count 0."""
+def consumed_counters(slices: Sequence[Slice], use: PoolUse) -> dict[CounterKey, int]:
+    """Counters in nanos that allocated devices consume. `slices` are the current ones; other devices count 0.
+
+    In counter sets with compatibility groups, also the numbers of devices, see `memberships`.
+    """
+    in_use = [device for slice_ in slices for device in slice_.devices if device.consumes and use.holds(device.name)]
+    return consumption_of(in_use, grouped(slices) if in_use else frozenset())
+
+
+def consumption_of(devices: Iterable[Device], with_groups: frozenset[str]) -> dict[CounterKey, int]:
+    """What these devices consume. `with_groups` are the counter sets that have compatibility groups."""
     found: dict[CounterKey, int] = {}
-    for slice_ in slices:
-        for device in slice_.devices:
-            if device.consumes and use.holds(device.name):
-                for counter_use in device.consumes:
-                    for name, amount in counter_use.counters:
-                        key = (counter_use.counter_set, name)
-                        found[key] = found.get(key, 0) + amount
+    for use in (use for device in devices for use in device.consumes):
+        for name, amount in use.counters:
+            key = (use.counter_set, name)
+            found[key] = found.get(key, 0) + amount
+        for key in memberships(use) if use.counter_set in with_groups else ():
+            found[key] = found.get(key, 0) + 1
     return found
 
 
@@ -83,4 +93,7 @@ def problem_of(
         return select(claim, request, find_class(claim, request, classes.get), found, masks, features)
 
     names, specs = tuple(name for name, _ in claims), tuple(spec for _, spec in claims)
-    return Problem(found, names, specs, allocated_state, selection, taken_mask(found, allocated_state), features)
+
+    derive = partial(derived_value, masks, UNLIMITED)
+    taken = taken_mask(found, allocated_state)
+    return Problem(found, names, specs, allocated_state, selection, taken, features, classes.get, derive)

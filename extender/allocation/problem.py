@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.features import Features
 from extender.allocation.inventory import Inventory
-from extender.allocation.pools import Pool, PoolDevices
-from extender.model import ClaimSpec, DeviceRequest, PoolKey, Quantity
+from extender.allocation.pools import Pool, PoolDevice, PoolDevices
+from extender.model import ClaimSpec, DeviceClass, DeviceRequest, PoolKey, Quantity
 
 CounterKey = tuple[str, str]  # counter set, counter
 SHARES = ""  # see PoolUse
@@ -61,6 +62,9 @@ class Problem:
     select: Callable[[str, DeviceRequest], Selection]
     taken: int  # mask of devices that cannot be allocated exclusively
     features: Features = field(default_factory=Features)
+    classes: Callable[[str], DeviceClass | None] = lambda _: None  # by name
+    # The value of a CEL expression on a device, for an attribute that a request derives. Raises InvalidClaim.
+    derive: Callable[[str, PoolDevice], TypedSet] = lambda *_: UNREADABLE
 
     def shares(self, bit: int) -> Mapping[str, int] | None:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from extender.allocation.capacity import published
+from extender.allocation.features import Features
 from extender.allocation.pools import PoolDevice
 from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.selection import Classes
@@ -44,7 +46,7 @@ def _allocation(
     requests = [request.alternatives[i] for request, i in zip(spec.requests, chosen, strict=True)]
     return Allocation(
         results=tuple(_result(pick, pool_device, new_share) for pick, pool_device in zip(picks, devices, strict=True)),
-        config=(*_class_config(requests, classes), *_claim_config(spec, requests)),
+        config=tuple(config_entries(spec, requests, classes, problem.features)),
         node_selector=node_selector(devices, node_name),
     )
 
@@ -65,27 +67,29 @@ def _result(pick: Pick, pool_device: PoolDevice, new_share: Callable[[], str]) -
     )
 
 
-def _class_config(requests: list[DeviceRequest], classes: Classes) -> Iterator[Config]:
-    """The config entries of each class, once for all its requests, in the order of first use."""
-    names: dict[str, list[str]] = {}
+def config_entries(
+    spec: ClaimSpec, requests: Sequence[DeviceRequest], classes: Classes, features: Features
+) -> Iterator[Config]:
+    """The config entries of the allocation for the chosen form of each request: of each class once, then the claim's.
+
+    As in 1.37, an entry that covers all requests names none. In 1.36 it names them, and an entry of the claim is
+    repeated for each request.
+    """
+    users: dict[str, list[str]] = {}
     for request in requests:
-        names.setdefault(request.class_name, []).append(request.name)
-    for class_name, users in names.items():
+        users.setdefault(request.class_name, []).append(request.name)
+    for class_name, names in users.items():
         class_ = classes(class_name)
+        covers_all = features.config_once and len(names) == len(requests)
         for config in class_.config if class_ is not None else ():
-            yield Config(config.driver, config.parameters, tuple(users), "FromClass", config.known)
-
-
-def _claim_config(spec: ClaimSpec, requests: list[DeviceRequest]) -> Iterator[Config]:
-    """The config entries of the claim. As in 1.36, an entry is repeated for each request that it names."""
+            yield replace(config, requests=() if covers_all else tuple(names), source="FromClass")
     for config in spec.config:
-        copy = Config(config.driver, config.parameters, config.requests, "FromClaim", config.known)
-        if not config.requests:
-            yield copy
-            continue
-        for request in requests:
-            if request.name in config.requests or request.name.partition("/")[0] in config.requests:
-                yield copy
+        entry = replace(config, source="FromClaim")
+        covered = sum(config.covers(request.name) for request in requests)
+        if not config.requests or (features.config_once and covered == len(requests)):
+            yield replace(entry, requests=())
+        else:
+            yield from [entry] * (min(covered, 1) if features.config_once else covered)
 
 
 def node_selector(devices: list[PoolDevice], node_name: str) -> NodeSelector | None:

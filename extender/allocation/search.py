@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import partial
 
 from extender.allocation import capacity, constraints, shortage
 from extender.allocation.counters import Counters, ShortOfCounters
 from extender.allocation.matching_devices import MatchingDevices
 from extender.allocation.problem import SHARES, Pick, Problem, Solution
+from extender.allocation.result import config_entries
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.step_prices import more_steps
 from extender.allocation.taints import blocking_taint
 from extender.model import (
+    MAX_CONFIG,
     MAX_RESULTS,
     UNLIMITED,
     CallBudget,
@@ -32,6 +35,7 @@ from extender.model import (
 
 MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 _USUAL_CONSTRAINTS = 4  # of a claim; each further one costs a step per device
+_DERIVED_STEPS = 20  # of an attribute that a request derives, once per device
 _CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
 
 EVERYTHING = -1  # a mask with all bits set
@@ -77,6 +81,8 @@ class Search:
         self._matching = MatchingDevices(problem, observer)
         self._selections, self._mode_all = self._matching.selections, self._matching.mode_all
         self._constraints = constraints.build(problem.names, problem.specs, lists=problem.features.list_attributes)
+        self._derived_values: dict[tuple[str, int], constraints.TypedSet] = {}  # by expression and bit
+        self._config_excess = ""  # why the API server would refuse the config of an allocation that was tried
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
 
     def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], most_steps: int) -> Search:
@@ -84,6 +90,7 @@ class Search:
         found = Search(self._problem, most_steps=most_steps, budget=self._budget)
         found._allowed, found._fixed = allowed, alternatives
         found._matching, found._selections, found._mode_all = self._matching, self._selections, self._mode_all
+        found._derived_values = self._derived_values
         return found
 
     def run(self) -> Solution | None:
@@ -92,6 +99,8 @@ class Search:
             self._matching.find(self._spend)
         try:
             if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
+                if self._config_excess:
+                    raise InvalidClaim(self._config_excess)
                 return None
         except ShortOfCounters:
             return None
@@ -154,12 +163,28 @@ class Search:
     def _request(self, claim: int, position: int) -> Outcome:
         requests = self._problem.specs[claim].requests
         if position >= len(requests):
+            if self._has_too_much_config(claim):
+                return Outcome.NO
             outcome = self._claim(claim + 1)
             # A different solution of this claim may leave room for a later claim that is too large.
             return Outcome.NO if outcome is Outcome.TOO_MANY else outcome
         if not requests[position].prioritized:
             return self._slot(claim, position, requests[position].alternatives[0], 0, 0)
         return self._alternative(claim, position)
+
+    def _has_too_much_config(self, claim: int) -> bool:
+        """Whether the API server would refuse the allocation for its config: each class adds up to 32 entries."""
+        spec, problem = self._problem.specs[claim], self._problem
+        if len(spec.requests) == 1:  # at most 32 entries of its class, and 32 of the claim
+            return False
+        forms = list(dict.fromkeys(pick.request for pick in self._picks[claim]))
+        count = sum(1 for _ in config_entries(spec, forms, problem.classes, problem.features))
+        if count > MAX_CONFIG:
+            self._config_excess = (
+                f"claim {problem.names[claim]}: its allocation would have {count} config entries, of the claim and of "
+                f"its device classes; the API server stores {MAX_CONFIG} at most"
+            )
+        return count > MAX_CONFIG
 
     def _alternative(self, claim: int, position: int) -> Outcome:
         failed = Outcome.TOO_MANY
@@ -281,14 +306,25 @@ class Search:
         return taken
 
     def _take_counters(self, request: DeviceRequest, bit: int) -> bool:
-        short = self._counters.take(bit)
-        return not short or self._reject(request, bit, "counters", short)
+        cause = self._counters.take(bit)
+        return cause is None or self._reject(request, bit, *cause)
+
+    def _derived(self, bit: int, expression: str) -> constraints.TypedSet:
+        """The value of an expression on a device, computed once."""
+        found = self._derived_values.get((expression, bit))
+        if found is None:
+            self._step(_DERIVED_STEPS)
+            found = self._derived_values[expression, bit] = self._problem.derive(
+                expression, self._problem.inventory.devices[bit]
+            )
+        return found
 
     def _add_to_constraints(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
         pool_device = self._problem.inventory.devices[bit]
+        derive = partial(self._derived, bit)
         added = []
         for position, constraint in enumerate(self._constraints[claim]):
-            if constraint.add(request.name, pool_device.device, pool_device.id.driver):
+            if constraint.add(request, pool_device.device, pool_device.id.driver, derive):
                 added.append(constraint)
                 continue
             for earlier in reversed(added):

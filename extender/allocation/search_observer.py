@@ -18,7 +18,7 @@ CAUSES = {
     "counters": "its shared counters are used up",
     "tainted": "has a taint that the request does not tolerate",
     "constraint": "would break a constraint of the claim",
-    "compatibility-groups": "draws on counters with a field that Berth does not support yet",
+    "compatibility-groups": "has no compatibility group in common with the devices in use of its counter set",
     "node-allocatable": "has a field that Berth does not support yet",
 }
 

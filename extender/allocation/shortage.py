@@ -79,9 +79,9 @@ def report(requests: Sequence[Sequence[Form]], counters: Counters, observer: Obs
     """
     wanted = ((forms[-1][0], bit) for forms in requests for bit in members(forms[-1][2]))
     for name, bit in islice(wanted, _MOST_REPORTED):
-        short = counters.take(bit)
-        if short:
-            observer.rejected(name, bit, "counters", short)
+        cause = counters.take(bit)
+        if cause is not None:
+            observer.rejected(name, bit, *cause)
 
 
 class _Need(NamedTuple):

@@ -9,7 +9,7 @@ from extender.model import members
 
 def field_of(inventory: Inventory, bit: int) -> str:
     """The API name of the unsupported field of a device."""
-    return inventory.devices[bit].device.node_allocatable or "compatibilityGroups"
+    return inventory.devices[bit].device.node_allocatable
 
 
 def report(inventory: Inventory, request: str, devices: int, observer: Observer) -> None:

@@ -97,7 +97,7 @@ def _json(value: Any) -> Any:
         return format_duration(value)
     if isinstance(value, Timestamp):
         return format_timestamp(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_json(item) for item in value]
     if isinstance(value, dict):
         return {_exactly(str)(key): _json(item) for key, item in value.items()}

@@ -170,14 +170,12 @@ def _selector(
         return
     if dialect.stored:
         try:
-            check_cost(expression, Dialect(stored=False))
+            check_cost(expression, Dialect(stored=False, list_types=False))
         except CompileError as error:
-            yield LintFinding(
-                "warning",
-                where,
-                f"the API server would reject it as new: {one_sentence(error)}",
-                "shorten the lists that the expression iterates over, or check less",
-            )
+            hint = "shorten the lists that the expression iterates over, or check less"
+            if error.issues:  # of the types; the stored form has none
+                hint = "an API server with the feature gate DRAListTypeAttributes accepts it"
+            yield LintFinding("warning", where, f"the API server would reject it as new: {one_sentence(error)}", hint)
     if not devices:
         return
     for read in sorted(selector.reads):

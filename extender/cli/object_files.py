@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from extender.allocation import NodeInfo, Preference, Problem, troubled
+from extender.cache import tainted
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import name_of, read_file
 from extender.manifests import objects_of_part
-from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Slice, WireError
+from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Slice, TaintRule, WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 from extender.scoring import ByTopology
 from extender.wire import (
@@ -23,6 +24,7 @@ from extender.wire import (
     decode_class,
     decode_node,
     decode_pod,
+    decode_taint_rule,
     get,
     need,
     parts_of,
@@ -35,7 +37,7 @@ _MOST_MANIFEST = 4 * MOST_POLICY  # bytes of a manifest with a policy in it
 
 @dataclass(slots=True)
 class Objects:
-    """The decoded objects of the files.
+    """The decoded objects of the files. The devices of `slices` have the taints of `rules`.
 
     `claims` are the claims without an allocation. The devices of allocated claims are in `taken`; `shares` maps a
     device to its consumed capacity in nanos, by name. `fabric` has the agent's slice of each node. `origins` maps
@@ -44,6 +46,7 @@ class Objects:
 
     slices: list[Slice] = field(default_factory=list)
     fabric: dict[str, Slice] = field(default_factory=dict)
+    rules: list[TaintRule] = field(default_factory=list)
     classes: dict[str, DeviceClass] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
@@ -113,6 +116,7 @@ def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | N
     for key, (position, _) in templates.items():
         if key not in used:
             attempt(position, partial(_add_template, found, known[key], key))
+    found.slices = [tainted(slice_, found.rules) for slice_ in found.slices]
     if not found.nodes:
         names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
         found.nodes = [Node(name) for name in names]
@@ -186,6 +190,8 @@ def _add(found: Objects, obj: Json, decoder: SliceDecoder, place: str) -> None:
                 found.fabric[slice_.selection.node_name] = slice_
             else:
                 found.slices.append(slice_)
+        case "DeviceTaintRule":
+            found.rules.append(decode_taint_rule(obj))
         case "DeviceClass":
             class_ = decode_class(obj)
             found.classes[class_.name] = class_

@@ -67,7 +67,7 @@ def dialect_of(as_new: str | None) -> Dialect:
         raise WireError("--as-new", f"must be a version such as 1.36, is {shown(as_new)}")
     # DRAConsumableCapacity is beta and on by default from 1.36; DRAListTypeAttributes is alpha in every version.
     version = (int(major), int(minor))
-    return Dialect(version, stored=False, consumable_capacity=version >= (1, 36))
+    return Dialect(version, stored=False, list_types=False, consumable_capacity=version >= (1, 36))
 
 
 def one_sentence(error: CompileError) -> str:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from extender.allocation import NodeInfo, Problem, Search, Selection, find_class, select, with_devices_released
+from extender.allocation import (
+    NodeInfo,
+    Problem,
+    Search,
+    Selection,
+    derived_value,
+    find_class,
+    select,
+    with_devices_released,
+)
 from extender.diagnosis.node_rows import link_digits
 from extender.fabric import bandwidth, is_joined
 from extender.model import CallBudgetSpent, Claim, DeviceClass, DeviceRequest, InvalidClaim, OutOfSteps, members
@@ -74,7 +84,8 @@ def _first_fit(
 
     names, specs = tuple(str(claim.key) for claim in claims), tuple(claim.spec for claim in claims)
     state = node_info.allocated_state
-    problem = Problem(node_info.inventory, names, specs, state, selection, node_info.busy, context.features)
+    derive, busy = partial(derived_value, context.masks, context.budget), node_info.busy
+    problem = Problem(node_info.inventory, names, specs, state, selection, busy, context.features, classes.get, derive)
     try:
         solution = Search(problem, budget=context.budget).run()
     except (InvalidClaim, OutOfSteps, CallBudgetSpent):

@@ -216,7 +216,7 @@ def _reads(selector: Selector) -> list[Read] | None:
 
 
 def _attribute(name: str) -> Callable[[Device, str], object]:
-    return lambda device, _: device.attributes.get(name)
+    return lambda device, _: device.attributes.typed(name)
 
 
 def _capacity(name: str, domain: str, short: str) -> Callable[[Device, str], object]:

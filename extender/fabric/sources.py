@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from extender.fabric.agent_slices import read_fabric
@@ -137,18 +137,15 @@ def _distance(roots: list[str], numa: list[int | None], i: int, j: int) -> int:
 
 
 def _text(device: Device, names: tuple[str, ...]) -> str:
-    for name in names:
-        value = device.attributes.get(name)
-        if isinstance(value, str):
-            return value
-    return ""
+    return next((value for value in _values(device, names) if isinstance(value, str)), "")
 
 
 def _number(device: Device, names: tuple[str, ...]) -> int | None:
+    return next((value for value in _values(device, names) if type(value) is int), None)
+
+
+def _values(device: Device, names: tuple[str, ...]) -> Iterator[object]:
+    """The values of these attributes. The first one of a list is that of the device itself (KEP-6072)."""
     for name in names:
         value = device.attributes.get(name)
-        if isinstance(value, tuple) and value:
-            value = value[0]
-        if type(value) is int:
-            return value
-    return None
+        yield value[0] if isinstance(value, tuple) and value else value

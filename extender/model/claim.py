@@ -12,6 +12,7 @@ from extender.model.pod_group import GroupKey, Membership
 from extender.model.quantity import Quantity
 
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
+MAX_CONFIG = 64  # entries of an allocation; resource.k8s.io has no name for it
 MAX_CONSUMERS = 256  # of one claim: ResourceClaimReservedForMaxSize of resource.k8s.io
 MAX_CLAIMS = 64  # of one pod; the API has no limit, and a claim may have 256 alternatives
 MAX_ALTERNATIVES = 512  # of all requests of one pod's claims; a request without alternatives counts as one
@@ -67,6 +68,7 @@ class DeviceRequest:
     admin_access: bool = False
     tolerations: tuple[Toleration, ...] = ()
     capacity: Mapping[str, Quantity] | None = None
+    derived: tuple[tuple[str, str], ...] = ()  # (attribute name, CEL expression) for the claim's constraints (KEP-6080)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class Request:
     name: str
     alternatives: tuple[DeviceRequest, ...]
     prioritized: bool = False
+
+
+def _covers(names: tuple[str, ...], request: str) -> bool:
+    """Whether a list of requests names this request or its parent. An empty list names all."""
+    return not names or request in names or request.partition("/")[0] in names
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class Constraint:
 
     def covers(self, request: str) -> bool:
         """Whether the constraint applies to this request ('req' or 'req/sub')."""
-        return not self.requests or request in self.requests or request.partition("/")[0] in self.requests
+        return _covers(self.requests, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,10 @@ class Config:
     requests: tuple[str, ...] = ()
     source: str = ""  # FromClass or FromClaim in an allocation, else empty
     known: bool = True  # False: the entry has no `opaque` form
+
+    def covers(self, request: str) -> bool:
+        """Whether the parameters are for this request ('req' or 'req/sub')."""
+        return _covers(self.requests, request)
 
 
 @dataclass(frozen=True, slots=True)

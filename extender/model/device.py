@@ -54,23 +54,24 @@ class Schema:
     __slots__ = (
         "__weakref__",
         "domains",
-        "has_lists",
         "index",
-        "irregular",
         "names",
-        "problem",
+        "problems",
+        "readable",
         "shared",
         "value_types",
     )
 
-    def __init__(self, names: tuple[str, ...], value_types: tuple[str, ...], problem: str = "") -> None:
+    def __init__(
+        self, names: tuple[str, ...], value_types: tuple[str, ...], problems: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         self.names = names
         self.value_types = value_types
         self.index = {name: position for position, name in enumerate(names)}
         self.domains = frozenset(name.partition("/")[0] for name in names)
-        self.has_lists = not LIST_TYPES.isdisjoint(value_types)
-        self.problem = problem  # why CEL cannot evaluate an expression on such a device, or ""
-        self.irregular = self.has_lists or bool(problem)  # CEL checks such a device before each evaluation
+        self.problems = dict(problems)  # name to why CEL cannot read the attribute; most schemas have none
+        # Positions of the attributes that CEL can read.
+        self.readable = {name: i for name, i in self.index.items() if name not in self.problems}
         # Positions of the attributes that do not identify the device.
         self.shared = tuple(i for i, name in enumerate(names) if not is_identity(name))
 
@@ -190,21 +191,21 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class TaintRule:
-    """A DeviceTaintRule. It adds its taint to every device that matches all selectors which are set."""
+    """A DeviceTaintRule. It adds its taint to every device that matches all fields of its selector which are set."""
 
     name: str
     taint: Taint
     driver: str = ""
     pool: str = ""
     device: str = ""
-    selective: bool = True  # False: no selector is set, and the rule matches no device (docs/decisions/0010)
+    has_selector: bool = True  # False: the rule matches no device (docs/decisions/0010)
 
     def matches(self, pool: PoolKey, device: str) -> bool:
         return self.matches_pool(pool) and self.device in ("", device)
 
     def matches_pool(self, pool: PoolKey) -> bool:
         """Whether the rule may match devices of a pool."""
-        return self.selective and self.driver in ("", pool.driver) and self.pool in ("", pool.name)
+        return self.has_selector and self.driver in ("", pool.driver) and self.pool in ("", pool.name)
 
 
 class CounterUse(NamedTuple):
@@ -212,7 +213,7 @@ class CounterUse(NamedTuple):
 
     counter_set: str
     counters: tuple[tuple[str, int], ...]  # (name, nanos)
-    compatibility_groups: tuple[str, ...] = ()  # KEP-5963; Berth leaves out devices that have them
+    compatibility_groups: tuple[str, ...] = ()  # KEP-5963
 
 
 @dataclass(frozen=True, slots=True)

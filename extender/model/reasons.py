@@ -63,8 +63,8 @@ class Code(Enum):
         "Allocated partitions consume the shared counters that the request needs.",
     )
     COMPATIBILITY_GROUPS = (
-        "devices for request {0} draw on counters with {1}, which is not supported yet",
-        "Berth does not support compatibility groups (alpha) and never allocates these devices.",
+        "devices for request {0} have no compatibility group in common with the devices in use",
+        "Devices of one counter set are in use together only if all have one of their compatibilityGroups in common.",
     )
     NODE_ALLOCATABLE = (
         "devices for request {0} have {1}, which is not supported yet",

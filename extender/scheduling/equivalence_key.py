@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from extender.allocation import NodeInfo, attribute_values
+from extender.allocation import UNREADABLE, NodeInfo, attribute_values
 from extender.cel import CompileError
+from extender.cel.dra import compile_selector, compile_value
 from extender.model import InvalidClaim, is_identity
 from extender.scheduling.evaluate import EvaluationContext, problem_for
 from extender.scheduling.pod_requirements import PodRequirements
@@ -24,17 +25,19 @@ class IdentityCheck:
     def __init__(self, requirements: PodRequirements) -> None:
         constraints = [constraint.attribute for spec in requirements.specs for constraint in spec.constraints]
         self._ignored = not any(map(is_identity, constraints))
-        self._selectors = [text for class_ in requirements.classes for text in class_.selectors]
+        # What compiles each expression, and the expression.
+        self._left = [(compile_selector, text) for class_ in requirements.classes for text in class_.selectors]
         for spec in requirements.specs:
-            options = (option for request in spec.requests for option in request.alternatives)
-            self._selectors += [text for option in options for text in option.selectors]
+            for option in (option for request in spec.requests for option in request.alternatives):
+                self._left += [(compile_selector, text) for text in option.selectors]
+                self._left += [(compile_value, text) for _, text in option.derived]
 
     def ignores_identity(self, context: EvaluationContext) -> bool:
         """True if no selector and no constraint reads an identity. Raises CallBudgetSpent."""
-        while self._ignored and self._selectors:
-            selector = context.masks.selector(self._selectors[-1], context.budget)
+        while self._ignored and self._left:
+            selector = context.masks.compiled(*self._left[-1], context.budget)
             self._ignored = isinstance(selector, CompileError) or not any(map(_is_identity, selector.reads))
-            self._selectors.pop()
+            self._left.pop()
         return self._ignored
 
 
@@ -87,25 +90,23 @@ def equivalence_key(
                 yield selection.match
                 yield selection.unsupported
                 yield selection.error
+                if alternative.derived:
+                    yield node_info.node.name
         for constraint in spec.constraints:
             yield patterns.of(node_info, constraint.attribute, context)
 
 
 def _pattern(node_info: NodeInfo, attribute: str, context: EvaluationContext) -> _Pattern:
-    """The attribute's value per device, single values numbered by first occurrence.
+    """The numbers of the attribute's values, per device: a value gets its number where it occurs first.
 
     A constraint only compares values on one node. So two nodes are equal if they group their devices in the same way.
     """
     numbers: dict[object, int] = {}
-    found: list[object] = []
-    for pool_device in node_info.inventory.devices:
-        values = attribute_values(
-            pool_device.device, attribute, pool_device.id.driver, lists=context.features.list_attributes
-        )
-        if values is None:
-            found.append(-1)
-        elif len(values[1]) == 1:
-            found.append(numbers.setdefault(values, len(numbers)))
-        else:
-            found.append(values)
+    lists, found = context.features.list_attributes, []
+    for one in node_info.inventory.devices:
+        known = attribute_values(one.device, attribute, one.id.driver, lists=lists)
+        # Values of one type have an order; a set does not.
+        values = [] if known is None else [(known[0], value) for value in sorted(known[1])]  # type: ignore[type-var]
+        marks = tuple([numbers.setdefault(value, len(numbers)) for value in values])
+        found.append(marks[0] if len(marks) == 1 else (known is None, known == UNREADABLE, marks))
     return tuple(found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -22,6 +23,7 @@ from extender.allocation import (
     Solution,
     choose,
     choose_plain,
+    derived_value,
     fast_path,
     find_class,
     select,
@@ -113,6 +115,8 @@ def problem_for(
         selection,
         node_info.busy,
         context.features,
+        classes.get,
+        partial(derived_value, context.masks, context.budget),
     )
 
 

@@ -12,11 +12,11 @@ from extender.scoring import memory_bytes
 _CODES = (
     ("constraint", Code.CONSTRAINT),
     ("counters", Code.COUNTERS),
+    ("compatibility-groups", Code.COMPATIBILITY_GROUPS),
     ("capacity", Code.CAPACITY),
     ("undefined-capacity", Code.CAPACITY),
     ("tainted", Code.TAINTED),
 )
-_LEFT_OUT = {"compatibility-groups": Code.COMPATIBILITY_GROUPS, "node-allocatable": Code.NODE_ALLOCATABLE}
 
 
 def unschedulable_reason(
@@ -85,9 +85,8 @@ def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest,
     short = request.mode == "All" or not selection.match or free.bit_count() < needed <= (free | more).bit_count()
     if not selection.unsupported or not short:
         return None
-    bit = lowest(selection.unsupported)
-    code = next(_LEFT_OUT[cause] for cause, mask in node_info.inventory.unsupported if mask >> bit & 1)
-    return Reason(code, (request.name, field_of(node_info.inventory, bit)))
+    field = field_of(node_info.inventory, lowest(selection.unsupported))
+    return Reason(Code.NODE_ALLOCATABLE, (request.name, field))
 
 
 def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Reason | None:

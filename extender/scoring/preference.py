@@ -65,18 +65,22 @@ class ByTopology:
         """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests."""
         for spec in problem.specs:
             for constraint in spec.constraints:
-                if constraint.kind == "match" and all(constraint.covers(r.name) for r in spec.requests):
+                covers_all = all(constraint.covers(r.name) for r in spec.requests)
+                derived = {name for r in spec.requests for option in r.alternatives for name, _ in option.derived}
+                if constraint.kind == "match" and covers_all and constraint.attribute not in derived:
                     return self._grouped(constraint.attribute, free)
         return [free]
 
     def _grouped(self, attribute: str, free: list[int]) -> list[list[int]]:
+        """The GPUs with each value. A GPU with a list is in several groups."""
         groups: dict[object, list[int]] = {}
         for position in free:
             pool_device = self._node_info.inventory.devices[self._node_info.gpu_bits[position]]
-            values = attribute_values(pool_device.device, attribute, pool_device.id.driver, lists=True)
-            if values is not None:
-                groups.setdefault(values, []).append(position)
-        return sorted(groups.values(), key=lambda group: (len(group), group))
+            known = attribute_values(pool_device.device, attribute, pool_device.id.driver, lists=True)
+            kind, values = known or ("", ())
+            for value in values:
+                groups.setdefault((kind, value), []).append(position)
+        return sorted(map(list, set(map(tuple, groups.values()))), key=lambda group: (len(group), group))
 
     def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[int]]:
         for group in groups:

@@ -240,7 +240,6 @@ def _sub_request(obj: Json, path: str, parent: str) -> DeviceRequest:
 def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
     mode = get(obj, "allocationMode", str, path, "ExactCount") or "ExactCount"
     wanted = get(obj, "capacity", dict, path, {})
-    has_requests = wanted.get("requests") is not None
     return DeviceRequest(
         name,
         get(obj, "deviceClassName", str, path, ""),
@@ -249,8 +248,13 @@ def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
         count=get(obj, "count", int, path, 1) or 1 if mode == "ExactCount" else 0,
         admin_access=get(obj, "adminAccess", bool, path, False),
         tolerations=many(obj, "tolerations", path, toleration),
-        capacity=_Frozen(amounts(wanted, "requests", f"{path}.capacity")) if has_requests or wanted else None,
+        derived=many(obj, "derivedAttributes", path, _derived),
+        capacity=None if obj.get("capacity") is None else _Frozen(amounts(wanted, "requests", f"{path}.capacity")),
     )
+
+
+def _derived(obj: Json, path: str) -> tuple[str, str]:
+    return need(obj, "name", path), need(obj, "expression", path)
 
 
 class _Frozen(dict[str, Quantity]):

@@ -39,14 +39,17 @@ _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version":
 _LISTS: dict[str, type] = {"ints": int, "bools": bool, "strings": str, "versions": str}
 _NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMappings")  # in Kubernetes 1.37 and in 1.36
 _SELECTOR_VALUES = 8192  # of all node selectors of a slice; a condition counts as one more
+_PROBLEM_BYTES = 128  # of the reason why CEL cannot read an attribute
 _ORDERS = 4096  # distinct sets of attribute names; a fleet has dozens
+
+_SchemaKey = tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]  # the arguments of Schema
 
 
 class SliceDecoder:
     """Decodes slices. Equal schemas and capacities share one object as long as a device refers to it."""
 
     def __init__(self, orders: int = _ORDERS) -> None:
-        self._schemas: WeakValueDictionary[tuple[tuple[str, ...], tuple[str, ...], str], Schema] = WeakValueDictionary()
+        self._schemas: WeakValueDictionary[_SchemaKey, Schema] = WeakValueDictionary()
         self._capacities: WeakValueDictionary[frozenset[tuple[str, Capacity]], Capacities] = WeakValueDictionary()
         self._orders: LRUCache[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = LRUCache(orders)
 
@@ -95,7 +98,7 @@ class SliceDecoder:
         # resource.k8s.io/v1 has the fields directly in the device; v1beta1 had them in `basic`.
         return Device(
             name=intern(need(obj, "name", path)),
-            attributes=self._attributes(get(obj, "attributes", dict, path, {}), f"{path}.attributes", driver),
+            attributes=self._attributes(get(obj, "attributes", dict, path, {}), driver),
             capacity=self._capacity(get(obj, "capacity", dict, path, {}), f"{path}.capacity", driver),
             consumes=many(obj, "consumesCounters", path, _counter_use),
             selection=_selection(obj, path),
@@ -107,17 +110,18 @@ class SliceDecoder:
             node_allocatable=next((name for name in _NODE_ALLOCATABLE if get(obj, name, dict, path, {})), ""),
         )
 
-    def _attributes(self, obj: Json, path: str, driver: str) -> Attributes:
+    def _attributes(self, obj: Json, driver: str) -> Attributes:
         if not obj:
             return NO_ATTRIBUTES
         names, qualified = self._sorted_names(driver, obj)
-        kinds, values, problem = [], [], ""
-        for name in names:
-            kind, value, trouble = _attribute(obj[name], path, name)
+        kinds, values, problems = [], [], []
+        for name, full in zip(names, qualified, strict=True):
+            kind, value, problem = _attribute(obj[name])
             kinds.append(kind)
             values.append(value)
-            problem = problem or (f"attribute {name}: {trouble}" if trouble else "")
-        key = (qualified, tuple(kinds), problem)
+            if problem:
+                problems.append((full, cut(f"attribute {name}: {problem}", _PROBLEM_BYTES)))
+        key = (qualified, tuple(kinds), tuple(problems))
         schema = self._schemas.get(key)
         if schema is None:
             schema = self._schemas[key] = Schema(*key)
@@ -150,7 +154,10 @@ class SliceDecoder:
 
 
 def decode_taint_rule(obj: Json) -> TaintRule:
-    """Decode a DeviceTaintRule. A selector by DeviceClass or CEL (removed alpha fields) matches no device."""
+    """Decode a DeviceTaintRule.
+
+    An empty selector matches every device, a missing one none. Nor does one with a removed alpha field (class, CEL).
+    """
     metadata, spec = get(obj, "metadata", dict, "", {}), get(obj, "spec", dict, "", {})
     selector = get(spec, "deviceSelector", dict, "spec", {})
     known = {field: get(selector, field, str, "spec.deviceSelector", "") for field in ("driver", "pool", "device")}
@@ -159,7 +166,7 @@ def decode_taint_rule(obj: Json) -> TaintRule:
         need(metadata, "name", "metadata"),
         _taint(get(spec, "taint", dict, "spec", {}), "spec.taint"),
         **known,
-        selective=any(known.values()) and not foreign,
+        has_selector=spec.get("deviceSelector") is not None and not foreign,
     )
 
 
@@ -181,29 +188,25 @@ def _check_selectors(selections: list[NodeSelection]) -> None:
         raise WireError("spec", f"the node selectors have more than {_SELECTOR_VALUES} values")
 
 
-def _attribute(obj: Any, path: str, name: str) -> tuple[str, Value, str]:
+def _attribute(obj: Any) -> tuple[str, Value, str]:
     """(kind, value, why CEL cannot use the attribute or '')."""
     if type(obj) is dict and len(obj) == 1:  # nearly all attributes
         ((kind, value),) = obj.items()
         if type(value) is _SCALARS.get(kind):
             return _parsed_version(kind, intern(value) if type(value) is str else value)
-    return _uncommon_attribute(obj, f"{path}[{name}]")
+    return _uncommon_attribute(obj)
 
 
-def _uncommon_attribute(obj: Any, path: str) -> tuple[str, Value, str]:
-    if type(obj) is not dict:
-        raise wrong(path, dict, obj)
+def _uncommon_attribute(obj: Any) -> tuple[str, Value, str]:
+    """See _attribute. A value of another type, such as one that a newer server knows, matters only where it is read."""
+    fields = obj if type(obj) is dict else {}
     for kind, wanted in _SCALARS.items():
-        value = obj.get(kind)
-        if value is not None:
-            if type(value) is not wanted:
-                raise wrong(f"{path}.{kind}", wanted, value)
+        value = fields.get(kind)
+        if type(value) is wanted:
             return _parsed_version(kind, intern(value) if type(value) is str else value)
     for kind, wanted in _LISTS.items():
-        items = obj.get(kind)
-        if items is not None:
-            if type(items) is not list or any(type(item) is not wanted for item in items):
-                raise WireError(f"{path}.{kind}", f"must be a list of {wanted.__name__} values")
+        items = fields.get(kind)
+        if type(items) is list and all(type(item) is wanted for item in items):
             parts = [_parsed_version(kind.removesuffix("s"), item) for item in items]
             problem = next((text for *_, text in parts if text), "")
             return kind, tuple(value for _, value, _ in parts), problem  # type: ignore[misc] # scalars only

@@ -8,6 +8,7 @@ from extender.cel.errors import EvalError
 from extender.cel.frame import FIRST_INPUT, Closure, Frame, spend
 from extender.cel.specialize import is_among
 from extender.cel.values import equal
+from extender.model import Attributes
 
 INPUTS = ("device", "driver")  # a Device, and the name of its driver
 _ENTRY = 8  # units for each attribute or capacity of a map
@@ -21,6 +22,23 @@ class DomainMap(dict[Any, Any]):
 
     def __missing__(self, _: object) -> dict[str, Any]:
         return {}
+
+
+class PartlyReadable(dict[Any, Any]):
+    """The attributes of one domain, some of which CEL cannot read: their names are there, their values are errors."""
+
+    __slots__ = ("problems",)
+
+    def __init__(self) -> None:
+        self.problems: dict[str, str] = {}
+
+    def __getitem__(self, name: Any) -> Any:
+        if name in self.problems:
+            raise EvalError(self.problems[name])
+        return super().__getitem__(name)
+
+    def items(self) -> Any:
+        raise EvalError(next(iter(self.problems.values())))
 
 
 def always(_: Frame) -> bool:
@@ -69,9 +87,9 @@ def attribute(domain: str, name: str) -> Closure:
 
     def read(frame: Frame) -> Any:
         attributes = frame[DEVICE].attributes
-        position = attributes.schema.index.get(key)
+        position = attributes.schema.readable.get(key)
         if position is None:
-            raise EvalError(f"no such key: {name}")
+            raise _unread(attributes, key, name)
         return attributes.values_[position]
 
     return read
@@ -87,9 +105,9 @@ def attribute_equals(domain: str, name: str, wanted: object) -> Closure:
     def test(frame: Frame) -> bool:
         attributes = frame[DEVICE].attributes
         try:
-            value = attributes.values_[attributes.schema.index[key]]
+            value = attributes.values_[attributes.schema.readable[key]]
         except KeyError:
-            raise EvalError(f"no such key: {name}") from None
+            raise _unread(attributes, key, name) from None
         return value == wanted if type(value) is kind else equal(value, wanted)
 
     return test
@@ -102,12 +120,17 @@ def attribute_is_in(domain: str, name: str, texts: frozenset[object]) -> Closure
     def test(frame: Frame) -> bool:
         attributes = frame[DEVICE].attributes
         try:
-            value = attributes.values_[attributes.schema.index[key]]
+            value = attributes.values_[attributes.schema.readable[key]]
         except KeyError:
-            raise EvalError(f"no such key: {name}") from None
+            raise _unread(attributes, key, name) from None
         return value in texts if type(value) is str else is_among(frame, texts, value)
 
     return test
+
+
+def _unread(attributes: Attributes, key: str, name: str) -> EvalError:
+    """The error of a read of an attribute that the device does not have, or that CEL cannot read."""
+    return EvalError(attributes.schema.problems.get(key) or f"no such key: {name}")
 
 
 def capacity(domain: str, name: str) -> Closure:
@@ -137,9 +160,15 @@ def has(kind: str, domain: str, name: str) -> Closure:
 def _nested_attributes(frame: Frame) -> DomainMap:
     found, device = DomainMap(), frame[DEVICE]
     spend(frame, _ENTRY * len(device.attributes.values_))
+    problems = device.attributes.schema.problems
+    for name in problems:
+        found.setdefault(name.partition("/")[0], PartlyReadable())
     for name, value in zip(device.attributes.schema.names, device.attributes.values_, strict=True):
         domain, _, short = name.partition("/")
-        found.setdefault(domain, {})[short] = value
+        inner = found.setdefault(domain, {})
+        inner[short] = value
+        if name in problems:
+            inner.problems[short] = problems[name]
     return found
 
 

@@ -24,7 +24,7 @@ class Dialect:
 
     version: tuple[int, int] = LATEST
     stored: bool = True
-    list_types: bool = False  # feature gate DRAListTypeAttributes: attributes are dyn, lists are values
+    list_types: bool = True  # feature gate DRAListTypeAttributes: the type of an attribute is dyn, otherwise any
     consumable_capacity: bool = True  # feature gate DRAConsumableCapacity; it only matters for new expressions
 
     @property

@@ -218,16 +218,20 @@ class Masks:
 
 
 def evaluated(
-    evaluate: Callable[[Device, str, int], Result], device: Device, driver: str, budget: CallBudget
+    evaluate: Callable[[Device, str, int], Result],
+    device: Device,
+    driver: str,
+    budget: CallBudget,
+    limit: int = COST_LIMIT,
 ) -> Result:
-    """The result of `match` or `value` of a selector on a device, with no more units than the call has left. Raises
-    EvalError, BudgetExceeded, and CallBudgetSpent if the call does not suffice."""
+    """The result of `match` or `value` of a selector on a device, with no more than `limit` units, and no more than the
+    call has left. Raises EvalError, BudgetExceeded, and CallBudgetSpent if the call does not suffice."""
     seconds = budget.check()
-    units = COST_LIMIT if seconds >= _LONGEST_MATCH else min(COST_LIMIT, _units(seconds))
+    units = limit if seconds >= _LONGEST_MATCH else min(limit, _units(seconds))
     try:
         return evaluate(device, driver, units)
     except BudgetExceeded:
-        if units < COST_LIMIT:
+        if units < limit:
             budget.exhaust()
         raise
 

@@ -13,7 +13,7 @@ from extender.cel.pricing import UNBOUNDED
 from extender.cel.program import Checked, Program, build, check, cost
 from extender.cel.values import type_name
 from extender.cel.work import Work
-from extender.model import LIST_TYPES, Device
+from extender.model import Device
 
 _AND = "_&&_"
 _INTERNAL = "internal error of the evaluation:"  # a fault of Berth
@@ -26,22 +26,19 @@ class Selector:
     `most_bytes` is the most memory that it takes, estimated.
     """
 
-    __slots__ = ("_list_types", "_locals", "_run", "expression", "most_bytes", "reads", "terms")
+    __slots__ = ("_locals", "_run", "expression", "most_bytes", "reads", "terms")
 
-    def __init__(self, program: Program, reads: frozenset[str], terms: tuple[str, ...], *, list_types: bool) -> None:
+    def __init__(self, program: Program, reads: frozenset[str], terms: tuple[str, ...]) -> None:
         self.expression = program.expression
         self.most_bytes = program.most_bytes
         self.reads = reads
         self.terms = terms
         self._run = program.run
         self._locals = program.locals
-        self._list_types = list_types
 
     def match(self, device: Device, driver: str, units: int = COST_LIMIT) -> bool:
         """Whether the device is selected. Raises EvalError or BudgetExceeded where the expression has no answer; the
         latter, too, where the evaluation takes more than `units`."""
-        if device.attributes.schema.irregular:
-            self._check_device(device)
         frame = [units, device, driver]
         if self._locals:
             frame += self._locals
@@ -64,42 +61,29 @@ class Selector:
         except Exception as error:
             raise _fault(error) from error
 
-    def _check_device(self, device: Device) -> None:
-        schema = device.attributes.schema
-        if schema.problem:
-            raise EvalError(schema.problem)
-        if schema.has_lists and not self._list_types:
-            raise EvalError(_unsupported(device))
-
 
 def _fault(error: Exception) -> CelError:
     """The error of an expression whose evaluation failed with an error that the language does not have."""
     return BudgetExceeded() if isinstance(error, RecursionError) else EvalError(f"{_INTERNAL} {type(error).__name__}")
 
 
-def _unsupported(device: Device) -> str:
-    schema = device.attributes.schema
-    name = next(n for n, value_type in zip(schema.names, schema.value_types, strict=True) if value_type in LIST_TYPES)
-    return f"attribute {name}: unsupported attribute value"
-
-
 def compile_selector(expression: str, dialect: Dialect = STORED, work: Work | None = None) -> Selector:
     """Compile an expression that must yield a bool. Raises CompileError with every issue."""
     checked = check_selector(expression, dialect, work)
     _check_output(checked, dialect)
-    return _selector(checked, dialect)
+    return _selector(checked)
 
 
 def compile_value(expression: str, dialect: Dialect = STORED, work: Work | None = None) -> Selector:
     """Compile an expression of any type, for its `value`. Raises CompileError with every issue."""
-    return _selector(check_selector(expression, dialect, work), dialect)
+    return _selector(check_selector(expression, dialect, work))
 
 
-def _selector(checked: Checked, dialect: Dialect) -> Selector:
+def _selector(checked: Checked) -> Selector:
     binding = DeviceBinding()
     program = build(checked, binding)
     terms = terms_of(checked.expression, checked.tree)
-    return Selector(program, frozenset(binding.reads), terms, list_types=dialect.list_types)
+    return Selector(program, frozenset(binding.reads), terms)
 
 
 def terms_of(expression: str, tree: ast.Node) -> tuple[str, ...]:

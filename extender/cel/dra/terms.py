@@ -14,7 +14,9 @@ from extender.model import UNLIMITED, CallBudget, Device, Quantity, Semver, cut,
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
 _SHOWN_WEIGHT = 100  # of a value that is shown; the largest attribute has 65
-_TESTS = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches"})
+_TESTS = frozenset(
+    {"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches", "includes"}
+)
 
 
 def split_terms(expression: str) -> tuple[str, ...]:
@@ -57,11 +59,13 @@ def observed_value(left: Selector, device: Device, driver: str, budget: CallBudg
 
 
 def left_side(term: str, dialect: Dialect, work: Work | None = None) -> Selector:
-    """The expression that a term compares or tests: the left side of a comparison, or the target of a method. Raises
-    CompileError if the term has none."""
+    """The expression that a term compares or tests: the left side of a comparison, the list in which it looks for a
+    constant, or the target of a method. Raises CompileError if the term has none."""
     work = work or Work()
     tree = parse(term, work)
     end = len(term)
+    if isinstance(tree, ast.Call) and tree.function == "@in" and isinstance(tree.args[0], ast.Literal):
+        return compile_value(term[tree.offset + len("in") :], dialect, work)
     if isinstance(tree, ast.Call) and tree.function in _COMPARISONS:
         end, tree = tree.offset, tree.args[0]
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _TESTS:
@@ -82,4 +86,6 @@ def _shown(value: object) -> str:
         return cut(readable(value.nanos))
     if weight(value) > _SHOWN_WEIGHT:
         return type_name(value)
+    if isinstance(value, list | tuple):
+        return cut(f"[{', '.join(map(_shown, value))}]")
     return str(value).lower() if isinstance(value, bool) else cut(str(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,12 +86,12 @@ def _slice(items: list[object], start: int, end: int) -> list[object]:
     return items[start:end]
 
 
-def _flatten(items: list[object], depth: int = 1) -> list[object]:
+def _flatten(items: Sequence[object], depth: int = 1) -> list[object]:
     if depth < 0:
         raise EvalError("level must be non-negative")
     found: list[object] = []
     for item in items:
-        if isinstance(item, list) and depth > 0:
+        if isinstance(item, list | tuple) and depth > 0:
             found.extend(_flatten(item, depth - 1) if depth > 1 else item)
         else:
             found.append(item)
