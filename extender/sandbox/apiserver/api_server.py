@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from extender.sandbox.apiserver import core_events
+from extender.sandbox.apiserver import claim_bytes, core_events
 from extender.sandbox.apiserver.discovery_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at
 from extender.sandbox.apiserver.readable import check_readable
 from extender.sandbox.apiserver.registry import Registry
@@ -19,6 +19,7 @@ from extender.sandbox.apiserver.strict_decoding import check_fields
 from extender.sandbox.apiserver.tables import table_of
 from extender.sandbox.apiserver.tokens import TOKEN_REVIEWS, TokenUser, review
 from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore, Watcher
+from extender.wire import PROTOBUF
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -26,7 +27,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Intercept = Callable[[str, str], Awaitable[ApiError | None]]
 
 _BOOKMARK_SECONDS = 5.0
-_PROTOBUF = "application/vnd.kubernetes.protobuf"
 _MERGE, _STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
@@ -84,6 +84,10 @@ class ApiServer:
             await self._watch(request, send)
             return
         warnings: list[str] = []
+        if method == "GET" and request.name and request.accept == PROTOBUF and request.resource.kind == "ResourceClaim":
+            claim = claim_bytes.encode(self.registry.get(request.resource, request.key))
+            await _respond_content(send, 200, claim, PROTOBUF)
+            return
         if method == "GET":
             code, answer = 200, self._get(request) if request.name else self._list(request)
         else:
@@ -98,10 +102,11 @@ class ApiServer:
         """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
         method, resource, key = request.method, request.resource, request.key
         strategic = method == "PATCH" and _is_strategic(request.content_type)
-        if request.content_type.startswith(_PROTOBUF):  # kubectl create namespace and the like
+        is_protobuf = request.content_type.startswith(PROTOBUF)
+        if is_protobuf and (method, resource.kind) != ("PUT", "ResourceClaim"):  # kubectl create namespace and the like
             problem = "the sandbox reads no protobuf: write the object as YAML and apply it"
             raise ApiError(415, "UnsupportedMediaType", problem)
-        body = _object_in(content)
+        body = claim_bytes.decode(content) if is_protobuf else claim_bytes.with_texts(_object_in(content), content)
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
         registry = Registry(self.store.copy()) if is_dry_run else self.registry
         if method in ("POST", "PUT", "PATCH") and not request.subresource:
@@ -116,7 +121,7 @@ class ApiServer:
         if method == "PUT":
             return 200, registry.replace(resource, key, body, request.subresource)
         if method == "PATCH":
-            return 200, registry.patch(resource, key, body, request.subresource, strategic=strategic)
+            return 200, registry.patch(resource, key, body, request.subresource, strategic=strategic, by_json=True)
         if method == "DELETE" and request.name:
             return 200, registry.delete(resource, key, body.get("preconditions"))
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
