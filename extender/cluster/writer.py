@@ -196,9 +196,11 @@ class Writer:
             raise Unavailable(f"POST {path}: the answer is no Status with Success")
 
     async def create_special_claim(self, pod: Pod, spec: ClaimSpec) -> Claim:
-        """POST the claim of a pod's extended resources, owned by the pod."""
-        owner: Json = {"apiVersion": "v1", "kind": "Pod", "name": pod.key.name, "uid": pod.uid}
-        owner |= {"controller": True, "blockOwnerDeletion": True}
+        """POST the claim of a pod's extended resources, owned by the pod.
+
+        As in-tree without blockOwnerDeletion: OpenShift wants the right to update pods/finalizers for it.
+        """
+        owner: Json = {"apiVersion": "v1", "kind": "Pod", "name": pod.key.name, "uid": pod.uid, "controller": True}
         body: Json = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
