@@ -42,8 +42,15 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
             started.create(node)
             started.create(gpu_slice(name, machine))
-        started.start_scheduler(started.start_berth(sys.executable))
         yield started
+
+
+@pytest.fixture(scope="module")
+def console(plane: ControlPlane) -> str:
+    """The URL of the console's pages, once Berth and its kube-scheduler have been started, too."""
+    found = plane.start_console(sys.executable)
+    plane.start_scheduler(plane.start_berth(sys.executable, found.records))
+    return found.pages
 
 
 def pod(name: str, **spec: object) -> dict:
@@ -77,6 +84,7 @@ def wait_bound(plane: ControlPlane, *names: str) -> None:
     plane.wait(bound, 60)
 
 
+@pytest.mark.usefixtures("console")
 @pytest.mark.parametrize("form", TEXTS)
 def test_a_claim_is_bound_whatever_the_form_of_its_parameters(plane: ControlPlane, form: str) -> None:
     """A claim, and one of a template; then a second pod uses the first claim."""
@@ -97,6 +105,7 @@ def test_a_claim_is_bound_whatever_the_form_of_its_parameters(plane: ControlPlan
     assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
 
 
+@pytest.mark.usefixtures("console")
 @pytest.mark.parametrize("form", TEXTS)
 def test_a_pod_shares_an_allocation_that_kube_scheduler_wrote(plane: ControlPlane, form: str) -> None:
     """kube-scheduler copies the bytes of the parameters into the allocation, which nobody may change."""
@@ -116,6 +125,7 @@ def test_a_pod_shares_an_allocation_that_kube_scheduler_wrote(plane: ControlPlan
     assert as_protobuf(plane, name).count(TEXTS[form]) == 2  # in the spec and in the allocation
 
 
+@pytest.mark.usefixtures("console")
 def test_a_pod_with_extended_resources_is_bound_without_a_right_on_its_finalizers(plane: ControlPlane) -> None:
     if minor_version() < 36:
         pytest.skip("DRAExtendedResource is alpha and off before 1.36")
@@ -123,3 +133,42 @@ def test_a_pod_with_extended_resources_is_bound_without_a_right_on_its_finalizer
     container = {"name": "c", "image": "pause", "resources": {"limits": limits, "requests": limits}}
     plane.create(pod("legacy", containers=[container]))
     wait_bound(plane, "legacy")
+
+
+def test_explain_tells_why_each_bind_fails(plane: ControlPlane, console: str) -> None:
+    """kube-scheduler writes the answer of the bind into the pod's condition."""
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/binding"], "operations": ["CREATE"]}]
+    denial = {
+        "matchConstraints": {"resourceRules": rules},
+        "validations": [{"expression": "object.metadata.name != 'denied'", "message": "not this pod"}],
+    }
+    kinds = {
+        "ValidatingAdmissionPolicy": denial,
+        "ValidatingAdmissionPolicyBinding": {"policyName": "deny", "validationActions": ["Deny"]},
+    }
+    version = "admissionregistration.k8s.io/v1"
+    for kind, spec in kinds.items():
+        plural = "validatingadmissionpolicies" if kind.endswith("y") else "validatingadmissionpolicybindings"
+        obj = {"apiVersion": version, "kind": kind, "metadata": {"name": "deny"}, "spec": spec}
+        plane.request("POST", f"/apis/{version}/{plural}", obj)
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "denied"}, "target": {"name": "n1"}}
+    plane.create(pod("denied", schedulerName="nobody"))
+    plane.wait(lambda: status_of(plane, f"{PODS}/denied/binding?dryRun=All", binding) == 422, 30)  # it is in force
+    plane.request("DELETE", f"{PODS}/denied?gracePeriodSeconds=0")
+    create(plane, CLAIMS, "ResourceClaim", "denied", spec_with("HERE"), TEXTS["blanks"])
+    plane.create(pod("denied", resourceClaims=[{"name": "gpu", "resourceClaimName": "denied"}]))
+
+    def told() -> bool:
+        with urllib.request.urlopen(f"{console}/v1/explain/default/denied") as response:
+            found = json.loads(response.read())
+        return found["outcome"] == "fits" and "its last attempt ended with an error: " in found["sentence"]
+
+    plane.wait(told, 60)
+
+
+def status_of(plane: ControlPlane, path: str, body: dict) -> int:
+    try:
+        plane.request("POST", path, body)
+    except urllib.error.HTTPError as error:
+        return error.code
+    return 200
