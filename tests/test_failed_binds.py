@@ -58,6 +58,21 @@ async def test_a_bind_that_fails_is_told_everywhere(tmp_path: Path) -> None:
         assert 'berth_bind_failures_total{error="Forbidden"} 1' in await b.metrics("berth_bind_failures_total{")
 
 
+async def test_a_member_whose_bind_fails_is_told_with_its_group() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in ("g-0", "g-1"):
+            b.cluster.apply(claim(name))
+            b.cluster.apply(pod(name, name, annotations={"berth.dev/group": "g", "berth.dev/group-min": "2"}))
+        await b.settled()
+        status = {"status": {"conditions": [condition(DENIED)]}}
+        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "g-1"), status, "status", strategic=False)
+        await b.settled()
+        (group,) = (await b.client.get("/v1/explain/group/default/g")).json()
+        assert group["sentence"].endswith(f"; the last attempt of g-1 ended with an error: {DENIED}")
+        assert [member["reason"] for member in group["members"]] == ["", DENIED]
+        assert (await why(b, "g-1"))["sentence"].count(DENIED) == 1
+
+
 async def test_a_pod_that_is_bound_in_the_end_has_no_error() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.api.intercept = denied

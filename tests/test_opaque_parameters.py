@@ -18,6 +18,7 @@ from tests.running_berth import Berthing, Json, berthing, claim, pod
 TEXTS = {
     "blanks": '{"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}',
     "unescaped": '{"kind":"GpuConfig","filter":"a<b && b>c"}',
+    "unsorted, as numbers": '{"z": 1.0, "a": [1e3, {"b": null}], "forbidden": "caf\\u00e9"}',
     "indented": '{\n\t"kind": "GpuConfig",\n\t"say": "a \\" b\\\\"\n}',
     "the server's own": '{"kind":"GpuConfig","filter":"a\\u003cb"}',
 }

@@ -166,7 +166,7 @@ class Explainer:
         if pod is None:
             return None
         found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
-        if pod.scheduler_error:
+        if one_line(pod.scheduler_error) not in found["sentence"]:  # '' is in every text
             found["sentence"] += f"; but {last_attempt_failed(pod)}"
         entry = self._history.entry(pod.uid)
         return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}

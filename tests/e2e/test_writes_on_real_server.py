@@ -27,6 +27,7 @@ CLAIMS, PODS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "/a
 TEXTS = {
     "blanks": b'{"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}',
     "unescaped": b'{"kind":"GpuConfig","filter":"a<b && b>c"}',
+    "numbers": b'{"z": 1.0, "a": [1e3, {"b": null}], "forbidden": "caf\\u00e9"}',
 }
 
 
@@ -103,6 +104,8 @@ def test_a_claim_is_bound_whatever_the_form_of_its_parameters(plane: ControlPlan
     claim = plane.get(f"{CLAIMS}/{form}")
     assert {entry["name"] for entry in claim["status"]["reservedFor"]} == {f"{form}-1", f"{form}-2"}
     assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+    (config,) = claim["status"]["allocation"]["devices"]["config"]
+    assert config["opaque"]["parameters"] == json.loads(text)
 
 
 @pytest.mark.usefixtures("console")
