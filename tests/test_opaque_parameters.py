@@ -81,6 +81,8 @@ async def test_a_claim_is_bound_and_its_parameters_stay_as_they_are(text: str) -
         assert found["metadata"]["finalizers"] == ["example.com/other", "resource.kubernetes.io/delete-protection"]
         assert found["metadata"]["annotations"]["example.com/note"] == "kept"
         assert text_in(found["spec"]["devices"]["config"]) == text
+        (config,) = found["status"]["allocation"]["devices"]["config"]
+        assert config["opaque"]["parameters"] == json.loads(text)
 
 
 @forms

@@ -19,6 +19,7 @@ from extender.wire import PROTOBUF, Json, lenient_loads
 
 _T = TypeVar("_T")
 MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 _JSON = "application/json"
 _MOST_TOLD = 500  # bytes of an error text from the server
 _REQUEST_SECONDS = 15.0  # time-out of one request; a bind has about 5 within its time-out of 30 s in kube-scheduler
@@ -78,7 +79,7 @@ class ApiClient:
     async def post(self, path: str, body: Json) -> Json:
         return await self._request("POST", path, _object, body=body)
 
-    async def patch(self, path: str, body: Json, content_type: str = MERGE_PATCH) -> Json:
+    async def patch(self, path: str, body: Json | list[Json], content_type: str = MERGE_PATCH) -> Json:
         return await self._request("PATCH", path, _object, body=body, content_type=content_type)
 
     async def put(self, path: str, body: Json | bytes) -> Json:
@@ -96,7 +97,7 @@ class ApiClient:
         decode: Callable[[bytes], Awaitable[_T]],
         *,
         params: Mapping[str, str] | None = None,
-        body: Json | bytes | None = None,
+        body: Json | list[Json] | bytes | None = None,
         content_type: str = _JSON,
         accept: str = _JSON,
         most_bytes: int = _MOST_BYTES,
@@ -107,7 +108,7 @@ class ApiClient:
                 method,
                 self._credentials.url + path,
                 params=params,
-                data=orjson.dumps(body) if isinstance(body, dict) else body,
+                data=body if body is None or isinstance(body, bytes) else orjson.dumps(body),
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=self._request_seconds),
                 allow_redirects=False,  # a redirected POST would become a GET

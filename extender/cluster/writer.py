@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 
 from extender.cluster.api_errors import Conflict, Invalid, NotFound, NotServed, Unavailable, Unexpected
-from extender.cluster.client import MERGE_PATCH, ApiClient
+from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient
 from extender.cluster.pager import pages
 from extender.cluster.timestamps import now_micro
 from extender.model import (
@@ -157,12 +157,19 @@ class Writer:
         return await self._metadata(claim, {"annotations": {OURS_ANNOTATION: self.take_back_mark}})
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
-        """Write the allocation and the consumer in one request."""
-        status = {
+        """Write the allocation and the consumer in one request.
+
+        A merge patch would lose the nulls in opaque parameters; a JSON patch stores its values as they are.
+        """
+        status: Json = {
             "allocation": encode_allocation(allocation),
             "reservedFor": [*map(encode_consumer, claim.reserved_for), encode_consumer(consumer)],
         }
-        return await self._status(claim, status)
+        members = {f"/metadata/{name}": value for name, value in _guard(claim).items()}
+        members |= {f"/status/{name}": value for name, value in status.items()}
+        body = [{"op": "add", "path": path, "value": value} for path, value in members.items()]
+        answer = await self._client.patch(claim_path(claim.key, "status"), body, JSON_PATCH)
+        return _claim(answer, claim.key, claim.uid)
 
     async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
         """Add consumers to `status.reservedFor`. The request omits the allocation, so it does not change."""
@@ -173,7 +180,9 @@ class Writer:
 
     async def deallocate(self, claim: Claim) -> Claim:
         """Remove the allocation of a claim, its consumers and its device status."""
-        return await self._status(claim, {"allocation": None, "reservedFor": None, "devices": None})
+        body = {"metadata": _guard(claim), "status": {"allocation": None, "reservedFor": None, "devices": None}}
+        answer = await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH)
+        return _claim(answer, claim.key, claim.uid)
 
     async def remove_consumer(self, claim: Claim, pod_uid: str) -> None:
         """Remove a pod from `status.reservedFor`."""
@@ -299,11 +308,6 @@ class Writer:
             except WireError as error:
                 raise Unavailable(f"GET {claim_path(claim.key)}: {error}") from error
             answer = await self._client.put(path, merged)
-        return _claim(answer, claim.key, claim.uid)
-
-    async def _status(self, claim: Claim, status: Json) -> Claim:
-        body = {"metadata": _guard(claim), "status": status}
-        answer = await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH)
         return _claim(answer, claim.key, claim.uid)
 
 

@@ -27,6 +27,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Intercept = Callable[[str, str], Awaitable[ApiError | None]]
 
 _BOOKMARK_SECONDS = 5.0
+_JSON_PATCH = "application/json-patch+json"
 _MERGE, _STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
@@ -101,11 +102,16 @@ class ApiServer:
     def _write(self, request: Request, content: bytes, warnings: list[str]) -> tuple[int, Json]:
         """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
         method, resource, key = request.method, request.resource, request.key
-        strategic = method == "PATCH" and _is_strategic(request.content_type)
         is_protobuf = request.content_type.startswith(PROTOBUF)
         if is_protobuf and (method, resource.kind) != ("PUT", "ResourceClaim"):  # kubectl create namespace and the like
             problem = "the sandbox reads no protobuf: write the object as YAML and apply it"
             raise ApiError(415, "UnsupportedMediaType", problem)
+        if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
+            operations = _operations_in(content)
+            return 200, self.registry.patch(
+                resource, key, operations, request.subresource, strategic=False, by_json=True
+            )
+        strategic = method == "PATCH" and _is_strategic(request.content_type)
         body = claim_bytes.decode(content) if is_protobuf else claim_bytes.with_texts(_object_in(content), content)
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
         registry = Registry(self.store.copy()) if is_dry_run else self.registry
@@ -274,6 +280,16 @@ def _object_in(content: bytes) -> Json:
         raise ApiError(400, "BadRequest", f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise ApiError(400, "BadRequest", "the body is not an object")
+    return found
+
+
+def _operations_in(content: bytes) -> list[Json]:
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, "BadRequest", f"the body is not JSON: {error}") from error
+    if not isinstance(found, list):
+        raise ApiError(400, "BadRequest", "the body is not a list")
     return found
 
 

@@ -119,14 +119,26 @@ class Registry:
         return self._write(resource, key, old, obj, subresource)
 
     def patch(
-        self, resource: Resource, key: Key, change: Json, subresource: str, *, strategic: bool, by_json: bool = False
+        self,
+        resource: Resource,
+        key: Key,
+        change: Json | list[Json],
+        subresource: str,
+        *,
+        strategic: bool,
+        by_json: bool = False,
     ) -> Json:
-        """PATCH, by merge patch or by strategic merge patch; `by_json` if the change is not one of the sandbox's own,
-        which stand for writes as protobuf."""
+        """PATCH, by merge patch, by strategic merge patch, or by JSON patch: a list of operations.
+
+        `by_json` if the change is not one of the sandbox's own, which stand for writes as protobuf.
+        """
         old = self.get(resource, key)
-        self._guard(resource, old, change.get("metadata") or {})
         base = claim_bytes.through_json(old) if by_json else old
-        new = patch.strategic(base, change) if strategic else patch.merge(base, change)
+        if isinstance(change, list):
+            new = patch.operations(base, change)
+        else:
+            new = patch.strategic(base, change) if strategic else patch.merge(base, change)
+        self._guard(resource, old, new.get("metadata") or {})
         return self._write(resource, key, old, new, subresource)
 
     def delete(self, resource: Resource, key: Key, preconditions: Json | None = None) -> Json:
