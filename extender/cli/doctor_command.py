@@ -38,6 +38,7 @@ _RIGHTS = (
     ("", "pods", "watch"),
     ("", "nodes", "list"),
     ("resource.k8s.io", "resourceclaims", "patch"),
+    ("resource.k8s.io", "resourceclaims", "update"),
     ("resource.k8s.io", "resourceclaims/status", "patch"),
     ("", "pods/binding", "create"),
     ("resource.k8s.io", "deviceclasses", "patch"),
