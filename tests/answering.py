@@ -11,11 +11,20 @@ Json = dict[str, Any]
 CONSUMER = {"resource": "pods", "name": "x", "uid": "uid"}
 
 
-def success(path: str, body: Json | None = None, version: str = "8") -> Json:
+def metadata_in(body: Json | list[Json] | None) -> Json:
+    """The metadata of an object, of a merge patch, or of a JSON patch."""
+    if isinstance(body, list):
+        operations = {one["path"]: one["value"] for one in body}
+        return {path.removeprefix("/metadata/"): operations[path] for path in operations if "/metadata/" in path}
+    found: Json = (body or {}).get("metadata") or {}
+    return found
+
+
+def success(path: str, body: Json | list[Json] | None = None, version: str = "8") -> Json:
     """The object that the path names, as an allocated claim of the next version; the Status of a Binding."""
     if path.endswith("/binding"):
         return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
-    asked = (body or {}).get("metadata") or {}
+    asked = metadata_in(body)
     parts = path.removesuffix("/status").split("/")
     namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else ""
     found = claim(asked["generateName"] + "a" if "generateName" in asked else parts[-1])

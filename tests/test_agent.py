@@ -273,6 +273,20 @@ async def test_nvml_is_begun_once_and_once_in_five_minutes_while_a_gpu_is_lost()
         assert nvml.registered == {0, 2, 3}
 
 
+async def test_the_owners_of_a_slice_stay_as_they_are() -> None:
+    """A change of owners needs the right to delete slices on OpenShift. A slice of a deleted node is deleted, too."""
+    nvml = FakeNvml(MACHINES["t4-4"])
+    async with publishing(nvml) as (cluster, agent):
+        await agent.step()
+        before = cluster.store["resourceslices", NAME]["metadata"]["ownerReferences"]
+        cluster.api.registry.delete(RESOURCES["", "nodes"], ("", "n"))
+        cluster.apply(node_object("n", nvml.machine, {}))
+        nvml.lost.add(1)
+        await agent.step()
+        assert agent.writes == 2
+        assert cluster.store["resourceslices", NAME]["metadata"]["ownerReferences"] == before
+
+
 @needs("topologies")
 def test_all_machines_of_the_collection_are_chosen_exhaustively() -> None:
     """Every machine up to eight GPUs, every free mask, every count: no set is better than the first."""

@@ -109,7 +109,7 @@ def question_with_a_scenario(console: Console) -> Coroutine[Any, Any, object]:
 
 
 def event(console: Console) -> Coroutine[Any, Any, object]:
-    return console.explainer.brief_in_turn(KEY, 1.0)
+    return console.explainer.brief_in_turn("u-p", 1.0)
 
 
 def page(console: Console) -> Coroutine[Any, Any, object]:

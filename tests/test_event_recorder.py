@@ -16,6 +16,7 @@ from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Brief
 from extender.model import ObjectKey
 from extender.records import Attempted
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.scheduling import Attempt
 from tests.eventually import eventually
@@ -191,8 +192,8 @@ class GivesUp(Explainer):
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def brief_in_turn(self, key: ObjectKey, work_seconds: float) -> Brief | None:
-        self.asked.append(key.name)
+    async def brief_in_turn(self, uid: str, work_seconds: float) -> Brief | None:
+        self.asked.append(uid)
         raise ForkedCallFailed("cannot start a process: try again")
 
 
@@ -201,13 +202,29 @@ async def test_explanations_that_give_up_for_one_reason_have_one_line_of_the_log
     gives_up = GivesUp()
     with capture_logs() as lines:
         async with recording(explainer=gives_up) as w:
+            uids = []
             for name in ("a", "b", "c"):
                 await w.waits(name)
                 w.refused(name)
-            await eventually(lambda: gives_up.asked == ["a", "b", "c"])
+                uids.append(w.b.pod(name)["metadata"]["uid"])
+            await eventually(lambda: gives_up.asked == uids)
     logged = [line for line in lines if line["log_level"] in ("warning", "error") and "pod" in line]
     assert [(line["pod"], line.get("exc_info")) for line in logged] == [("default/a", None)]
     assert logged[0]["problem"] == "cannot start a process: try again"
+
+
+async def test_a_deleted_pod_gets_no_event_about_a_new_pod_of_its_name() -> None:
+    async with recording() as w:
+        await w.waits("p")
+        old = w.b.pod("p")["metadata"]["uid"]
+        w.b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
+        w.b.cluster.apply(pod("p", "p"))
+        await w.b.settled()
+        w.history.record_attempt(Attempted(ObjectKey("default", "p"), old, Attempt("now", 0, 1, (("in use", 1),))))
+        w.event_recorder.unschedulable(ObjectKey("default", "p"), old)
+        await w.waits("q")
+        w.refused("q")
+        await eventually(lambda: w.pods_with_events() == ["q"])  # Events come in order
 
 
 async def test_an_event_that_cannot_be_written_harms_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -11,11 +12,14 @@ import yaml
 from extender.cli.main import commands
 from extender.entry.console_process import application
 from extender.model import ObjectKey
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
 from extender.scheduling import runner_up_text
 from tests.commands import berth, berth_beside
+from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually
 from tests.explain_worlds import recorded, run_pod, why
-from tests.running_berth import berthing, claim, pod
+from tests.running_berth import Berthing, berthing, claim, pod
 
 cli = commands()
 
@@ -86,6 +90,41 @@ async def test_a_bound_pod_without_devices_is_explained() -> None:
             "pod default/foreign is bound to n1, without a decision of Berth: "
             "its claims were allocated before, or another scheduler bound it"
         )
+
+
+def remove(b: Berthing, name: str) -> None:
+    """Delete a pod and its claim, as when a StatefulSet's pod is replaced."""
+    for resource in (RESOURCES["", "pods"], CLAIMS):
+        with suppress(ApiError):
+            b.cluster.api.registry.delete(resource, ("default", name))
+
+
+async def test_a_new_pod_of_a_name_has_no_decision_of_the_deleted_one() -> None:
+    """StatefulSets use names again: compare UIDs, while the new pod waits, and when another scheduler bound it."""
+    async with berthing({"n1": H100}) as b:
+        await run_pod(b, "p", [claim("p", 2)])
+        entry = await recorded(b, "p")
+        await eventually(lambda: entry.decision is not None)
+        remove(b, "p")
+        await b.settled()
+        found = await why(b, "p")
+        assert found["decision"]["chosen"]["node"] == "n1"
+        assert found["sentence"] == "pod default/p does not exist any more"
+        _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
+        assert "pod default/p does not exist any more" in " ".join(out.split())
+        b.cluster.apply(claim("other", 9))
+        b.cluster.apply(pod("p", "other"))
+        await b.settled()
+        found = await why(b, "p")
+        assert found["outcome"] == "refused"
+        assert "decision" not in found
+        assert "attempts" not in found
+        b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
+        b.cluster.apply(pod("p", "other", nodeName="n1"))
+        await b.settled()
+        found = await why(b, "p")
+        assert "decision" not in found
+        assert "is bound to n1, without a decision of Berth" in found["sentence"]
 
 
 async def test_the_example_without_devices_is_no_failure(tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ async def test_device_plugin_manifest_gets_a_claim() -> None:
         (made,) = b.claims()
         assert made["metadata"]["name"].startswith("old-extended-resources-")
         assert made["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"] == "true"
-        assert made["metadata"]["ownerReferences"][0]["uid"] == b.pod("old")["metadata"]["uid"]
+        (owner,) = made["metadata"]["ownerReferences"]
+        assert owner["uid"] == b.pod("old")["metadata"]["uid"]
+        assert owner["controller"]
+        assert "blockOwnerDeletion" not in owner, "OpenShift wants the right to update pods/finalizers for it"
         assert made["spec"]["devices"]["requests"][0]["name"] == "container-0-request-1"
         status = b.pod("old")["status"]["extendedResourceClaimStatus"]
         assert status == {

@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -13,6 +14,7 @@ import yaml
 from extender.agent import slice_publisher as agent_module
 from extender.cache import ClusterCache
 from extender.cluster import Writer
+from extender.cluster.api_errors import Invalid
 from extender.model import MARKER_CLASS, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from extender.runtime import watched_resources
 from tests.answering import success
@@ -54,19 +56,26 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "touch_class": (MARKER_CLASS, "a", "v"),
     "create_event": ("Pod", KEY, "uid", "Reason", "note"),
 }
-_VERB = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+_VERB = {"GET": "get", "GET_PROTOBUF": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 Call = tuple[str, str, str, str]  # API group, resource with subresource, verb, name
 
 
 class Recording:
-    """An API client that answers everything and remembers it."""
+    """An API client that answers everything and remembers it. It may refuse the patches of claims for their bytes."""
 
     def __init__(self) -> None:
         self.calls: set[Call] = set()
+        self.refuses_patches = False
 
-    def __getattr__(self, method: str) -> Callable[..., Awaitable[dict]]:
-        async def call(path: str, body: dict | None = None, *_: object, **__: object) -> dict:
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[dict | bytes]]:
+        async def call(path: str, body: dict | None = None, *_: object, **__: object) -> dict | bytes:
             self.calls.add(call_of(_VERB[method.upper()], path))
+            if method == "get_protobuf":
+                return b"k8s\0"
+            if method == "patch" and self.refuses_patches and "/resourceclaims/" in path:
+                raise Invalid("field is immutable")
+            if method == "put":
+                return success(path, {"metadata": {"uid": ALLOCATED.uid}})
             answer = success(path, body)
             lists = {"pods": "PodList", "deviceclasses": "DeviceClassList"}
             return answer | {"kind": lists.get(path.rpartition("/")[2], answer["kind"])}
@@ -125,18 +134,20 @@ async def made_by_the_code(account: str) -> set[Call]:
     )
     client, used = Recording(), attributes(PROGRAMS[account])
     writer = Writer(client)  # type: ignore[arg-type]  # a fake
-    for name in writes():
-        if name in used:
-            await getattr(writer, name)(*ARGUMENTS[name])
+    for client.refuses_patches in (False, True):
+        for name in writes():
+            if name in used:
+                with suppress(Invalid):
+                    await getattr(writer, name)(*ARGUMENTS[name])
     calls = client.calls | paths(PROGRAMS[account])
     calls |= {
         (*call_of(verb, kind.path)[:2], verb, "")
         for kind in watched_resources(ClusterCache())
         for verb in ("list", "watch")
     }
-    if ("resource.k8s.io", "resourceclaims/status", "patch", "x") in calls:
-        # API servers from 1.36 on ask for this beside the status itself (KEP-5677).
-        calls.add(("resource.k8s.io", "resourceclaims/binding", "patch", ""))
+    # API servers from 1.36 on ask for this beside the status itself (KEP-5677).
+    of_status = {call for call in calls if call[1] == "resourceclaims/status"}
+    calls |= {("resource.k8s.io", "resourceclaims/binding", verb, "") for _, _, verb, _ in of_status}
     return calls
 
 

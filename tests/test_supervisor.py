@@ -333,7 +333,7 @@ async def test_a_stop_during_the_delay_of_a_restart_is_the_end() -> None:
 class Buggy(ApiClient):
     """A client with a bug in every write to an object."""
 
-    async def patch(self, path: str, body: Json, content_type: str = "") -> Json:
+    async def patch(self, path: str, body: Json | list[Json], content_type: str = "") -> Json:
         raise KeyError("a bug")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from extender.cluster import Writer
 from extender.model import FINALIZER, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
-from tests.answering import success
+from tests.answering import metadata_in, success
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = ObjectKey("ns", "x")
@@ -55,7 +55,7 @@ class Recording:
 
     def __getattr__(self, _: str) -> Any:
         async def call(path: str, body: dict[str, Any], *__: object) -> dict[str, Any]:
-            sent = body.get("preconditions") or body.get("metadata") or {}
+            sent = ("preconditions" in body and body["preconditions"]) or metadata_in(body)
             self.guards.append({key: sent[key] for key in ("uid", "resourceVersion") if key in sent})
             return success(path, body)
 

@@ -89,7 +89,8 @@ class SlicePublisher:
         if (found == wanted or (wanted, found) == self._answered) and not self._heartbeat_due(current):
             return
         body["spec"]["pool"]["generation"] = pool["generation"] + 1
-        body["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+        kept = ("resourceVersion", "ownerReferences")  # OpenShift wants the right to delete for a change of owners
+        body["metadata"] |= {name: current["metadata"].get(name) for name in kept}
         self._remember(body, await self._client.put(path, body))
 
     def _heartbeat_due(self, current: Json) -> bool:

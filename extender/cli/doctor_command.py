@@ -39,6 +39,7 @@ _RIGHTS = (
     ("", "pods", "watch"),
     ("", "nodes", "list"),
     ("resource.k8s.io", "resourceclaims", "patch"),
+    ("resource.k8s.io", "resourceclaims", "update"),
     ("resource.k8s.io", "resourceclaims/status", "patch"),
     ("", "pods/binding", "create"),
     ("resource.k8s.io", "deviceclasses", "patch"),
@@ -255,8 +256,18 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[DoctorFinding
 
 
 def waiting(pods: list[Json]) -> Iterator[DoctorFinding]:
-    """Yield the waiting pods with claims whose schedulerName is not Berth's."""
-    decoded = map(decode_pod, pods)
+    """Yield the waiting pods with claims whose schedulerName is not Berth's, and those whose last attempt failed."""
+    decoded = [decode_pod(pod) for pod in pods]
+    failed = sorted((str(pod.key), pod) for pod in decoded if pod.scheduler == SCHEDULER and pod.scheduler_error)
+    if failed:
+        name, first = failed[0]
+        yield DoctorFinding(
+            "warning",
+            f"{counted(len(failed), 'waiting pod')} whose last attempt ended with an error: "
+            f"{some([key for key, _ in failed])}; {name}: {one_line(first.scheduler_error)}",
+            "a node fits, but the bind fails, or the filter request does; kube-scheduler tries again and again",
+            f"kubectl -n {first.key.namespace} describe pod {first.key.name}",
+        )
     wrong = sorted(str(pod.key) for pod in decoded if pod.claims and pod.scheduler != SCHEDULER)
     if wrong:
         yield DoctorFinding(

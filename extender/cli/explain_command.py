@@ -163,7 +163,7 @@ def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, quest
     if name is None:
         given = hypothetical(question["objects"])
         return list(explainer.each_hypothetical(given, scenario, policy, question["narrate"]))
-    found = explainer.explain_remembered(explainer.named(name), scenario, policy, question["narrate"])
+    found = explainer.waiting(explainer.named(name), scenario, policy, question["narrate"])
     if found is None:
         raise UnknownPod(f"pod {one_line(name)} does not wait in this snapshot")
     return [found]
@@ -227,7 +227,9 @@ def _show(found: Json, output: Output) -> None:
     """Print the explanation of a pod as a table."""
     console = table_screen()
     decision: Json | None = found.get("decision")
-    sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
+    sentence = found["sentence"]
+    if decision is not None and found["outcome"] == "bound":
+        sentence = "; ".join(filter(None, (_decided(found["pod"], decision), sentence)))
     if found.get("alone"):
         show_sentence(console, sentence)
     else:

@@ -85,7 +85,7 @@ def error_for(status: int, message: str, retry_after: float) -> ClusterError:
     """The error for an HTTP status other than success."""
     if status == 429:  # noqa: PLR2004 - Too Many Requests
         return TooMany(message, retry_after)
-    if status == 422 and "orbidden" in message:  # noqa: PLR2004 - missing rights on a subresource, Kubernetes 1.36
+    if status == 422 and ": Forbidden: " in message:  # noqa: PLR2004 - missing rights on a subresource, Kubernetes 1.36
         return Forbidden(message)
     if status in _BY_STATUS:
         return _BY_STATUS[status](message)

@@ -1,13 +1,13 @@
-"""The HTTP client of the API server: JSON in and out, failures as ClusterError."""
+"""The HTTP client of the API server: JSON in and out, protobuf for one object, failures as ClusterError."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
 import orjson
@@ -15,10 +15,11 @@ import orjson
 from extender.cluster.api_errors import Gone, NotServed, TooLong, Unavailable, error_for
 from extender.cluster.credentials import Credentials, TokenCache
 from extender.model import one_line
-from extender.wire import Json, lenient_loads
+from extender.wire import PROTOBUF, Json, lenient_loads
 
+_T = TypeVar("_T")
 MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 _JSON = "application/json"
 _MOST_TOLD = 500  # bytes of an error text from the server
 _REQUEST_SECONDS = 15.0  # time-out of one request; a bind has about 5 within its time-out of 30 s in kube-scheduler
@@ -70,37 +71,44 @@ class ApiClient:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None, most_bytes: int = _MOST_BYTES) -> Json:
         """Raises TooLong for a response with more than `most_bytes`."""
-        return await self._request("GET", path, params=params, most_bytes=most_bytes)
+        return await self._request("GET", path, _object, params=params, most_bytes=most_bytes)
+
+    async def get_protobuf(self, path: str) -> bytes:
+        return await self._request("GET", path, _bytes, accept=PROTOBUF)
 
     async def post(self, path: str, body: Json) -> Json:
-        return await self._request("POST", path, body=body)
+        return await self._request("POST", path, _object, body=body)
 
-    async def patch(self, path: str, body: Json, content_type: str = MERGE_PATCH) -> Json:
-        return await self._request("PATCH", path, body=body, content_type=content_type)
+    async def patch(self, path: str, body: Json | list[Json], content_type: str = MERGE_PATCH) -> Json:
+        return await self._request("PATCH", path, _object, body=body, content_type=content_type)
 
-    async def put(self, path: str, body: Json) -> Json:
-        return await self._request("PUT", path, body=body)
+    async def put(self, path: str, body: Json | bytes) -> Json:
+        """Bytes are an object as protobuf."""
+        content_type = PROTOBUF if isinstance(body, bytes) else _JSON
+        return await self._request("PUT", path, _object, body=body, content_type=content_type)
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
-        return await self._request("DELETE", path, body=body)
+        return await self._request("DELETE", path, _object, body=body)
 
     async def _request(
         self,
         method: str,
         path: str,
+        decode: Callable[[bytes], Awaitable[_T]],
         *,
         params: Mapping[str, str] | None = None,
-        body: Json | None = None,
+        body: Json | list[Json] | bytes | None = None,
         content_type: str = _JSON,
+        accept: str = _JSON,
         most_bytes: int = _MOST_BYTES,
-    ) -> Json:
-        headers = await self._headers(content_type)
+    ) -> _T:
+        headers = await self._headers(content_type) | {"Accept": accept}
         try:
             async with self._open().request(
                 method,
                 self._credentials.url + path,
                 params=params,
-                data=None if body is None else orjson.dumps(body),
+                data=body if body is None or isinstance(body, bytes) else orjson.dumps(body),
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=self._request_seconds),
                 allow_redirects=False,  # a redirected POST would become a GET
@@ -112,7 +120,7 @@ class ApiClient:
                     if response.status == 404 and not _says_not_found(content):  # noqa: PLR2004 - Not Found
                         raise NotServed(message)
                     raise error_for(response.status, message, _retry_after(response))
-                return await _object(content)
+                return await decode(content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self.answers[method, ""] += 1
             raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
@@ -204,6 +212,10 @@ async def decode_json(content: bytes) -> Any:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         return await asyncio.to_thread(lenient_loads, content)
+
+
+async def _bytes(content: bytes) -> bytes:
+    return content
 
 
 async def _object(content: bytes) -> Json:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import structlog
 
-from extender.cluster.api_errors import Conflict, NotFound, NotServed, Unavailable, Unexpected
-from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
+from extender.cluster.api_errors import Conflict, Invalid, NotFound, NotServed, Unavailable, Unexpected
+from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient
 from extender.cluster.pager import pages
 from extender.cluster.timestamps import now_micro
 from extender.model import (
@@ -43,6 +43,7 @@ from extender.wire import (
     encode_allocation,
     encode_consumer,
     encode_simple_spec,
+    merged_claim,
     readable,
 )
 
@@ -145,43 +146,47 @@ class Writer:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
         annotations = {OURS_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
-        body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": annotations}}
-        return await self._metadata(claim, body)
+        return await self._metadata(claim, {"finalizers": list(finalizers), "annotations": annotations})
 
     async def take_over(self, claim: Claim) -> Claim:
         """Become the writer of another process's allocation, so that the other process cannot deallocate it."""
-        body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.identity}}}
-        return await self._metadata(claim, body)
+        return await self._metadata(claim, {"annotations": {OURS_ANNOTATION: self.identity}})
 
     async def announce_take_back(self, claim: Claim) -> Claim:
         """Mark an allocation before its deallocation. The mark differs from every bind's, also of this process."""
-        body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.take_back_mark}}}
-        return await self._metadata(claim, body)
+        return await self._metadata(claim, {"annotations": {OURS_ANNOTATION: self.take_back_mark}})
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
-        """Write the allocation and the consumer in one request."""
-        status = {
+        """Write the allocation and the consumer in one request.
+
+        A merge patch would lose the nulls in opaque parameters; a JSON patch stores its values as they are.
+        """
+        status: Json = {
             "allocation": encode_allocation(allocation),
             "reservedFor": [*map(encode_consumer, claim.reserved_for), encode_consumer(consumer)],
         }
-        return await self._status(claim, status)
+        members = {f"/metadata/{name}": value for name, value in _guard(claim).items()}
+        members |= {f"/status/{name}": value for name, value in status.items()}
+        body = [{"op": "add", "path": path, "value": value} for path, value in members.items()]
+        answer = await self._client.patch(claim_path(claim.key, "status"), body, JSON_PATCH)
+        return _claim(answer, claim.key, claim.uid)
 
     async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
         """Add consumers to `status.reservedFor`. The request omits the allocation, so it does not change."""
         added = [consumer for consumer in consumers if not claim.is_reserved_for(consumer.uid)]
         if not added:
             return claim
-        return await self._status(claim, {"reservedFor": [*map(encode_consumer, [*claim.reserved_for, *added])]})
+        return await self._consumers(claim, [*claim.reserved_for, *added])
 
     async def deallocate(self, claim: Claim) -> Claim:
         """Remove the allocation of a claim, its consumers and its device status."""
-        return await self._status(claim, {"allocation": None, "reservedFor": None, "devices": None})
+        body = {"metadata": _guard(claim), "status": {"allocation": None, "reservedFor": None, "devices": None}}
+        answer = await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH)
+        return _claim(answer, claim.key, claim.uid)
 
     async def remove_consumer(self, claim: Claim, pod_uid: str) -> None:
         """Remove a pod from `status.reservedFor`."""
-        body = {"metadata": _guard(claim), "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
-        answer = await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
-        _shown(answer, claim.key, claim.uid)
+        await self._consumers(claim, [consumer for consumer in claim.reserved_for if consumer.uid != pod_uid])
 
     async def bind_pod(self, key: ObjectKey, uid: str, node: str, annotations: dict[str, str]) -> None:
         """POST the Binding, as DefaultBinder does. The API server copies its annotations to the pod."""
@@ -200,9 +205,11 @@ class Writer:
             raise Unavailable(f"POST {path}: the answer is no Status with Success")
 
     async def create_special_claim(self, pod: Pod, spec: ClaimSpec) -> Claim:
-        """POST the claim of a pod's extended resources, owned by the pod."""
-        owner: Json = {"apiVersion": "v1", "kind": "Pod", "name": pod.key.name, "uid": pod.uid}
-        owner |= {"controller": True, "blockOwnerDeletion": True}
+        """POST the claim of a pod's extended resources, owned by the pod.
+
+        As in-tree without blockOwnerDeletion: OpenShift wants the right to update pods/finalizers for it.
+        """
+        owner: Json = {"apiVersion": "v1", "kind": "Pod", "name": pod.key.name, "uid": pod.uid, "controller": True}
         body: Json = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -238,8 +245,7 @@ class Writer:
         if claim.allocation is not None or claim.reserved_for:
             claim = await self.deallocate(claim)
         if FINALIZER in claim.finalizers:
-            body = {"metadata": {**_guard(claim), "finalizers": [f for f in claim.finalizers if f != FINALIZER]}}
-            claim = await self._metadata(claim, body)
+            claim = await self._metadata(claim, {"finalizers": [f for f in claim.finalizers if f != FINALIZER]})
         await self._client.delete(claim_path(claim.key), {"preconditions": _guard(claim)})
 
     async def touch_class(self, name: str, annotation: str, value: str) -> None:
@@ -274,12 +280,30 @@ class Writer:
         path = f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status"
         _shown(await self._client.patch(path, body, MERGE_PATCH), pod.key, pod.uid)
 
-    async def _metadata(self, claim: Claim, body: Json) -> Claim:
-        return _claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH), claim.key, claim.uid)
+    async def _metadata(self, claim: Claim, change: Json) -> Claim:
+        return await self._keeping_bytes(claim, "", {"metadata": {**_guard(claim), **change}})
 
-    async def _status(self, claim: Claim, status: Json) -> Claim:
-        body = {"metadata": _guard(claim), "status": status}
-        answer = await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH)
+    async def _consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+        status = {"reservedFor": [*map(encode_consumer, consumers)] or None}
+        return await self._keeping_bytes(claim, "status", {"metadata": _guard(claim), "status": status})
+
+    async def _keeping_bytes(self, claim: Claim, sub: str, body: Json) -> Claim:
+        """Merge `body` into a claim whose spec, or allocation, the API server must find unchanged byte for byte.
+
+        A patch makes the server write its object as JSON without blanks and with `&`, `<` and `>` escaped, read it
+        again, and compare. It rejects its own text where a client stored opaque parameters in another form. Protobuf
+        keeps the bytes.
+        """
+        path = claim_path(claim.key, sub)
+        try:
+            answer = await self._client.patch(path, body, MERGE_PATCH)
+        except Invalid:
+            stored = await self._client.get_protobuf(claim_path(claim.key))
+            try:
+                merged = merged_claim(stored, body)
+            except WireError as error:
+                raise Unavailable(f"GET {claim_path(claim.key)}: {error}") from error
+            answer = await self._client.put(path, merged)
         return _claim(answer, claim.key, claim.uid)
 
 

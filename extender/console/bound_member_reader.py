@@ -71,11 +71,13 @@ class BoundMemberReader:
         await self._rebuilt()
         snapshot = self._cache.snapshot()
         claims = (snapshot.claims[claim] for claim in snapshot.claims_of_group(key))
-        names = [consumer.name for claim in claims for consumer in claim.reserved_for]
-        if not names or self._read_pod is None:
+        users = [(consumer.name, consumer.uid) for claim in claims for consumer in claim.reserved_for]
+        if not users or self._read_pod is None:
             return None
+        name, uid = min(users)
         try:
-            found = (await self._read_pod(ObjectKey(key.namespace, min(names)))).membership
+            pod = await self._read_pod(ObjectKey(key.namespace, name))
         except ClusterError:
             return None
-        return found if found is not None and found.key == key else None
+        found = pod.membership
+        return found if found is not None and (found.key, pod.uid) == (key, uid) else None

@@ -84,7 +84,7 @@ class EventRecorder:
             while (following := self._queue.take_turn()) is not None:
                 uid, pod = following
                 began = self._clock()
-                found = await self._explained(pod)
+                found = await self._explained(uid, pod)
                 rest = _REST * min(self._clock() - began, _WORK_SECONDS)
                 for other, name in ((uid, pod), *self._take_members(found)):
                     if found is not None and found.outcome in _REPORTED:
@@ -103,10 +103,10 @@ class EventRecorder:
             self._queue.pop(uid)
         return taken
 
-    async def _explained(self, pod: ObjectKey) -> Brief | None:
+    async def _explained(self, uid: str, pod: ObjectKey) -> Brief | None:
         """Explain a pod; None if it does not wait."""
         try:
-            found = await self._explainer.brief_in_turn(pod, _WORK_SECONDS)
+            found = await self._explainer.brief_in_turn(uid, _WORK_SECONDS)
         except ForkedCallFailed as error:
             if str(error) != self._problem:  # many pods in a row may give up for one reason
                 self._problem = str(error)

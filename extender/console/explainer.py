@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from extender.cache import ALL_NODES, ClusterCache
-from extender.cluster import ClusterError
+from extender.cluster import ClusterError, NotFound
 from extender.console.active_policy import ActivePolicy
 from extender.console.bound_member_reader import BoundMemberReader, ReadBound
 from extender.console.decision_history import DecisionHistory, PodHistory
@@ -143,12 +143,12 @@ class Explainer:
             groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
             async with self._bound_members.known(groups):
                 found = await self._questions.answer(
-                    lambda seconds: self.explain_remembered(key, scenario, policy, narrated, work_seconds=seconds),
+                    lambda seconds: self.waiting(key, scenario, policy, narrated, work_seconds=seconds),
                     self._work_seconds,
                 )
-            return found or await self._read(key)
+            return found or await self._of_bound(key)
 
-    def explain_remembered(
+    def waiting(
         self,
         key: ObjectKey,
         scenario: Scenario | None,
@@ -157,28 +157,28 @@ class Explainer:
         *,
         work_seconds: float | None = None,
     ) -> Json | None:
-        """Explain a waiting pod, or return the decision of a bound pod from the history; None for any other pod.
+        """Explain a waiting pod; None for any other pod.
 
         A pod that is placed with its group gets the outcome of the group, and `alone` has the explanation of the pod
         alone. `work_seconds` limits the work; by default it is the limit of the explainer.
         """
-        entry, pod = self._history.newest(key), self._waiting_pod(key)
-        if pod is not None:
-            found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
-            return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
-        if entry is None or entry.decision is None:
+        pod = self._waiting_pod(key)
+        if pod is None:
             return None
-        more = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
-        return {"pod": str(key), "outcome": "bound", **more, **self._record(entry)}
+        found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
+        if one_line(pod.scheduler_error) not in found["sentence"]:  # '' is in every text
+            found["sentence"] += f"; but {last_attempt_failed(pod)}"
+        entry = self._history.entry(pod.uid)
+        return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
 
-    async def brief_in_turn(self, key: ObjectKey, work_seconds: float) -> Brief | None:
+    async def brief_in_turn(self, uid: str, work_seconds: float) -> Brief | None:
         """`brief`, after the questions that wait."""
         async with self._questions.in_turn(of_user=False):
-            return await self._questions.answer(lambda seconds: self.brief(key, seconds), work_seconds)
+            return await self._questions.answer(lambda seconds: self.brief(uid, seconds), work_seconds)
 
-    def brief(self, key: ObjectKey, work_seconds: float) -> Brief | None:
-        """Why a pod waits, in brief; None if it does not wait."""
-        pod = self._waiting_pod(key)
+    def brief(self, uid: str, work_seconds: float) -> Brief | None:
+        """Why the pod with this UID waits, in brief; None if it does not wait."""
+        pod = self._cache.store.pods.get(uid)
         if pod is None:
             return None
         group = self._groups.of_member(pod, Scenario(), None, work_seconds)
@@ -196,9 +196,7 @@ class Explainer:
         return pod.membership.key if pod is not None and pod.membership is not None else None
 
     def _waiting_pod(self, key: ObjectKey) -> Pod | None:
-        entry, pods = self._history.newest(key), self._cache.store.pods
-        pod = pods.get(entry.uid) if entry is not None else None
-        return pod or next((pod for pod in pods.values() if pod.key == key), None)
+        return next((pod for pod in self._cache.store.pods.values() if pod.key == key), None)
 
     def _of_waiting(
         self, pod: Pod, scenario: Scenario, policy: Policy | None, narrated: str, work_seconds: float | None
@@ -241,21 +239,33 @@ class Explainer:
         groups = self._groups.named(key, scenario, seconds, bound_members)
         return [{**to_json(group), "remembered_since": self._history.since} for group in groups]
 
-    async def _read(self, key: ObjectKey) -> Json:
-        """Explain a pod that neither cache nor history has, from its object, if it is bound. Raises UnknownPod."""
+    async def _of_bound(self, key: ObjectKey) -> Json:
+        """Explain a pod that does not wait: from the history, else from its object. Raises UnknownPod.
+
+        The history may know an earlier pod of the name only: the decision is of the pod with the UID that exists, or
+        the sentence says that no such pod exists any more.
+        """
+        pod, gone = None, ""
+        if self._read_pod is not None and is_object_name(key.namespace) and is_object_name(key.name):
+            try:
+                pod = await self._read_pod(key)
+            except NotFound:
+                gone = f"pod {key} does not exist any more"
+            except ClusterError:
+                pass  # the history may be enough
+        entry = self._history.entry(pod.uid) if pod is not None else self._history.newest(key)
+        if entry is not None and entry.decision is not None:
+            more = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
+            return {"pod": str(key), "outcome": "bound", "sentence": gone, **more, **self._record(entry)}
         since = f" since {self._history.since}" if self._history.since else ""
         unknown = UnknownPod(
             f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}"
         )
-        if self._read_pod is None or not (is_object_name(key.namespace) and is_object_name(key.name)):
+        if pod is None:
             raise unknown
-        try:
-            pod = await self._read_pod(key)
-        except ClusterError as error:
-            raise unknown from error
         await self._rebuilt()
         note = pod.annotations.get(DECISION_ANNOTATION)
-        if note is not None:
+        if note is not None:  # a pod without a node has none, see decode_pod
             outcome, sentence = "bound", f"pod {key} was bound to {pod.node_name or '?'}: {note}"
         elif not pod.node_name:
             raise unknown
@@ -292,7 +302,7 @@ class Explainer:
         """Explain the groups and then the pods of one request, which share the work limit.
 
         The classes of the request count as applied. Each group and pod is explained as if the others did not exist. A
-        pod that is placed with its group gets the outcome of the group, as in `explain_remembered`. Raises
+        pod that is placed with its group gets the outcome of the group, as in `waiting`. Raises
         WireError as GroupExplainer.hypothetical does.
         """
         scenario = replace(scenario, classes=given.classes)
@@ -359,6 +369,11 @@ class Explainer:
             "decision": to_json(entry.decision) if entry.decision is not None else None,
             "sets": to_json(entry.sets) if entry.sets is not None else None,
         }
+
+
+def last_attempt_failed(pod: Pod) -> str:
+    """The words for an error with which kube-scheduler's last attempt ended: a bind, or a filter request, failed."""
+    return f"its last attempt ended with an error: {one_line(pod.scheduler_error)}"
 
 
 def _unfinished(pod: Pod, why: str) -> Json:

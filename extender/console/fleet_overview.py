@@ -14,7 +14,7 @@ from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
 from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecisionHistory, PodHistory
-from extender.console.explainer import Explainer, to_json
+from extender.console.explainer import Explainer, last_attempt_failed, to_json
 from extender.console.fleet_sampler import FleetTrend
 from extender.diagnosis import claim_rows, claims_on, group_rows, node_detail, row, totals
 from extender.model import SCHEDULER, ObjectKey, counted
@@ -52,7 +52,7 @@ class FleetOverview:
         self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
         self._refreshes = 0  # changes that refreshes found
         self._groups: list[Json] = []  # rows, as of the last refresh
-        self._unrecorded: list[ObjectKey] = []  # waiting pods that the history does not have
+        self._unrecorded: list[tuple[ObjectKey, str]] = []  # see _find_unrecorded
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
         # Pod UID to (version of its history, nearest miss).
         self._nearest: LRUCache[str, tuple[int, str]] = LRUCache(_PENDING)
@@ -161,17 +161,24 @@ class FleetOverview:
             if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
         ]
         for entry in todo[:_EXPLAINED]:
-            found = self._explainer.brief(entry.pod, _WORK_SECONDS)
+            found = self._explainer.brief(entry.uid, _WORK_SECONDS)
             self._nearest[entry.uid] = entry.version, found.nearest if found is not None else ""
             self._refreshes += 1
 
     def _find_unrecorded(self) -> None:
-        """Find the waiting pods without records: serve called filter for them before the console started, or never."""
-        found = [
-            pod.key
-            for uid, pod in self._cache.store.pods.items()
-            if pod.scheduler == SCHEDULER and pod.may_need_devices and self._history.entry(uid) is None
-        ]
+        """Find the waiting pods of which no record tells why they wait, each with a sentence.
+
+        The bind of the pod failed, or serve called filter for it before the console started, or never.
+        """
+        since = f" since {self._history.since}" if self._history.since else ""
+        found = []
+        for uid, pod in self._cache.store.pods.items():
+            if pod.scheduler == SCHEDULER and pod.may_need_devices:
+                entry = self._history.entry(uid)
+                if pod.scheduler_error and (entry is None or not entry.is_unschedulable):
+                    found.append((pod.key, last_attempt_failed(pod)))
+                elif entry is None:
+                    found.append((pod.key, f"no filter request is remembered{since}"))
         if found != self._unrecorded:
             self._unrecorded = found
             self._refreshes += 1
@@ -218,11 +225,9 @@ class FleetOverview:
             _pending(entry, pods, self._nearest.get(entry.uid, (0, ""))[1])
             for entry, pods in self._waiting_rows(waiting)
         ]
-        start = f" since {self._history.since}" if self._history.since else ""
-        sentence = f"no filter request is remembered{start}"
         pending += [
             {"pod": str(pod), "pods": 1, "since": "", "sentence": sentence, "nearest": ""}
-            for pod in self._unrecorded[: _PENDING - len(pending)]
+            for pod, sentence in self._unrecorded[: _PENDING - len(pending)]
         ]
         count = len(waiting) + len(self._unrecorded)
         return {"pending": pending, "waiting": count, "groups": self._groups, "decisions": decided}

@@ -21,6 +21,7 @@ from extender.model import (
     Reason,
     Reservation,
     counted,
+    one_line,
 )
 from extender.policy import Policy
 from extender.scheduling import (
@@ -334,7 +335,10 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
 
 
 def _last_answer(gang: Gang, history: GangHistory) -> str:
-    """The newest rejection of a waiting member: kube-scheduler may lack CPU or memory, which no plan shows."""
+    """The error of a failed bind, or the newest rejection: kube-scheduler may lack CPU, which no plan shows."""
+    failed = next((pod for pod in gang.waiting if pod.scheduler_error), None)
+    if failed is not None:
+        return f"; the last attempt of {failed.key.name} ended with an error: {one_line(failed.scheduler_error)}"
     last = [known[-1] for pod in gang.waiting if (known := history.of(pod.uid).attempts)]
     newest = max(last, key=lambda attempt: (attempt.at, not attempt.fitting), default=None)
     if newest is None or newest.fitting or not newest.reasons:

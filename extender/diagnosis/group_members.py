@@ -82,7 +82,7 @@ def members_without_node(
 
 def _reason(pod: Pod, known: Sequence[Attempt]) -> str:
     """Why the last attempt failed: the answer of Berth, or else the condition that kube-scheduler wrote."""
-    if known and known[-1].fitting:
-        return ""
+    if pod.scheduler_error or (known and known[-1].fitting):
+        return pod.scheduler_error
     reasons = "; ".join(text for text, _ in known[-1].reasons) if known else ""
     return reasons or pod.unschedulable

@@ -10,6 +10,7 @@ memory to other pods.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, KeysView
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ class Binder:
         self._bindings = Bindings(writer, self._claims)
         self._waits = ConditionWaits()
         self._draining = False
+        self.failures = Counter[str]()  # binds that ended with an error, by its class
         self._log = structlog.get_logger("berth.bind")
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
@@ -142,8 +144,8 @@ class Binder:
 
     def _done(self, uid: str, task: asyncio.Task[None]) -> None:
         del self._running[uid]
-        if not task.cancelled():
-            task.exception()  # asyncio logs an error that no code reads
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failures[type(error).__name__ if isinstance(error, BerthError) else "Bug"] += 1
 
     @asynccontextmanager
     async def _in_time(self, started: float) -> AsyncIterator[None]:

@@ -329,6 +329,7 @@ class Pod:
     tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or claims
     unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
     tried: bool = False  # whether kube-scheduler has reported an attempt that failed: PodScheduled is False
+    scheduler_error: str = ""  # with which the last attempt ended, such as a failed bind: PodScheduled, cut
     created: str = ""  # metadata.creationTimestamp
     # Whether kube-scheduler may offer it other nodes than equal pods: it has volume claims, is spread over domains, or
     # has constraints on nodes that are too large.

@@ -120,6 +120,13 @@ METRICS: tuple[MetricSource[Service], ...] = (
         lambda s: s.binder.write_barrier.losses,
     ),
     MetricSource(
+        "berth_bind_failures_total",
+        COUNTER,
+        "Binds that failed, by the class of the error: the API server's, as Forbidden, or Berth's, as DeviceLost",
+        lambda s: {(error,): count for error, count in s.binder.failures.items()},
+        ("error",),
+    ),
+    MetricSource(
         "berth_policy_generation",
         GAUGE,
         "Policies put in force since the start",

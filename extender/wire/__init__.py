@@ -38,6 +38,7 @@ from extender.wire.pod_groups import (
     group_policy_of,
     leader_worker_set_marks,
 )
+from extender.wire.protobuf import PROTOBUF, merged_claim, read_fields, write_fields
 from extender.wire.resource_claims import decode_claim, decode_claim_spec, decode_class
 from extender.wire.resource_slices import SliceDecoder, decode_taint_rule
 
@@ -47,6 +48,7 @@ __all__ = [
     "MOST_JSON",
     "MOST_YAML",
     "OWN_ANNOTATIONS",
+    "PROTOBUF",
     "READ_ANNOTATIONS",
     "DocumentPart",
     "Json",
@@ -87,14 +89,17 @@ __all__ = [
     "leader_worker_set_marks",
     "lenient_loads",
     "many",
+    "merged_claim",
     "need",
     "one_value",
     "parts_of",
     "quantities",
+    "read_fields",
     "readable",
     "string_list",
     "strings",
     "text_of",
     "values_of",
+    "write_fields",
     "wrong",
 ]

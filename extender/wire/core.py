@@ -53,7 +53,7 @@ def decode_pod(obj: Json) -> Pod:
     claims = many({"resourceClaims": _some_claims(spec)}, "resourceClaims", "spec", _pod_claim)
     selectors, tolerations, nodes_are_known = _constraints(spec) if membership is not None or claims else ((), (), True)
     containers = _containers(spec)
-    tried, unschedulable = _pod_scheduled(status)
+    tried, unschedulable, scheduler_error = _pod_scheduled(status)
     node_name = get(spec, "nodeName", str, "spec", "")
     return Pod(
         key,
@@ -76,6 +76,7 @@ def decode_pod(obj: Json) -> Pod:
         tolerations=tolerations,
         unschedulable=unschedulable,
         tried=tried,
+        scheduler_error=scheduler_error,
         created=get(metadata, "creationTimestamp", str, "metadata", ""),
         has_own_nodes=not nodes_are_known or (membership is not None and _has_own_nodes(spec)),
         problem=_problem(
@@ -158,20 +159,19 @@ def _node_selectors(spec: Json, affinity: Json) -> tuple[NodeSelector, ...]:
     return tuple(selector for selector in (by_labels if labels else None, required) if selector is not None)
 
 
-def _pod_scheduled(status: Json) -> tuple[bool, str]:
-    """Whether condition PodScheduled is False, and its message if no error of the scheduler is the reason."""
-    for kind, tried, text in many(status, "conditions", "status", _condition):
+def _pod_scheduled(status: Json) -> tuple[bool, str, str]:
+    """Whether condition PodScheduled is False, and its message: if no node was found, if the scheduler had an error."""
+    for kind, tried, reason, text in many(status, "conditions", "status", _condition):
         if kind == "PodScheduled":
-            return tried, text
-    return False, ""
+            return (tried, "", text) if reason == "SchedulerError" else (tried, text, "")
+    return False, "", ""
 
 
-def _condition(obj: Json, path: str) -> tuple[str, bool, str]:
-    """The type of a condition, whether its status is False, and its message if it reports no scheduler error."""
+def _condition(obj: Json, path: str) -> tuple[str, bool, str, str]:
+    """The type of a condition, whether its status is False, and then its reason and its message."""
     false = get(obj, "status", str, path, "") == "False"
-    counts = false and get(obj, "reason", str, path, "") != "SchedulerError"
-    text = get(obj, "message", str, path, "") if counts else ""
-    return get(obj, "type", str, path, ""), false, cut(text)
+    reason, text = (get(obj, name, str, path, "") if false else "" for name in ("reason", "message"))
+    return get(obj, "type", str, path, ""), false, reason, cut(text)
 
 
 def decode_pod_group(obj: Json) -> PodGroup:

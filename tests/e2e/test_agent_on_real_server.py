@@ -120,9 +120,16 @@ async def hostile_slices_are_denied(plane: ControlPlane, token: str, machine: Ma
         assert {what: text for what, text in answers.items() if "berth-agent-own-slice" not in text} == {}
 
 
+def change_owners(plane: ControlPlane, known: dict, owners: list[dict] | None) -> list[dict]:
+    """Write the owners of a slice. The answer has those that are known."""
+    path = f"/apis/resource.k8s.io/v1/resourceslices/{known['metadata']['name']}"
+    plane.request("PATCH", path, {"metadata": {"ownerReferences": owners}}, "application/merge-patch+json")
+    return known["metadata"]["ownerReferences"]
+
+
 def test_the_manifest_gives_the_agent_its_rights(tmp_path: Path) -> None:
     machine = carried_machines()["dgx1-v100"]
-    with ControlPlane(tmp_path) as plane:
+    with ControlPlane(tmp_path, strict=True) as plane:
         plane.wait(lambda: plane.get("/api/v1/namespaces/kube-system"), 30)
         apply(plane)
         node = plane.create(node_object("gpu-worker", machine, {}))
@@ -143,6 +150,9 @@ def test_the_manifest_gives_the_agent_its_rights(tmp_path: Path) -> None:
         degraded = Library(machine)
         degraded.down.add((0, 0))
         assert asyncio.run(rounds(plane, token, degraded, 1)).writes == 1, "a link that went down is written"
+        owners = change_owners(plane, found, None)  # as of a slice that was there before its node
+        assert asyncio.run(rounds(plane, token, FakeNvml(machine), 1)).writes == 1, "it leaves the owners as they are"
+        change_owners(plane, found, owners)
         asyncio.run(hostile_slices_are_denied(plane, token, machine))
         plane.request("DELETE", "/api/v1/nodes/gpu-worker")
         plane.wait(lambda: not slices(plane), 60)

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from extender.sandbox.apiserver import core_events
+from extender.sandbox.apiserver import claim_bytes, core_events
 from extender.sandbox.apiserver.discovery_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at
 from extender.sandbox.apiserver.readable import check_readable
 from extender.sandbox.apiserver.registry import Registry
@@ -19,6 +19,7 @@ from extender.sandbox.apiserver.strict_decoding import check_fields
 from extender.sandbox.apiserver.tables import table_of
 from extender.sandbox.apiserver.tokens import TOKEN_REVIEWS, TokenUser, review
 from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore, Watcher
+from extender.wire import PROTOBUF
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -26,7 +27,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Intercept = Callable[[str, str], Awaitable[ApiError | None]]
 
 _BOOKMARK_SECONDS = 5.0
-_PROTOBUF = "application/vnd.kubernetes.protobuf"
+_JSON_PATCH = "application/json-patch+json"
 _MERGE, _STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
@@ -84,6 +85,10 @@ class ApiServer:
             await self._watch(request, send)
             return
         warnings: list[str] = []
+        if method == "GET" and request.name and request.accept == PROTOBUF and request.resource.kind == "ResourceClaim":
+            claim = claim_bytes.encode(self.registry.get(request.resource, request.key))
+            await _respond_content(send, 200, claim, PROTOBUF)
+            return
         if method == "GET":
             code, answer = 200, self._get(request) if request.name else self._list(request)
         else:
@@ -97,11 +102,17 @@ class ApiServer:
     def _write(self, request: Request, content: bytes, warnings: list[str]) -> tuple[int, Json]:
         """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
         method, resource, key = request.method, request.resource, request.key
-        strategic = method == "PATCH" and _is_strategic(request.content_type)
-        if request.content_type.startswith(_PROTOBUF):  # kubectl create namespace and the like
+        is_protobuf = request.content_type.startswith(PROTOBUF)
+        if is_protobuf and (method, resource.kind) != ("PUT", "ResourceClaim"):  # kubectl create namespace and the like
             problem = "the sandbox reads no protobuf: write the object as YAML and apply it"
             raise ApiError(415, "UnsupportedMediaType", problem)
-        body = _object_in(content)
+        if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
+            operations = _operations_in(content)
+            return 200, self.registry.patch(
+                resource, key, operations, request.subresource, strategic=False, by_json=True
+            )
+        strategic = method == "PATCH" and _is_strategic(request.content_type)
+        body = claim_bytes.decode(content) if is_protobuf else claim_bytes.with_texts(_object_in(content), content)
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
         registry = Registry(self.store.copy()) if is_dry_run else self.registry
         if method in ("POST", "PUT", "PATCH") and not request.subresource:
@@ -116,7 +127,7 @@ class ApiServer:
         if method == "PUT":
             return 200, registry.replace(resource, key, body, request.subresource)
         if method == "PATCH":
-            return 200, registry.patch(resource, key, body, request.subresource, strategic=strategic)
+            return 200, registry.patch(resource, key, body, request.subresource, strategic=strategic, by_json=True)
         if method == "DELETE" and request.name:
             return 200, registry.delete(resource, key, body.get("preconditions"))
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
@@ -269,6 +280,16 @@ def _object_in(content: bytes) -> Json:
         raise ApiError(400, "BadRequest", f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise ApiError(400, "BadRequest", "the body is not an object")
+    return found
+
+
+def _operations_in(content: bytes) -> list[Json]:
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, "BadRequest", f"the body is not JSON: {error}") from error
+    if not isinstance(found, list):
+        raise ApiError(400, "BadRequest", "the body is not a list")
     return found
 
 

@@ -1,8 +1,11 @@
-"""JSON merge patch, and strategic merge patch with the merge keys of the fields that the sandbox's objects have."""
+"""JSON merge patch, a part of JSON patch, and strategic merge patch with the merge keys of the sandbox's objects."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from extender.sandbox.apiserver.status_errors import ApiError
+from extender.wire import Json
 
 # The lists that a strategic merge patch merges, with the field that identifies an item (patchMergeKey in the Go types).
 # A list of strings has none. All other lists are replaced.
@@ -28,9 +31,9 @@ _DELETED_STRINGS, _ORDER, _KEPT = "$deleteFromPrimitiveList/", "$setElementOrder
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """Return the target after a JSON merge patch (RFC 7396)."""
+    """Return the target after a JSON merge patch (RFC 7396). As the API server's, it drops nulls within lists, too."""
     if not isinstance(patch, dict):
-        return patch
+        return [merge(None, item) if item is not None else None for item in patch] if type(patch) is list else patch
     base = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
@@ -38,6 +41,22 @@ def merge(target: Any, patch: Any) -> Any:
         else:
             base[key] = merge(base.get(key), value)
     return base
+
+
+def operations(target: Json, changes: list[Json]) -> Json:
+    """Return the target after a JSON patch (RFC 6902) that sets members of objects. Raises ApiError for any other."""
+    for change in changes:
+        try:
+            names = change["path"].split("/")[1:] if change["op"] in ("add", "replace") else ()
+            target = _with(target, *names, value=change["value"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = "the sandbox applies JSON patches that add or replace members of objects"
+            raise ApiError(415, "UnsupportedMediaType", problem) from error
+    return target
+
+
+def _with(target: Any, name: str, *names: str, value: Any) -> Any:
+    return {**target, name: _with(target.get(name, {}), *names, value=value) if names else value}
 
 
 def strategic(target: Any, patch: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from extender.cluster import now_rfc3339
-from extender.sandbox.apiserver import claim_validation, patch
+from extender.sandbox.apiserver import claim_bytes, claim_validation, patch
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
 from extender.wire import Json
@@ -118,11 +118,27 @@ class Registry:
         self._guard(resource, old, obj.get("metadata") or {})
         return self._write(resource, key, old, obj, subresource)
 
-    def patch(self, resource: Resource, key: Key, change: Json, subresource: str, *, strategic: bool) -> Json:
-        """PATCH, by merge patch or by strategic merge patch."""
+    def patch(
+        self,
+        resource: Resource,
+        key: Key,
+        change: Json | list[Json],
+        subresource: str,
+        *,
+        strategic: bool,
+        by_json: bool = False,
+    ) -> Json:
+        """PATCH, by merge patch, by strategic merge patch, or by JSON patch: a list of operations.
+
+        `by_json` if the change is not one of the sandbox's own, which stand for writes as protobuf.
+        """
         old = self.get(resource, key)
-        self._guard(resource, old, change.get("metadata") or {})
-        new = patch.strategic(old, change) if strategic else patch.merge(old, change)
+        base = claim_bytes.through_json(old) if by_json else old
+        if isinstance(change, list):
+            new = patch.operations(base, change)
+        else:
+            new = patch.strategic(base, change) if strategic else patch.merge(base, change)
+        self._guard(resource, old, new.get("metadata") or {})
         return self._write(resource, key, old, new, subresource)
 
     def delete(self, resource: Resource, key: Key, preconditions: Json | None = None) -> Json:
