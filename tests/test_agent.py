@@ -275,7 +275,7 @@ async def test_nvml_is_begun_once_and_once_in_five_minutes_while_a_gpu_is_lost()
 
 async def test_the_owners_of_a_slice_stay_as_they_are() -> None:
     """A change of owners needs the right to delete slices on OpenShift. A slice of a deleted node is deleted, too."""
-    nvml = FakeNvml(MACHINES["t4-4"])
+    nvml = Library(MACHINES["t4-4"])
     async with publishing(nvml) as (cluster, agent):
         await agent.step()
         before = cluster.store["resourceslices", NAME]["metadata"]["ownerReferences"]

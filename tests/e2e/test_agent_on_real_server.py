@@ -151,7 +151,7 @@ def test_the_manifest_gives_the_agent_its_rights(tmp_path: Path) -> None:
         degraded.down.add((0, 0))
         assert asyncio.run(rounds(plane, token, degraded, 1)).writes == 1, "a link that went down is written"
         owners = change_owners(plane, found, None)  # as of a slice that was there before its node
-        assert asyncio.run(rounds(plane, token, FakeNvml(machine), 1)).writes == 1, "it leaves the owners as they are"
+        assert asyncio.run(rounds(plane, token, Library(machine), 1)).writes == 1, "it leaves the owners as they are"
         change_owners(plane, found, owners)
         asyncio.run(hostile_slices_are_denied(plane, token, machine))
         plane.request("DELETE", "/api/v1/nodes/gpu-worker")
