@@ -136,8 +136,8 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_pod(self, uid: str, new: Pod | None) -> None:
-        """Apply a pod by UID; None deletes it. A bound, deleted or terminating pod loses its holds."""
-        if new is None or new.node_name or new.deleting:
+        """Apply a pod by UID; None deletes it. A bound, deleted, terminating or ended pod loses its holds."""
+        if new is None or new.node_name or new.deleting or new.ended:
             self._freed(self.reservations.release(uid))
         self.store.put_pod(uid, new)
         self._snapshot = None

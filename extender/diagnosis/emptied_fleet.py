@@ -14,6 +14,7 @@ from extender.scheduling import (
     NodeRooms,
     RankingCache,
     equal_units,
+    own_claims,
     own_devices,
     plan_gang,
 )
@@ -28,7 +29,7 @@ class EmptiedFleet:
 
     def __init__(self, key: GroupKey, problem: GangProblem, snapshot: Snapshot, context: EvaluationContext) -> None:
         """Raises CallBudgetSpent."""
-        kept, empty_nodes = own_devices(snapshot.claims_of_group(key), snapshot), EmptyNodes()
+        kept, empty_nodes = own_devices(own_claims(key, snapshot), snapshot), EmptyNodes()
         node_infos = {}
         for name, node_info in snapshot.node_infos.items():
             context.budget.check()

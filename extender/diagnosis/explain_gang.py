@@ -241,7 +241,7 @@ def _since(gang: Gang, history: GangHistory) -> tuple[str, str]:
 def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     exist, minimum = len(gang.waiting) + gang.placed.total(), gang.minimum
     text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
-    gated = sum(pod.gated and not pod.deleting for pod in pods)
+    gated = sum(pod.gated and not (pod.deleting or pod.ended) for pod in pods)
     foreign = sum(pod.scheduler != SCHEDULER for pod in pods)
     text += f", and {gated} more with scheduling gates" if gated else ""
     text += f", and {foreign} more without schedulerName {SCHEDULER}" if foreign else ""

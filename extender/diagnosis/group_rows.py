@@ -29,6 +29,7 @@ class _Members:
 def group_rows(snapshot: Snapshot, most: int) -> list[Json]:
     """At most `most` groups of at least two pods, as JSON: those with waiting pods first, then the largest."""
     by_pod = _by_pod(snapshot.reservations.values())
+    gone = {uid for read in snapshot.bound_members.values() for uid, node in read.items() if not node}
     waiting = {(key.namespace, key.on_claims): key for key in snapshot.members if key.name}
     size = Counter({name: len(snapshot.members[key]) for name, key in waiting.items()})
     size.update({name: len(claims) for name, claims in snapshot.group_claims.items()})
@@ -38,6 +39,7 @@ def group_rows(snapshot: Snapshot, most: int) -> list[Json]:
         if len(found) == most:
             break
         group = _members(name, waiting.get(name), snapshot, by_pod)
+        group.bound -= gone
         if group.waiting + len(group.bound) > 1:
             found.append(_row(name, group, snapshot))
     return found

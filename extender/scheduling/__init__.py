@@ -21,6 +21,7 @@ from extender.scheduling.gang import (
     lacks_pod_group,
     may_terminate,
     members_with_claims,
+    own_claims,
     minimum_of,
     placed_members,
 )
@@ -125,6 +126,7 @@ __all__ = [
     "natural",
     "new_allocations",
     "no_room",
+    "own_claims",
     "own_devices",
     "placed_members",
     "plan_gang",
