@@ -21,8 +21,8 @@ from extender.scheduling.gang import (
     lacks_pod_group,
     may_terminate,
     members_with_claims,
-    own_claims,
     minimum_of,
+    own_claims,
     placed_members,
 )
 from extender.scheduling.gang_memory import GangMemory
