@@ -131,12 +131,11 @@ def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
 
 def _with_holders(found: GangRefusal, question: GangQuestion, shortage: GangShortage) -> GangRefusal:
     """The refusal with the holders of devices in the domain with the most room; unchanged if the budget ends first."""
-    snapshot, budget = question.snapshot, question.context.budget
+    snapshot = question.snapshot
     try:
         domains = widest_domains(question, shortage)[:1]
-        own = {pod.uid for pod in question.gang.waiting}
         node_infos = (snapshot.node_infos[name] for domain in domains for name in domain.nodes)
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, own, budget)
+        uses = uses_by_node(node_infos, snapshot, question.gang.key, question.members.requirements, question.context)
     except CallBudgetSpent:
         return found
     holders = [use.holder for uses_there in uses.values() for use in uses_there]
