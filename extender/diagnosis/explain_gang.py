@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
 from extender.diagnosis.gang_explanation import GangExplanation, GangHistory, PlannedMember
-from extender.diagnosis.gang_question import GangQuestion, where
+from extender.diagnosis.gang_question import GangQuestion, most_room, where
 from extender.diagnosis.gang_refusal import gang_refusal
 from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
 from extender.model import (
@@ -152,6 +152,7 @@ def _explain(
             if isinstance(result, GangPlan):
                 return _fits(found, members.first(size), result, snapshot)
         assert isinstance(result, GangShortage)
+        result = most_room(question.problem(gang.missing), result, question.plan)
     except CallBudgetSpent:
         text = f"group {gang.key}: the work limit of an explanation ended the plan: ask again"
         return replace(found, outcome="unfinished", sentence=text)
