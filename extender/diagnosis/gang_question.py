@@ -93,7 +93,8 @@ def where(level: str, domain: str) -> str:
 def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domain]:
     """The widest domains that may hold the gang: the one with the most room, then those with the most free devices.
 
-    Each domain has only its usable nodes. Raises CallBudgetSpent.
+    A node that is in none of them is a domain of its own. Each domain has only its usable nodes. Raises
+    CallBudgetSpent.
     """
     node_infos = question.snapshot.node_infos
     usable = node_infos.keys() if question.usable is None else node_infos.keys() & question.usable
@@ -102,7 +103,8 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
     widest: Sequence[Domain] = ()
     for level in levels.wider():
         widest = level
-    widest = widest or levels.single(usable)
+    within = {name for domain in widest for name in domain.nodes}
+    widest = [*widest, *levels.single(usable - within)]  # a single node needs no label of a wider level
 
     def order(domain: Domain) -> tuple[bool, int, object]:
         question.context.budget.check()
