@@ -66,10 +66,10 @@ class EmptiedFleet:
         """Plan on the empty nodes. Raises CallBudgetSpent."""
         return plan_gang(problem, self._snapshot, self._context, self._rankings, self._memory)
 
-    def plan_without_taints(self, problem: GangProblem) -> GangPlan | GangShortage:
-        """Plan on the empty nodes as if no device had a taint. Raises CallBudgetSpent."""
+    def plan_without_taints(self, problem: GangProblem, on: Snapshot | None = None) -> GangPlan | GangShortage:
+        """Plan on the empty nodes, or on a snapshot, as if no device had a taint. Raises CallBudgetSpent."""
         features = replace(self._context.features, taints=False)
-        return plan_gang(problem, self._snapshot, replace(self._context, features=features, placements=None))
+        return plan_gang(problem, on or self._snapshot, replace(self._context, features=features, placements=None))
 
     # -- why not -----------------------------------------------------------------------------------------------
 

@@ -100,6 +100,9 @@ def _empty(question: GangQuestion) -> _Empty:
             for pod, by_number in reasons
         ]
         causes = (*texts, *(general if Code.POOL_UPDATING not in codes else ()))
+        if isinstance(fleet.plan_without_taints(problem), GangPlan):
+            now = isinstance(fleet.plan_without_taints(problem, question.snapshot), GangPlan)
+            causes += ("without taints of devices it would fit" + ("" if now else ", but only after other pods end"),)
         once = fleet.plan_without_taints(_without_node_faults(question))
         may_fit = bool(updating) or isinstance(once, GangPlan) or once.gave_up
         untainted = None
@@ -142,7 +145,8 @@ def _parts(
     """The sentence."""
     key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy)
     never, fleet = empty.shortage, empty.fleet
-    lacks_domain = reason.code is Code.GANG_NO_DOMAIN
+    # A single node needs no label: if it could hold the gang, the label is not the cause.
+    lacks_domain = reason.code is Code.GANG_NO_DOMAIN and empty.room != shortage.members
     if shortage.gave_up and never is None:
         text = "the planner gave up, because its claims allow too many combinations: a plan may exist"
         yield f"group {key}: {text}"
