@@ -260,6 +260,25 @@ def test_a_planner_that_gave_up_does_not_say_that_the_gang_is_impossible() -> No
     )
 
 
+def test_a_mistake_is_told_before_that_others_wait() -> None:
+    """The class of p1 does not exist; p2 and the claim of p0 do not exist yet."""
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    members(world, 2, minimum=3)
+    world.cache.apply_claim(key("p0"), None)
+    world.add_claim(claim("p1", deviceClassName="none"))
+    mistake = "pod default/p1: claim default/p1, request gpu: device class none does not exist"
+    incomplete = "group default/job waits for 1 pod: 2 of at least 3 exist"
+    assert explained(world).sentence == f"{incomplete}; {mistake}"
+    members(world, 2)
+    world.cache.apply_claim(key("p0"), None)
+    world.add_claim(claim("p1", deviceClassName="none"))
+    found = explained(world)
+    assert (found.outcome, found.sentence) == ("blocked", f"group default/job fits nowhere: {mistake}")
+    world.add_claim(claim("p1"))
+    assert explained(world).outcome == "waiting"
+
+
 NEVER, NOWHERE = "does not fit in this fleet: even if all other pods ended, ", "fits nowhere: no domain has room for "
 UPDATING, TAINTED = "resource pool is being updated", "matching devices are tainted for request gpu"
 

@@ -35,6 +35,7 @@ from extender.scheduling import (
     Pending,
     RankingCache,
     UnreadyMember,
+    UnschedulableAndUnresolvable,
     disagreement,
     gang_members,
     gang_minimum,
@@ -42,6 +43,7 @@ from extender.scheduling import (
     held_results,
     lacks_pod_group,
     plan_sizes,
+    requirements_of,
 )
 
 _NAMED = 4  # nodes of a plan in a sentence
@@ -111,7 +113,8 @@ def explain_gang(
     if held:
         return _planned(found, gang, held, history, snapshot, policy)
     if not gang.is_complete:
-        return replace(found, sentence=_incomplete(gang, pods, snapshot))
+        mistake = _mistake(gang, snapshot, policy)
+        return replace(found, sentence=_incomplete(gang, pods, snapshot) + (f"; {mistake}" if mistake else ""))
     found = _explain(found, gang, snapshot, policy, context, caches)
     return replace(found, sentence=found.sentence + _last_answer(gang, history)) if found.outcome == "fits" else found
 
@@ -143,7 +146,7 @@ def _explain(
     """The explanation of a complete gang that has no plan."""
     members = gang_members(gang, snapshot, policy)
     if isinstance(members, UnreadyMember):
-        return _unready(found, members)
+        return _unready(found, members, _mistake(gang, snapshot, policy))
     question = GangQuestion(gang, members, policy, snapshot, context, caches.rankings, caches.memory)
     try:
         result: GangPlan | GangShortage | None = None
@@ -250,11 +253,21 @@ def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     return text + (" (bound pods without devices are not counted)" if is_unsure else "")
 
 
-def _unready(found: GangExplanation, member: UnreadyMember) -> GangExplanation:
-    if isinstance(member.why, Pending):
-        return replace(found, sentence=f"group {found.group} waits: {member.why.message}")
-    text = f"group {found.group} fits nowhere: pod {member.pod.key}: {member.why.reason}"
-    return replace(found, outcome="blocked", sentence=text)
+def _mistake(gang: Gang, snapshot: Snapshot, policy: Policy) -> str:
+    """The first member that cannot be placed until somebody changes it, its claims or a class; '' if all can."""
+    for pod in gang.waiting[:MOST_TOGETHER]:
+        why = requirements_of(pod, snapshot, policy)
+        if isinstance(why, UnschedulableAndUnresolvable) and why.reason.code is not Code.EXTENDED_STALE:
+            return f"pod {pod.key}: {why.reason}"
+    return ""
+
+
+def _unready(found: GangExplanation, member: UnreadyMember, mistake: str) -> GangExplanation:
+    if mistake:
+        return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {mistake}")
+    why = member.why
+    text = why.message if isinstance(why, Pending) else f"pod {member.pod.key}: {why.reason}"
+    return replace(found, sentence=f"group {found.group} waits: {text}")
 
 
 # -- plans ---------------------------------------------------------------------------------------------------------
