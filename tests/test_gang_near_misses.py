@@ -73,6 +73,20 @@ def test_all_pods_of_several_nodes_must_end() -> None:
     assert explained(world).outcome == "fits"
 
 
+def test_the_end_of_very_many_pods_is_not_called_the_least() -> None:
+    """To leave out each of them would take a plan each."""
+    world = GangWorld()
+    names = [f"a{i}" for i in range(7)]
+    racks(world, *names)
+    for node in names:
+        for i in range(8):
+            occupy(world, f"on-{node}-{i}", node, i)
+    members(world, 7)
+    (miss,) = explained(world).misses
+    assert miss.pods == 56
+    assert miss.sentence.endswith("and 52 more (gave up: the end of fewer may do)")
+
+
 def test_members_of_different_sizes_need_different_nodes() -> None:
     """The room of each node for some member says too little: the large member needs a whole node."""
     world = GangWorld()

@@ -24,6 +24,7 @@ _NODES = 64  # of a domain, whose pods are tried
 _USES = 8  # of a node, in the first search
 _PLANS = 480  # for a few nodes, in one explanation
 _STEPS = 100  # of such a plan in a search
+_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
 _NAMED = 4  # holders named in a sentence
 _LIMITS = f"the end of other pods was tried in {_DOMAINS} domains and on {_NODES} nodes of each only"
 _GAVE_UP = "gave up: the claims allow too many combinations to find the fewest pods whose end helps"
@@ -158,6 +159,7 @@ class GangReleases:
         found, low, high = self._plan(self._problem, snapshot, _of(names, uses)), 1, len(names)
         if isinstance(found, GangShortage):
             self._gave_up |= found.gave_up
+            self.cut_short = self.cut_short if snapshot is self._question.snapshot else _LIMITS
             return ()
         while low < high:
             middle = (low + high) // 2
@@ -174,16 +176,19 @@ class GangReleases:
     ) -> tuple[GangPlan, Sequence[DeviceUse], bool]:
         """The plan, and the uses that it needs the end of: without any of them, there is no plan.
 
-        False if the work limit ended that, or if the planner gave up.
+        False if a limit ended that, or if the planner gave up.
         """
         needed, is_least, whole = list(ended), True, self._question.snapshot
         dearest_first = sorted(ended, key=lambda use: (-use.stopped, -use.holder.devices))
         try:
-            snapshot = self._around(domain, {use.holder.node: () for use in ended})
+            snapshot = self._around(domain, {*(use.holder.node for use in ended), *plan.nodes})
             for dropped in (self._untouched(plan, ended), *([use] for use in dearest_first)):
                 left = [use for use in needed if not any(use is other for other in dropped)]
                 if not left or len(left) == len(needed):
                     continue
+                if len(dropped) == 1 and len(needed) > _LEFT_OUT:
+                    is_least = False
+                    break
                 found = self._plan(self._problem, snapshot, left)
                 if isinstance(found, GangPlan):
                     plan, needed = found, left
@@ -196,18 +201,18 @@ class GangReleases:
             is_least = False
         return plan, needed, is_least
 
-    def _around(self, domain: Domain, uses: Uses) -> Snapshot:
-        """The snapshot with the nodes of these uses, and with the freest others of the domain."""
+    def _around(self, domain: Domain, names: Collection[str]) -> Snapshot:
+        """The snapshot with these nodes, and with the freest others of the domain."""
         node_infos = self._question.snapshot.node_infos
         if len(node_infos) <= 2 * _NODES:
             return self._question.snapshot
-        return only_nodes(self._question.snapshot, dict.fromkeys((*uses, *self._freest(domain, uses))))
+        return only_nodes(self._question.snapshot, (*sorted(names), *self._freest(domain, names)))
 
-    def _freest(self, domain: Domain, uses: Uses) -> list[str]:
+    def _freest(self, domain: Domain, names: Collection[str]) -> list[str]:
         """The other nodes of the domain with the most free devices."""
         free = {}
         for name in domain.nodes:
-            if name not in uses:
+            if name not in names:
                 node_info = self._question.snapshot.node_infos[name]
                 free[name] = len(node_info.inventory.devices) - node_info.busy.bit_count()
         return sorted(free, key=lambda name: (-free[name], natural(name)))[:_NODES]
