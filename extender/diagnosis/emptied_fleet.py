@@ -66,6 +66,16 @@ class EmptiedFleet:
         """Plan on the empty nodes. Raises CallBudgetSpent."""
         return plan_gang(problem, self._snapshot, self._context, self._rankings, self._memory)
 
+    @property
+    def has_taints(self) -> bool:
+        """Whether a device has a taint."""
+        found = (node_info.inventory for node_info in self._node_infos.values())
+        return any(
+            one.devices[bit].device.taints
+            for one in found
+            for bit in members((1 << len(one.devices)) - 1 & ~one.simple)
+        )
+
     def plan_without_taints(self, problem: GangProblem, on: Snapshot | None = None) -> GangPlan | GangShortage:
         """Plan on the empty nodes, or on a snapshot, as if no device had a taint. Raises CallBudgetSpent."""
         features = replace(self._context.features, taints=False)

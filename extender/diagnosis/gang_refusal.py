@@ -100,14 +100,19 @@ def _empty(question: GangQuestion) -> _Empty:
             for pod, by_number in reasons
         ]
         causes = (*texts, *(general if Code.POOL_UPDATING not in codes else ()))
-        if isinstance(fleet.plan_without_taints(problem), GangPlan):
+        once: GangPlan | GangShortage = planned
+        faultless = _without_node_faults(question, problem)
+        if fleet.has_taints:
+            once = fleet.plan_without_taints(problem)
+        if isinstance(once, GangPlan):
             now = isinstance(fleet.plan_without_taints(problem, question.snapshot), GangPlan)
             causes += ("without taints of devices it would fit" + ("" if now else ", but only after other pods end"),)
-        once = fleet.plan_without_taints(_without_node_faults(question))
+        elif faultless is not problem:
+            once = fleet.plan_without_taints(faultless)
         may_fit = bool(updating) or isinstance(once, GangPlan) or once.gave_up
         untainted = None
         if isinstance(once, GangShortage) and not may_fit and Code.TAINTED in codes:
-            untainted = most_room(problem, once, fleet.plan_without_taints)
+            untainted = most_room(faultless, once, fleet.plan_without_taints)
         planned = most_room(problem, planned, fleet.plan)
         return _Empty(fleet, planned, planned.room, causes, may_fit or untainted is not None, untainted)
     except CallBudgetSpent:
@@ -127,9 +132,15 @@ def _reasons(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[tuple[str,
             yield f"pod {names[kind[0].uid]}", found
 
 
-def _without_node_faults(question: GangQuestion) -> GangProblem:
-    """The problem as if no node were cordoned, or had a taint by which Kubernetes reports a fault."""
+def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangProblem:
+    """The problem as if no node were cordoned, or had a taint by which Kubernetes reports a fault.
+
+    The same problem if there is no such node. Raises CallBudgetSpent.
+    """
     size, snapshot = question.gang.missing, question.snapshot
+    taints = (taint for node_info in snapshot.node_infos.values() for taint in node_info.node.taints)
+    if not any(taint.key.startswith(_FAULTS) for taint in taints):
+        return problem
     nodes = {
         name: replace(node, taints=tuple(taint for taint in node.taints if not taint.key.startswith(_FAULTS)))
         for name, node in ((name, node_info.node) for name, node_info in snapshot.node_infos.items())
