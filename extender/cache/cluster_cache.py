@@ -156,6 +156,7 @@ class ClusterCache:
             self.store.bound_members.pop(key, None)
         else:
             self.store.bound_members[key] = members
+            self.store.gone_members.update((uid, None) for uid, node in members.items() if not node)
 
     def apply_namespace(self, name: str, labels: dict[str, str] | None) -> None:
         self.store.put_namespace(name, labels)
