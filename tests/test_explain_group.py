@@ -244,7 +244,7 @@ async def test_a_group_that_runs_counts_no_pod_that_terminates_or_has_ended(tmp_
         path.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
         _, out, _ = await berth_beside(["explain", "group", "default/job", "--snapshot", str(path), "--output", "json"])
         offline = orjson.loads(out)
-        assert (offline["bound"], offline["members"]) == (2, found["members"])
+        assert (offline["sentence"], offline["members"]) == (runs, found["members"])
         (row,) = (await b.client.get("/v1/fleet")).json()["groups"]
         assert (row["group"], row["bound"]) == ("default/job", 2)
 

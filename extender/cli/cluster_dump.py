@@ -14,7 +14,7 @@ from extender.cli.object_files import documents
 from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is_absent, load_credentials, pages
 from extender.files import name_of
 from extender.manifests import checked
-from extender.model import GroupKey, WireError
+from extender.model import GroupKey, Membership, WireError
 from extender.runtime import watched_resources
 from extender.wire import READ_ANNOTATIONS, Json, decode_bound_pod, get, group_policy_of, many, need, readable
 
@@ -39,10 +39,27 @@ _KIND_OF = {
 
 def load_dump(path: Path) -> ClusterCache:
     """Return a cache with the objects of a dump file. Raises WireError that names the document."""
+    return dump_of(_objects(path), name_of(path))
+
+
+def load_groups(path: Path) -> tuple[ClusterCache, dict[GroupKey, Membership]]:
+    """Return a cache as load_dump, and for each group what a bound pod that runs states about it."""
+    objects = _objects(path)
+    pods, _ = readable((obj for obj in objects if _is_bound(obj)), decode_bound_pod)
+    running = (pod.membership for pod in pods if not (pod.deleting or pod.ended) and pod.membership is not None)
+    return dump_of(objects, name_of(path)), {membership.key: membership for membership in running}
+
+
+def _is_bound(obj: Json) -> bool:
+    spec = obj.get("spec")
+    return obj.get("kind") == "Pod" and isinstance(spec, dict) and bool(spec.get("nodeName"))
+
+
+def _objects(path: Path) -> list[Json]:
     objects = list(documents(path))
     if _KIND_OF.keys().isdisjoint(str(obj.get("kind")) for obj in objects):
         raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
-    return dump_of(objects, name_of(path))
+    return objects
 
 
 def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
@@ -57,7 +74,7 @@ def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
         try:
             for key, policy in group_policy_of(obj).items():
                 cache.apply_group_policy(key, policy)
-            if resource == "pods" and (obj.get("spec") or {}).get("nodeName"):
+            if _is_bound(obj):
                 bound.append(obj)
                 continue
             if resource is None:
