@@ -157,7 +157,9 @@ class _MostRoom:
                 if fits or tries < 0:
                     break
             if not fits:
-                self.found = replace(self.found, most=tries >= 0 and not self._gave_up)
+                most = tries >= 0 and not self._gave_up
+                # If no set of one more member fits, then all do not: the planner need not have given up.
+                self.found = replace(self.found, most=most, gave_up=self.found.gave_up and not most)
                 return
         self.found = replace(self.found, most=not self.found.gave_up)
 

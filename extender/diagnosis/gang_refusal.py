@@ -91,6 +91,7 @@ def _empty(question: GangQuestion) -> _Empty:
         found = replace(found, causes=general)
         if isinstance(planned, GangPlan):
             return replace(found, room=len(problem.members))
+        planned = most_room(problem, planned, fleet.plan)
         if planned.gave_up or not fleet.is_exact:
             return found
         reasons = list(_reasons(question, fleet))
@@ -113,7 +114,6 @@ def _empty(question: GangQuestion) -> _Empty:
         untainted = None
         if isinstance(once, GangShortage) and not may_fit and Code.TAINTED in codes:
             untainted = most_room(faultless, once, fleet.plan_without_taints)
-        planned = most_room(problem, planned, fleet.plan)
         return _Empty(fleet, planned, planned.room, causes, may_fit or untainted is not None, untainted)
     except CallBudgetSpent:
         return found
