@@ -11,6 +11,7 @@ from extender.wire import decode_pod
 from tests.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
 from tests.running_berth import claim, pod
 
+NIC = "nic.example.com"
 NO_HISTORY = GangHistory()
 
 
@@ -39,17 +40,25 @@ def occupy(
     group: str = "",
     pods: tuple[str, ...] = (),
     claim_name: str = "",
+    driver: str = GPU,
 ) -> None:
     """A pod of this name, or `pods` that share a claim, with devices of a node, from `first` on."""
     obj = claim(claim_name or f"{name}-gpus", count)
     obj["metadata"]["annotations"] = {"berth.dev/group": group} if group else {}
-    devices = [f"gpu-{i}" for i in range(first, first + count)]
-    results = [{"request": "gpu", "driver": GPU, "pool": node, "device": device} for device in devices]
+    devices = [f"{'gpu' if driver == GPU else 'nic'}-{i}" for i in range(first, first + count)]
+    results = [{"request": "gpu", "driver": driver, "pool": node, "device": device} for device in devices]
     obj["status"] = {
         "allocation": {"devices": {"results": results}},
         "reservedFor": [{"resource": "pods", "name": one, "uid": one} for one in pods or (name,)],
     }
     world.add_claim(obj)
+
+
+def nics(world: GangWorld, node: str, count: int = 4) -> None:
+    """Devices of another driver on a node."""
+    spec = {"driver": NIC, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}
+    devices = [{"name": f"nic-{i}"} for i in range(count)]
+    world.add_slice({"metadata": {"name": f"nics-{node}"}, "spec": {**spec, "devices": devices}})
 
 
 def hold(world: GangWorld, name: str, node: str, count: int, first: int = 0) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from extender.diagnosis import GangHistory, MemberHistory, groups_named
-from extender.model import Code, GroupKey, GroupPolicy, GroupSource, Membership, Reason
+from extender.model import Code, GroupKey, GroupPolicy, GroupSource, Membership, Reason, Taint, TaintRule
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import node_object
 from extender.scheduling import Attempt
-from extender.wire import decode_pod
-from tests.explained_gangs import apply, explained, hold, members, occupy, racks
+from extender.wire import decode_node, decode_pod
+from tests.explained_gangs import NIC, apply, explained, hold, members, occupy, racks
 from tests.gang_worlds import CLIQUE, GPU, GangWorld, key
 from tests.running_berth import claim, pod
 
@@ -250,8 +254,220 @@ def test_a_planner_that_gave_up_does_not_say_that_the_gang_is_impossible() -> No
     found = explained(world)
     assert found.outcome == "gave-up"
     assert found.sentence == (
-        "group default/job: the planner gave up, because its claims allow too many combinations: a plan may exist"
+        "group default/job: the planner gave up, because its claims allow too many combinations: a plan may exist; "
+        f"the most room that was found is now in {CLIQUE}=clique-a, for 64; "
+        "it fits with a minimum of 64 instead of 65 members"
     )
+
+
+def test_a_mistake_is_told_before_that_others_wait() -> None:
+    """The class of p1 does not exist; p2 and the claim of p0 do not exist yet."""
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    members(world, 2, minimum=3)
+    world.cache.apply_claim(key("p0"), None)
+    world.add_claim(claim("p1", deviceClassName="none"))
+    mistake = "pod default/p1: claim default/p1, request gpu: device class none does not exist"
+    incomplete = "group default/job waits for 1 pod: 2 of at least 3 exist"
+    assert explained(world).sentence == f"{incomplete}; {mistake}"
+    members(world, 2)
+    world.cache.apply_claim(key("p0"), None)
+    world.add_claim(claim("p1", deviceClassName="none"))
+    found = explained(world)
+    assert (found.outcome, found.sentence) == ("blocked", f"group default/job fits nowhere: {mistake}")
+    world.add_claim(claim("p1"))
+    assert explained(world).outcome == "waiting"
+
+
+NEVER, NOWHERE = "does not fit in this fleet: even if all other pods ended, ", "fits nowhere: no domain has room for "
+UPDATING, TAINTED = "resource pool is being updated", "matching devices are tainted for request gpu"
+
+
+def _node(world: GangWorld, name: str, **spec: Any) -> None:
+    """A node without devices."""
+    made = node_object(name, carried_machines()["t4-4"], {CLIQUE: f"clique-{name[0]}"})
+    world.cache.apply_node(name, decode_node({**made, "spec": spec}))
+
+
+def _devices(world: GangWorld, node: str, count: int, lacking: int = 0, driver: str = GPU) -> None:
+    """A slice with devices; `lacking` are the slices of its pool that are missing."""
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1 + lacking}
+    word, kind = ("gpu", {"type": {"string": "gpu"}}) if driver == GPU else ("nic", {})
+    devices = [{"name": f"{word}-{i}", "attributes": kind} for i in range(count)]
+    name = f"{word}s-{node}"
+    world.add_slice(
+        {"metadata": {"name": name}, "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}}
+    )
+
+
+def _taint(world: GangWorld, device: str = "") -> None:
+    world.cache.apply_rule("r", TaintRule("r", Taint("maintenance", effect="NoSchedule"), driver=GPU, device=device))
+
+
+def _pool_of_the_only_node(world: GangWorld) -> None:
+    _node(world, "a1")
+    _devices(world, "a1", 2, lacking=1)
+
+
+def _pool_of_another_node(world: GangWorld) -> None:
+    _pool_of_the_only_node(world)
+    _node(world, "a2")
+    _devices(world, "a2", 2)
+
+
+def _pool_beside_one_of_nics(world: GangWorld) -> None:
+    """The status of the node is 'no device matches'."""
+    _pool_of_the_only_node(world)
+    _devices(world, "a1", 2, driver=NIC)
+
+
+def _pool_of_nics(world: GangWorld) -> None:
+    _node(world, "a1")
+    _devices(world, "a1", 2)
+    _devices(world, "a1", 2, lacking=1, driver=NIC)
+
+
+def _all_tainted(world: GangWorld) -> None:
+    _node(world, "a1")
+    _devices(world, "a1", 4)
+    _taint(world)
+
+
+def _some_tainted(world: GangWorld) -> None:
+    """One member fits: the cause stands in no status."""
+    _node(world, "a1")
+    _devices(world, "a1", 4)
+    _taint(world, device="gpu-0")
+
+
+def _too_few_even_without_taints(world: GangWorld) -> None:
+    _node(world, "a1")
+    _devices(world, "a1", 2)
+    _taint(world)
+
+
+def _cordoned(world: GangWorld) -> None:
+    for name in ("a1", "a2"):
+        _node(world, name, unschedulable=name == "a2")
+        _devices(world, name, 2)
+
+
+def _not_ready(world: GangWorld) -> None:
+    _cordoned(world)
+    _node(world, "a2", taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}])
+
+
+def _dedicated(world: GangWorld) -> None:
+    _cordoned(world)
+    _node(world, "a2", taints=[{"key": "team", "value": "other", "effect": "NoSchedule"}])
+
+
+@pytest.mark.parametrize(
+    ("build", "says", "more"),
+    [
+        (_pool_of_the_only_node, NOWHERE, f"pod default/p0: {UPDATING} on 1 of 1 node"),
+        (_pool_of_another_node, NOWHERE, f"for 1; pod default/p0: {UPDATING} on 1 of 2 nodes"),
+        (_pool_beside_one_of_nics, NOWHERE, f"; {UPDATING} on 1 of 1 node"),
+        (_pool_of_nics, NEVER, "the most room would be across the cluster, for 1 of 2 pods"),
+        (_all_tainted, NOWHERE, f"pod default/p0: {TAINTED} on 1 of 1 node"),
+        (
+            _some_tainted,
+            NOWHERE,
+            "the most room is now across the cluster, for 1; without taints of devices it would fit",
+        ),
+        (
+            _too_few_even_without_taints,
+            NOWHERE,
+            f"{TAINTED} on 1 of 1 node; even without taints and other pods, the most",
+        ),
+        (_cordoned, NOWHERE, "cordons leave 1 of 2 nodes to pod default/p0"),
+        (_not_ready, NOWHERE, "cordons leave 1 of 2 nodes to pod default/p0"),
+        (_dedicated, NEVER, "cordons leave 1 of 2 nodes to pod default/p0"),
+    ],
+)
+def test_a_state_that_passes_is_not_called_impossible(build: Callable[[GangWorld], None], says: str, more: str) -> None:
+    """Two pods that need two GPUs each."""
+    world = GangWorld()
+    build(world)
+    members(world, 2, gpus=2)
+    found = explained(world)
+    assert found.outcome == "refused"
+    assert found.sentence.startswith(f"group default/job {says}")
+    assert more in found.sentence
+    assert (UPDATING in found.sentence) == (UPDATING in more)
+    assert not found.misses
+
+
+def test_the_label_of_a_domain_may_be_on_nodes_whose_pools_are_being_updated() -> None:
+    world = GangWorld()
+    _pool_of_the_only_node(world)
+    members(world, 2, topology="required")
+    assert explained(world).sentence.startswith(f"group default/job {NOWHERE}")
+
+
+def test_the_reason_of_a_member_stands_in_the_sentence_of_its_gang() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    members(world, 2)
+    world.add_claim(claim("p1", 8, "device.attributes['gpu.nvidia.com'].productName == 'none'"))
+    found = explained(world)
+    assert found.sentence == (
+        "group default/job does not fit in this fleet: even if all other pods ended, the most room would be "
+        "across the cluster, for 1 of 2 pods; pod default/p1: no device matches request gpu on 2 of 2 nodes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "busy", "size", "room", "if_empty", "sentence"),
+    [
+        ((2,), 0, 2, 1, 1, f"{NEVER}the most room would be on node a0, for 1 of 2 pods"),
+        ((3, 3), 0, 3, 2, 2, f"{NEVER}the most room would be on node a0, for 2 of 3 pods; it fits with a minimum of 2"),
+        (
+            (3,),
+            1,
+            2,
+            1,
+            2,
+            f"{NOWHERE}2 pods together; the most room is now on node a0, for 1; it fits on node a0 without",
+        ),
+        (
+            (4, 3),
+            2,
+            3,
+            2,
+            3,
+            f"{NOWHERE}3 pods together; the most room is now on node a1, for 2; it fits with a minimum",
+        ),
+        ((1, 1), 0, 2, 0, 0, f"{NEVER}no node would have room for one of its pods; now no node has room even for one"),
+    ],
+)
+def test_a_part_of_the_members_that_share_a_claim_has_room(
+    nodes: tuple[int, ...], busy: int, size: int, room: int, if_empty: int, sentence: str
+) -> None:
+    """Each member needs a GPU of its own besides the one that all share, and so all must be on one node."""
+    world = GangWorld()
+    for i, count in enumerate(nodes):
+        _node(world, f"a{i}")
+        _devices(world, f"a{i}", count)
+    for i in range(busy):
+        occupy(world, f"other{i}", "a0", i)
+    world.add_claim(claim("shared"))
+    for i in range(size):
+        world.add_claim(claim(f"own{i}"))
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": str(size)}
+        apply(world, f"p{i}", "shared", f"own{i}", annotations=notes)
+    found = explained(world)
+    assert (found.outcome, found.room, found.room_if_empty) == ("refused", room, if_empty)
+    assert found.sentence.startswith(f"group default/job {sentence}")
+
+
+def test_small_members_fit_in_place_of_a_large_one() -> None:
+    world = GangWorld()
+    _node(world, "a1")
+    _devices(world, "a1", 4)
+    members(world, 3, gpus=2)
+    world.add_claim(claim("p1", 4))
+    assert (explained(world).room, explained(world).domain) == (2, "a1")
 
 
 def test_two_groups_of_one_name() -> None:

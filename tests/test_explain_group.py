@@ -13,9 +13,11 @@ from extender.entry.console_process import application
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.commands import berth_beside
 from tests.eventually import eventually
+from tests.gang_worlds import GPU
 from tests.process_worlds import free_port, write_kubeconfig
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_console import console, sandbox, serve
+from tests.test_gang_created_again import change
 from tests.test_gangs import NO_ROOM, NODES, bind_all, delete, member, planned, reasons
 
 Json = dict[str, Any]
@@ -210,6 +212,54 @@ async def test_bound_members_that_terminate_are_read(tmp_path: Path) -> None:
             return found["sentence"] == "group default/job waits for 1 pod: 1 of at least 2 exist"
 
         await eventually(incomplete, "the pod that terminates does not count")
+
+
+async def test_a_group_that_runs_counts_no_pod_that_terminates_or_has_ended(tmp_path: Path) -> None:
+    """A gang was created again while finalizers keep its old pods and their claims; then one pod of the new one fails.
+
+    The explanation of the console, the row of the group and a snapshot file count the pods that run.
+    """
+    async with berthing({f"n{i}": "t4-4" for i in range(6)}) as b:
+        for name, node in (("old0", "n0"), ("old1", "n1"), ("new0", "n2"), ("new1", "n3"), ("new2", "n4")):
+            old = name.startswith("old")
+            notes = {"berth.dev/group": "job", "berth.dev/group-min": "4" if old else "2"}
+            b.cluster.apply(pod(name, f"{name}-gpus", annotations=notes, nodeName=node))
+            b.cluster.apply(claim(f"{name}-gpus", 4))
+            results = [{"request": "gpu", "driver": GPU, "pool": node, "device": f"gpu-{i}"} for i in range(4)]
+            status = {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": name, "uid": b.pod(name)["metadata"]["uid"]}],
+            }
+            change(b, name, "status", phase="Failed" if name == "new2" else "Running")
+            change(b, name, "metadata", **({"deletionTimestamp": "2026-11-23T23:00:00Z"} if old else {}))
+            change(b, f"{name}-gpus", "metadata", "resourceclaims", annotations={"berth.dev/group": "job"})
+            change(b, f"{name}-gpus", "status", "resourceclaims", **status)
+        await b.settled()
+        found = await explained(b)
+        runs = "group default/job runs: 2 pods bound across the cluster; its minimum is 2, and no pod waits"
+        assert (found["outcome"], found["bound"], found["sentence"]) == ("runs", 2, runs)
+        assert [one["pod"] for one in found["members"]] == ["default/new0", "default/new1"]
+        assert not b.console.cache.store.bound_members, "nothing is left of the read"
+        path = tmp_path / "snapshot.json"
+        path.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
+        _, out, _ = await berth_beside(["explain", "group", "default/job", "--snapshot", str(path), "--output", "json"])
+        offline = orjson.loads(out)
+        assert (offline["sentence"], offline["members"]) == (runs, found["members"])
+        (row,) = (await b.client.get("/v1/fleet")).json()["groups"]
+        assert (row["group"], row["bound"]) == ("default/job", 2)
+
+
+async def test_a_pod_that_failed_before_it_had_a_node_is_no_member() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        failed = b.pod("p2")
+        b.cluster.store.put("pods", ("default", "p2"), {**failed, "status": {"phase": "Failed"}})
+        await b.settled()
+        found = await explained(b)
+        assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
+        assert {one["pod"]: one["state"] for one in found["members"]}["default/p2"] == "deleted"
+        assert await reasons(b, "p0") == {"waits until at least 3 pods of group job and their claims exist"}
 
 
 async def test_the_command(tmp_path: Path) -> None:

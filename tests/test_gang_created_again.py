@@ -24,10 +24,10 @@ UNREAD = "waits until Berth has read which pods of group job run"
 KEY = GroupKey("default", GroupSource.BERTH, "job")
 
 
-def change(b: Berthing, name: str, part: str, **values: Any) -> None:
-    obj = b.cluster.store.get("pods", ("default", name))
+def change(b: Berthing, name: str, part: str, kind: str = "pods", **values: Any) -> None:
+    obj = b.cluster.store.get(kind, ("default", name))
     assert obj is not None
-    b.cluster.store.put("pods", ("default", name), {**obj, part: {**obj.get(part, {}), **values}})
+    b.cluster.store.put(kind, ("default", name), {**obj, part: {**obj.get(part, {}), **values}})
 
 
 async def running(b: Berthing, *names: str) -> None:

@@ -86,6 +86,6 @@ def test_the_waiting_members_are_not_read_again_for_each_claim_of_a_group() -> N
     waiting = replace(fleet.pod("a"), membership=Membership(key, 12))
     fleet.cache.apply_pod(waiting.uid, waiting)
     snapshot = replace(fleet.cache.snapshot(), members={key: Members({waiting.uid: waiting})})
-    (row,) = group_rows(snapshot, 30)
+    (row,) = group_rows(snapshot, 30, ())
     assert (row["waiting"], row["bound"]) == (1, 10)
     assert reads <= 1

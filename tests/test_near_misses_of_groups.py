@@ -26,7 +26,7 @@ def test_pods_without_a_group_are_named_before_one_pod_of_a_gang() -> None:
     found = explained(world)
     assert sentences(found) == (
         "fits with topology preferred instead of required, across the cluster",
-        f"fits in {CLIQUE}=clique-b without default/two (2 devices on b2) and default/one (2 devices on b2)",
+        f"fits in {CLIQUE}=clique-b without default/one (2 devices on b2) and default/two (2 devices on b2)",
         f"fits in {CLIQUE}=clique-a without default/llm-0 (4 devices on a2, group llm of 3 pods)",
     )
     assert [miss.pods for miss in found.misses] == [0, 2, 3]

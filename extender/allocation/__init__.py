@@ -50,7 +50,7 @@ from extender.allocation.search_observer import CAUSES, CauseRecorder
 from extender.allocation.selection import derived_value, find_class, select
 from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.slice_devices import KnownSlices
-from extender.allocation.taints import tolerates
+from extender.allocation.taints import blocking_taint, tolerates
 from extender.allocation.unsupported_devices import field_of
 from extender.allocation.whole_pool import WholePool
 
@@ -90,6 +90,7 @@ __all__ = [
     "WholePool",
     "allocations",
     "attribute_values",
+    "blocking_taint",
     "choose",
     "choose_plain",
     "consumed_counters",

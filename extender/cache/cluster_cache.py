@@ -141,8 +141,8 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_pod(self, uid: str, new: Pod | None) -> None:
-        """Apply a pod by UID; None deletes it. A bound, deleted or terminating pod loses its holds."""
-        if new is None or new.node_name or new.deleting:
+        """Apply a pod by UID; None deletes it. A bound, deleted, terminating or ended pod loses its holds."""
+        if new is None or new.node_name or new.deleting or new.ended:
             self._freed(self.reservations.release(uid))
         self.store.put_pod(uid, new)
         self._snapshot = None
@@ -161,6 +161,7 @@ class ClusterCache:
             self.store.bound_members.pop(key, None)
         else:
             self.store.bound_members[key] = members
+            self.store.gone_members.update((uid, None) for uid, node in members.items() if not node)
 
     def apply_namespace(self, name: str, labels: dict[str, str] | None) -> None:
         self.store.put_namespace(name, labels)

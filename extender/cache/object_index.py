@@ -28,6 +28,7 @@ from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, Obje
 
 ALL_NODES = "*"
 _LABELS = 64  # whose nodes are remembered
+_GONE = 4096  # members that terminate: their claims show them as bound
 _MAX_AGENT_SLICES = 8  # per node; an agent publishes one
 
 
@@ -76,6 +77,7 @@ class ObjectIndex:
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
         self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, from a recent read
+        self.gone_members: LRUCache[str, None] = LRUCache(_GONE)  # UIDs that some read showed as terminating or gone
         self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
         # Groups with other members or another minimum, or whose members may use other nodes or have other annotations.
         self.resized_groups: set[GroupKey] = set()

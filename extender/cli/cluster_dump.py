@@ -14,9 +14,9 @@ from extender.cli.object_files import documents
 from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is_absent, load_credentials, pages
 from extender.files import name_of
 from extender.manifests import checked
-from extender.model import WireError
+from extender.model import GroupKey, Membership, WireError
 from extender.runtime import watched_resources
-from extender.wire import READ_ANNOTATIONS, Json, get, group_policy_of, many, need
+from extender.wire import READ_ANNOTATIONS, Json, decode_bound_pod, get, group_policy_of, many, need, readable
 
 _PAGE = 500
 _POD_SPEC = (  # the fields that decode_pod reads, besides containers
@@ -39,29 +39,70 @@ _KIND_OF = {
 
 def load_dump(path: Path) -> ClusterCache:
     """Return a cache with the objects of a dump file. Raises WireError that names the document."""
+    return dump_of(_objects(path), name_of(path))
+
+
+def load_groups(path: Path) -> tuple[ClusterCache, dict[GroupKey, Membership]]:
+    """Return a cache as load_dump, and for each group what a bound pod that runs states about it."""
+    objects = _objects(path)
+    pods, _ = readable((obj for obj in objects if _is_bound(obj)), decode_bound_pod)
+    running = (pod.membership for pod in pods if not (pod.deleting or pod.ended) and pod.membership is not None)
+    return dump_of(objects, name_of(path)), {membership.key: membership for membership in running}
+
+
+def _is_bound(obj: Json) -> bool:
+    spec = obj.get("spec")
+    return obj.get("kind") == "Pod" and isinstance(spec, dict) and bool(spec.get("nodeName"))
+
+
+def _objects(path: Path) -> list[Json]:
     objects = list(documents(path))
     if _KIND_OF.keys().isdisjoint(str(obj.get("kind")) for obj in objects):
         raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
-    return dump_of(objects, name_of(path))
+    return objects
 
 
 def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
-    """Return a cache with these objects. The cache gets no bound pods. Raises WireError that names the document."""
-    cache = ClusterCache(Features())
+    """Return a cache with these objects. Of bound pods, it gets only which of them run for a group.
+
+    Raises WireError that names the document.
+    """
+    cache, bound = ClusterCache(Features()), list[Json]()
     appliers = {kind.name: kind for kind in watched_resources(cache)}
     for number, obj in enumerate(objects, 1):
         resource = _KIND_OF.get(str(obj.get("kind")))
         try:
             for key, policy in group_policy_of(obj).items():
                 cache.apply_group_policy(key, policy)
-            if resource is None or (resource == "pods" and (obj.get("spec") or {}).get("nodeName")):
+            if _is_bound(obj):
+                bound.append(obj)
+                continue
+            if resource is None:
                 continue
             metadata = get(obj, "metadata", dict, "", {})
             name = need(metadata, "name", ".metadata")
             appliers[resource].apply(f"{metadata['namespace']}/{name}" if metadata.get("namespace") else name, obj)
         except WireError as error:
             raise WireError(f"{where}, document {number}: {error.path}", error.problem) from error
+    for group, members in _bound_members(bound).items():
+        cache.use_bound_members(group, members)
     return cache
+
+
+def _bound_members(objects: Iterable[Json]) -> dict[GroupKey, dict[str, str]]:
+    """By group, UID to node of the bound pods; '' for one that terminates or failed.
+
+    A pod that succeeded counts while another pod of its group runs.
+    """
+    found = dict[GroupKey, dict[str, str]]()
+    running = set[GroupKey]()
+    pods, _ = readable(objects, decode_bound_pod)
+    for pod in pods:
+        if pod.membership is not None:
+            counts = not pod.deleting and pod.phase != "Failed"
+            found.setdefault(pod.membership.key, {})[pod.uid] = pod.node_name if counts else ""
+            running |= {pod.membership.key} if counts and not pod.ended else set()
+    return {key: members if key in running else dict.fromkeys(members, "") for key, members in found.items()}
 
 
 async def take_dump(kubeconfig: Path | None) -> bytes:

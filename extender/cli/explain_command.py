@@ -15,7 +15,7 @@ from rich.table import Table
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
-from extender.cli.cluster_dump import load_dump, take_dump
+from extender.cli.cluster_dump import load_dump, load_groups, take_dump
 from extender.cli.group_explanation import show_group, show_sentence
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.manifest_checks import checked_files
@@ -92,8 +92,8 @@ def _explain_group(
 ) -> None:
     """Print the groups of this name. `console` is its URL and the token."""
     if snapshot is not None:
-        cache = load_dump(snapshot)
-        found = _offline_explainer(cache).known_groups(key, _scenario(cache, what_if))
+        cache, bound = load_groups(snapshot)
+        found = _offline_explainer(cache).known_groups(key, _scenario(cache, what_if), bound)
     else:
         query = urlencode({name: ",".join(values) for name, values in what_if.items() if values})
         path = f"/v1/explain/group/{quote(key.namespace, safe='')}/{quote(key.name, safe='')}"

@@ -12,17 +12,14 @@ from contextlib import asynccontextmanager, suppress
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.model import GroupKey, Membership, ObjectKey, Pod
-from extender.scheduling import gang_minimum, is_incomplete, may_terminate, members_with_claims
+from extender.scheduling import gang_minimum, is_incomplete, may_terminate, members_with_claims, placed_members
 
 ReadPod = Callable[[ObjectKey], Awaitable[Pod]]
 ReadBound = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
 
 
 class BoundMemberReader:
-    """`read_bound` takes a namespace and returns, for each group, UID to node; None if the cache has them anyway.
-
-    See Rebuilds.done for `rebuilt`.
-    """
+    """`read_bound` takes a namespace and returns, for each group, UID to node. See Rebuilds.done for `rebuilt`."""
 
     def __init__(
         self,
@@ -44,20 +41,23 @@ class BoundMemberReader:
         a bound pod.
         """
         lacking = [key for key, pods in groups.items() if not pods or self._must_read(pods[0])]
-        placed: Mapping[GroupKey, Mapping[str, str]] = {}
+        known, used = self._cache.store.bound_members, dict[GroupKey, Mapping[str, str]]()
+        earlier = {key: known.get(key) for key in lacking}  # serve may share the cache, and may have read them
         if lacking and self._read_bound is not None:
             with suppress(ClusterError):
                 snapshot = self._cache.snapshot()
                 # A pod that has a claim before the list, and that is not in the list, is gone or terminates.
-                before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in lacking if groups[key]}
+                before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in lacking}
                 placed = await self._read_bound(lacking[0].namespace)
-                for key in lacking:
-                    self._cache.use_bound_members(key, {**before.get(key, {}), **placed.get(key, {})})
+                used = {key: {**before[key], **placed.get(key, {})} for key in lacking}
+                for key, members in used.items():
+                    self._cache.use_bound_members(key, members)
         try:
             yield {key: found for key, pods in groups.items() if not pods and (found := await self._membership(key))}
         finally:
-            for key in lacking if self._read_bound is not None else ():
-                self._cache.use_bound_members(key, None)
+            for key, members in used.items():
+                if known.get(key) is members:
+                    self._cache.use_bound_members(key, earlier[key])
 
     def _must_read(self, pod: Pod) -> bool:
         snapshot, membership = self._cache.snapshot(), pod.membership
@@ -67,11 +67,14 @@ class BoundMemberReader:
         return is_incomplete(membership, minimum, snapshot) or may_terminate(membership.key, minimum, snapshot)
 
     async def _membership(self, key: GroupKey) -> Membership | None:
-        """The membership of a bound pod of the group; None if no bound pod can be read."""
+        """The membership of a bound pod of the group that runs; None if no such pod can be read."""
         await self._rebuilt()
         snapshot = self._cache.snapshot()
-        claims = (snapshot.claims[claim] for claim in snapshot.claims_of_group(key))
-        users = [(consumer.name, consumer.uid) for claim in claims for consumer in claim.reserved_for]
+        claims, running = (
+            [snapshot.claims[claim] for claim in snapshot.claims_of_group(key)],
+            placed_members(key, snapshot),
+        )
+        users = [(one.name, one.uid) for claim in claims for one in claim.reserved_for if one.uid in running]
         if not users or self._read_pod is None:
             return None
         name, uid = min(users)

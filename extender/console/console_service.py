@@ -108,7 +108,7 @@ class Console:
             self.policy,
             self.rebuilt,
             writer.read_pod,
-            read_bound=None if self.cluster.shared else writer.read_bound_members,
+            read_bound=writer.read_bound_members,
             held_at=self.hold_times.by_claim,
             clock=clock,
         )

@@ -184,7 +184,7 @@ class FleetOverview:
             self._refreshes += 1
 
     def _find_groups(self) -> None:
-        found = group_rows(self._cache.snapshot(), _GROUPS)
+        found = group_rows(self._cache.snapshot(), _GROUPS, self._cache.store.gone_members)
         if found != self._groups:
             self._groups = found
             self._refreshes += 1

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from extender.allocation import NodeInfo, Snapshot
-from extender.model import CallBudget, Claim, GroupKey, PoolKey, Reservation, Result, name_on_claims
+from extender.allocation import Inventory, NodeInfo, Snapshot, blocking_taint
+from extender.model import (
+    Claim,
+    GroupKey,
+    InvalidClaim,
+    PoolKey,
+    Reservation,
+    Result,
+    members,
+    name_on_claims,
+)
+from extender.scheduling import EvaluationContext, PodRequirements, own_claims, problem_for
 
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]
@@ -53,30 +63,80 @@ def stopped_pods(uses: Iterable[DeviceUse]) -> int:
 
 
 def uses_by_node(
-    node_infos: Iterable[NodeInfo], snapshot: Snapshot, gang: GroupKey, own: Collection[str], budget: CallBudget
+    node_infos: Iterable[NodeInfo],
+    snapshot: Snapshot,
+    gang: GroupKey,
+    needed: Mapping[str, PodRequirements],
+    context: EvaluationContext,
 ) -> dict[str, list[DeviceUse]]:
-    """The uses of devices by pods outside of a gang, for each of these nodes that has any.
+    """The uses of devices that a gang could have, by pods outside of it, for each of these nodes that has any.
 
-    `own` are the UIDs of the gang's members. Raises CallBudgetSpent.
+    `needed` are the requirements of the gang's members, by UID. Raises CallBudgetSpent.
     """
+    own, kinds = needed.keys(), {one.key: one for one in needed.values()}.values()
+    own_of_group = own_claims(gang, snapshot)
     reserved: dict[str, list[Reservation]] = {}
     for reservation in snapshot.reservations.values():
         if reservation.pod_uid not in own:
             reserved.setdefault(reservation.node, []).append(reservation)
     found, sizes = {}, dict[GroupName, int]()
     for node_info in node_infos:
-        budget.check()
+        context.budget.check()
         name, pools = node_info.node.name, [pool.key for pool in node_info.inventory.pools]
         uses: dict[object, DeviceUse] = {}
         for claim in {claim.uid: claim for pool in pools for claim in snapshot.claims_on(pool)}.values():
-            is_own = (claim.key.namespace, claim.group) == (gang.namespace, gang.on_claims)
-            if not is_own and not any(consumer.uid in own for consumer in claim.reserved_for):
+            if claim.key not in own_of_group and not any(consumer.uid in own for consumer in claim.reserved_for):
                 _add(uses, _of_claim(name, claim, pools))
         for reservation in reserved.get(name, ()):
             _add(uses, _of_reservation(reservation, snapshot))
-        if uses:
-            found[name] = [_with_group(use, snapshot, sizes) for use in uses.values()]
+        wanted, index = devices_for(node_info, kinds, context) if uses else 0, node_info.inventory.index
+        of_gang = [
+            _with_group(use, snapshot, sizes)
+            for use in uses.values()
+            if any(wanted >> bit & 1 for one in use.results if (bit := index.get(one.device)) is not None)
+        ]
+        if of_gang:
+            found[name] = of_gang
     return found
+
+
+def devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: EvaluationContext) -> int:
+    """Mask of the devices whose use can keep pods with these requirements from the node.
+
+    Those that could serve a request, and those that consume counters which such a device consumes. Raises
+    CallBudgetSpent.
+    """
+    found, inventory = 0, node_info.inventory
+    for requirements in kinds:
+        problem = problem_for(node_info, requirements.for_node(node_info.node), context)
+        for name, spec in zip(problem.names, problem.specs, strict=True):
+            for option in (option for request in spec.requests for option in request.alternatives):
+                if option.admin_access:
+                    continue
+                try:
+                    match = problem.select(name, option).match
+                except InvalidClaim:
+                    continue
+                found |= match & inventory.simple
+                for bit in members(match & ~inventory.simple):
+                    if blocking_taint(inventory.devices[bit].device, option.tolerations) is None:
+                        found |= 1 << bit
+    return found | _beside(inventory, found)
+
+
+def _beside(inventory: Inventory, devices: int) -> int:
+    """Mask of the devices that consume a counter set of one of these devices."""
+    sets = {
+        (inventory.devices[bit].pool, use.counter_set)
+        for bit in members(devices & ~inventory.simple)
+        for use in inventory.devices[bit].device.consumes
+    }
+    if not sets:
+        return 0
+    others = enumerate(inventory.devices)
+    return sum(
+        1 << bit for bit, one in others if any((one.pool, use.counter_set) in sets for use in one.device.consumes)
+    )
 
 
 def _with_group(use: DeviceUse, snapshot: Snapshot, sizes: dict[GroupName, int]) -> DeviceUse:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
 from extender.diagnosis.gang_explanation import GangExplanation, GangHistory, PlannedMember
-from extender.diagnosis.gang_question import GangQuestion, where
+from extender.diagnosis.gang_question import GangQuestion, most_room, where
 from extender.diagnosis.gang_refusal import gang_refusal
 from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
 from extender.model import (
@@ -36,6 +36,7 @@ from extender.scheduling import (
     Pending,
     RankingCache,
     UnreadyMember,
+    UnschedulableAndUnresolvable,
     disagreement,
     gang_members,
     gang_minimum,
@@ -43,6 +44,7 @@ from extender.scheduling import (
     held_results,
     lacks_pod_group,
     plan_sizes,
+    requirements_of,
 )
 
 _NAMED = 4  # nodes of a plan in a sentence
@@ -112,7 +114,8 @@ def explain_gang(
     if held:
         return _planned(found, gang, held, history, snapshot, policy)
     if not gang.is_complete:
-        return replace(found, sentence=_incomplete(gang, pods, snapshot))
+        mistake = _mistake(gang, snapshot, policy)
+        return replace(found, sentence=_incomplete(gang, pods, snapshot) + (f"; {mistake}" if mistake else ""))
     found = _explain(found, gang, snapshot, policy, context, caches)
     return replace(found, sentence=found.sentence + _last_answer(gang, history)) if found.outcome == "fits" else found
 
@@ -144,7 +147,7 @@ def _explain(
     """The explanation of a complete gang that has no plan."""
     members = gang_members(gang, snapshot, policy)
     if isinstance(members, UnreadyMember):
-        return _unready(found, members)
+        return _unready(found, members, _mistake(gang, snapshot, policy))
     question = GangQuestion(gang, members, policy, snapshot, context, caches.rankings, caches.memory)
     try:
         result: GangPlan | GangShortage | None = None
@@ -153,6 +156,7 @@ def _explain(
             if isinstance(result, GangPlan):
                 return _fits(found, members.first(size), result, snapshot)
         assert isinstance(result, GangShortage)
+        result = most_room(question.problem(gang.missing), result, question.plan)
     except CallBudgetSpent:
         text = f"group {gang.key}: the work limit of an explanation ended the plan: ask again"
         return replace(found, outcome="unfinished", sentence=text)
@@ -242,7 +246,7 @@ def _since(gang: Gang, history: GangHistory) -> tuple[str, str]:
 def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     exist, minimum = len(gang.waiting) + gang.placed.total(), gang.minimum
     text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
-    gated = sum(pod.gated and not pod.deleting for pod in pods)
+    gated = sum(pod.gated and not (pod.deleting or pod.ended) for pod in pods)
     foreign = sum(pod.scheduler != SCHEDULER for pod in pods)
     text += f", and {gated} more with scheduling gates" if gated else ""
     text += f", and {foreign} more without schedulerName {SCHEDULER}" if foreign else ""
@@ -250,12 +254,26 @@ def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     return text + (" (bound pods without devices are not counted)" if is_unsure else "")
 
 
-def _unready(found: GangExplanation, member: UnreadyMember) -> GangExplanation:
-    if isinstance(member.why, Pending):
-        return replace(found, sentence=f"group {found.group} waits: {member.why.message}")
-    who = "" if member.why.reason.code is Code.GANG_CLAIM_FULL else f"pod {member.pod.key}: "
-    text = f"group {found.group} fits nowhere: {who}{member.why.reason}"
-    return replace(found, outcome="blocked", sentence=text)
+_PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL)  # they end without a change of the pods
+
+
+def _mistake(gang: Gang, snapshot: Snapshot, policy: Policy) -> str:
+    """The first member that cannot be placed until somebody changes it, its claims or a class; '' if all can."""
+    for pod in gang.waiting[:MOST_TOGETHER]:
+        why = requirements_of(pod, snapshot, policy)
+        if isinstance(why, UnschedulableAndUnresolvable) and why.reason.code not in _PASSES:
+            return f"pod {pod.key}: {why.reason}"
+    return ""
+
+
+def _unready(found: GangExplanation, member: UnreadyMember, mistake: str) -> GangExplanation:
+    if mistake:
+        return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {mistake}")
+    why = member.why
+    if not isinstance(why, Pending) and why.reason.code is Code.GANG_CLAIM_FULL:
+        return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {why.reason}")
+    text = why.message if isinstance(why, Pending) else f"pod {member.pod.key}: {why.reason}"
+    return replace(found, sentence=f"group {found.group} waits: {text}")
 
 
 # -- plans ---------------------------------------------------------------------------------------------------------

@@ -8,11 +8,27 @@ from dataclasses import dataclass, replace
 from extender.diagnosis.device_holders import Holder, uses_by_node
 from extender.diagnosis.emptied_fleet import EmptiedFleet
 from extender.diagnosis.gang_near_misses import GangNearMisses, less_constrained
-from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
-from extender.model import CallBudgetSpent, Code, counted
-from extender.scheduling import GangPlan, GangShortage, no_room
+from extender.diagnosis.gang_question import (
+    GangNearMiss,
+    GangQuestion,
+    equal_members,
+    most_room,
+    where,
+    widest_domains,
+)
+from extender.model import CallBudgetSpent, Code, Reason, counted
+from extender.scheduling import (
+    MOST_TOGETHER,
+    GangPlan,
+    GangProblem,
+    GangShortage,
+    UsableNodes,
+    gang_problem,
+    no_room,
+)
 
 _HOLDERS = 12  # in one explanation
+_FAULTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # taints that Kubernetes sets while they last
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +45,22 @@ class GangRefusal:
     never: bool = False  # whether the gang does not fit even if all other pods end
 
 
+@dataclass(frozen=True, slots=True)
+class _Empty:
+    """The fleet without other pods. The shortage there is None if the gang fits, or if that is not known.
+
+    `causes` are why nodes have no devices for a member even there. `passes`: some of that may pass. `untainted` is the
+    shortage without taints, too; None if there is none, if that is not known, or if there are no such taints.
+    """
+
+    fleet: EmptiedFleet | None = None
+    shortage: GangShortage | None = None
+    room: int | None = None
+    causes: tuple[str, ...] = ()
+    passes: bool = False
+    untainted: GangShortage | None = None
+
+
 def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
     """Why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
 
@@ -36,56 +68,115 @@ def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
     """
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
-    fleet, on_empty = _on_empty_fleet(question)
-    if fleet is not None:
-        question = replace(question, usable=fleet.usable)
-    never = on_empty if isinstance(on_empty, GangShortage) else None
-    if never is None:
+    empty = _empty(question)
+    if empty.fleet is not None:
+        question = replace(question, usable=empty.fleet.usable)
+    if empty.shortage is None:
         near.try_ends(question)
     misses = near.cheapest()
-    sentence = "; ".join(_parts(question, shortage, misses, fleet, never))
-    room_if_empty = shortage.members if isinstance(on_empty, GangPlan) else never.room if never is not None else None
-    found = GangRefusal(sentence, misses, near.cut_short, room_if_empty, never=never is not None)
+    sentence = "; ".join(_parts(question, shortage, misses, empty))
+    found = GangRefusal(sentence, misses, near.cut_short, empty.room, never=empty.shortage is not None)
     return found if found.never else _with_holders(found, question, shortage)
 
 
-def _on_empty_fleet(question: GangQuestion) -> tuple[EmptiedFleet | None, GangPlan | GangShortage | None]:
-    """The empty fleet and the plan for the minimum there; None for what is not known for certain."""
-    problem, fleet = question.problem(question.gang.missing), None
+def _empty(question: GangQuestion) -> _Empty:
+    """The chances of the gang in the empty fleet, as far as they are known for certain."""
+    problem, found = question.problem(question.gang.missing), _Empty()
     try:
         fleet = EmptiedFleet(question.gang.key, problem, question.snapshot, question.context)
-        found = fleet.plan(problem)
+        found = _Empty(fleet)
+        planned, updating = fleet.plan(problem), fleet.updating()
+        nodes = counted(len(question.snapshot.node_infos), "node")
+        general = (f"{Reason(Code.POOL_UPDATING)} on {updating} of {nodes}",) if updating else ()
+        found = replace(found, causes=general)
+        if isinstance(planned, GangPlan):
+            return replace(found, room=len(problem.members))
+        planned = most_room(problem, planned, fleet.plan)
+        if planned.gave_up or not fleet.is_exact:
+            return found
+        reasons = list(_reasons(question, fleet))
+        codes = {reason.code for _, by_number in reasons for reason in by_number}
+        texts = [
+            f"{pod}: " + ", ".join(f"{reason} on {number} of {nodes}" for reason, number in by_number.items())
+            for pod, by_number in reasons
+        ]
+        causes = (*texts, *(general if Code.POOL_UPDATING not in codes else ()))
+        once: GangPlan | GangShortage = planned
+        faultless = _without_node_faults(question, problem)
+        if fleet.has_taints:
+            once = fleet.plan_without_taints(problem)
+        if isinstance(once, GangPlan):
+            now = isinstance(fleet.plan_without_taints(problem, question.snapshot), GangPlan)
+            causes += ("without taints of devices it would fit" + ("" if now else ", but only after other pods end"),)
+        elif faultless is not problem:
+            once = fleet.plan_without_taints(faultless)
+        may_fit = bool(updating) or isinstance(once, GangPlan) or once.gave_up
+        untainted = None
+        if isinstance(once, GangShortage) and not may_fit and Code.TAINTED in codes:
+            untainted = most_room(faultless, once, fleet.plan_without_taints)
+        return _Empty(fleet, planned, planned.room, causes, may_fit or untainted is not None, untainted)
     except CallBudgetSpent:
-        return fleet, None
-    is_certain = isinstance(found, GangPlan) or (fleet.is_exact and not found.gave_up)
-    return fleet, found if is_certain else None
+        return found
+
+
+def _reasons(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[tuple[str, dict[Reason, int]]]:
+    """A pod of each kind that lacks nodes, and why, with the number of nodes: each reason once.
+
+    Raises CallBudgetSpent.
+    """
+    names, told = {pod.uid: pod.key for pod in question.members.pods}, set[Reason]()
+    for kind in equal_members(question.problem(question.gang.missing).members):
+        found = {reason: number for reason, number in fleet.reasons(kind[0]).items() if reason not in told}
+        told |= found.keys()
+        if found:
+            yield f"pod {names[kind[0].uid]}", found
+
+
+def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangProblem:
+    """The problem as if no node were cordoned, or had a taint by which Kubernetes reports a fault.
+
+    The same problem if there is no such node. Raises CallBudgetSpent.
+    """
+    size, snapshot = question.gang.missing, question.snapshot
+    taints = (taint for node_info in snapshot.node_infos.values() for taint in node_info.node.taints)
+    if not any(taint.key.startswith(_FAULTS) for taint in taints):
+        return problem
+    nodes = {
+        name: replace(node, taints=tuple(taint for taint in node.taints if not taint.key.startswith(_FAULTS)))
+        for name, node in ((name, node_info.node) for name, node_info in snapshot.node_infos.items())
+    }
+    chosen = question.members.first(size)
+    usable = UsableNodes(MOST_TOGETHER).of(chosen.pods, nodes, snapshot.version, question.context.budget)
+    return gang_problem(question.gang, chosen, question.policy, usable)
 
 
 def _parts(
-    question: GangQuestion,
-    shortage: GangShortage,
-    misses: Sequence[GangNearMiss],
-    fleet: EmptiedFleet | None,
-    never: GangShortage | None,
+    question: GangQuestion, shortage: GangShortage, misses: Sequence[GangNearMiss], empty: _Empty
 ) -> Iterator[str]:
-    """The sentence. `never` is the shortage in the empty fleet; None if the gang fits there, or if that is unknown."""
+    """The sentence."""
     key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy)
-    room = f"{where(shortage.level, shortage.domain)}, for {shortage.room}" if shortage.room else ""
+    never, fleet = empty.shortage, empty.fleet
+    # A single node needs no label: if it could hold the gang, the label is not the cause.
+    lacks_domain = reason.code is Code.GANG_NO_DOMAIN and empty.room != shortage.members
     if shortage.gave_up and never is None:
         text = "the planner gave up, because its claims allow too many combinations: a plan may exist"
         yield f"group {key}: {text}"
-    elif reason.code is Code.GANG_NO_DOMAIN:
+    elif lacks_domain:
         yield f"group {key} fits nowhere: {reason}"
-    elif never is not None:
+    elif never is not None and not empty.passes:
         yield f"group {key} does not fit in this fleet: even if all other pods ended, {_room(never)}"
-        yield from _allowed(question)
     else:
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
-    if room and (never is None or never.room != shortage.room or reason.code is Code.GANG_NO_DOMAIN):
-        yield f"the most room is now {room}"
-    elif not room and (never is not None or not shortage.gave_up):
+    yield from _allowed(question) if never is not None and not lacks_domain else ()
+    if shortage.room and (never is None or empty.passes or never.room != shortage.room or lacks_domain):
+        most = "the most room is now" if shortage.most else "the most room that was found is now"
+        yield f"{most} {where(shortage.level, shortage.domain)}, for {shortage.room}"
+    elif not shortage.room and (never is not None or not shortage.gave_up):
         yield "now no node has room even for one of them"
-    if fleet is not None and reason.code is not Code.GANG_NO_DOMAIN:
+    yield from empty.causes
+    if empty.untainted is not None:
+        yield f"even without taints and other pods, {_room(empty.untainted)}"
+    if fleet is not None and not lacks_domain:
         yield from _without_label(question, fleet)
     if misses:
         yield f"it {misses[0].sentence}"
@@ -97,7 +188,8 @@ def _room(shortage: GangShortage) -> str:
     if not shortage.room:
         return "no node would have room for one of its pods"
     place = where(shortage.level, shortage.domain)
-    return f"the most room would be {place}, for {shortage.room} of {counted(shortage.members, 'pod')}"
+    most = "the most room" if shortage.most else "the most room that was found"
+    return f"{most} would be {place}, for {shortage.room} of {counted(shortage.members, 'pod')}"
 
 
 def _allowed(question: GangQuestion) -> Iterator[str]:
@@ -131,12 +223,11 @@ def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
 
 def _with_holders(found: GangRefusal, question: GangQuestion, shortage: GangShortage) -> GangRefusal:
     """The refusal with the holders of devices in the domain with the most room; unchanged if the budget ends first."""
-    snapshot, budget = question.snapshot, question.context.budget
+    snapshot = question.snapshot
     try:
         domains = widest_domains(question, shortage)[:1]
-        own = {pod.uid for pod in question.gang.waiting}
         node_infos = (snapshot.node_infos[name] for domain in domains for name in domain.nodes)
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, own, budget)
+        uses = uses_by_node(node_infos, snapshot, question.gang.key, question.members.requirements, question.context)
     except CallBudgetSpent:
         return found
     holders = [use.holder for uses_there in uses.values() for use in uses_there]

@@ -1,8 +1,8 @@
 """Near misses of a gang by the end of other pods: the fewest pods that were found, in each of a few domains.
 
 Two searches choose the pods. The first counts how many more members each node has room for without some of its pods,
-and adds these numbers: that is right for equal members. The second ends all pods of some nodes, and then takes back
-the end of every pod that the plan does not need. The planner confirms the result on the whole snapshot.
+and adds these numbers: that is right for equal members. The second ends all pods of some nodes. The planner confirms
+the result on the whole snapshot, and then takes back the end of every pod that the plan does not need.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, stopped_pods, uses_by_node
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
-from extender.model import CallBudget, Result, counted
+from extender.model import CallBudget, CallBudgetSpent, Result, counted
 from extender.scheduling import MAX_STEPS, Domain, GangPlan, GangProblem, GangShortage, held_results, natural, plan_gang
 
 _DOMAINS = 8  # in which the end of pods is tried
 _NODES = 64  # of a domain, whose pods are tried
 _USES = 8  # of a node, in the first search
 _PLANS = 480  # for a few nodes, in one explanation
-_STEPS = 100  # of such a plan
+_STEPS = 100  # of such a plan in a search
+_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
 _NAMED = 4  # holders named in a sentence
 _LIMITS = f"the end of other pods was tried in {_DOMAINS} domains and on {_NODES} nodes of each only"
+_GAVE_UP = "gave up: the claims allow too many combinations to find the fewest pods whose end helps"
+_MAYBE_FEWER = " (gave up: the end of fewer may do)"
 
 Uses = Mapping[str, Sequence[DeviceUse]]
 
@@ -54,8 +57,8 @@ class GangReleases:
         self._problem = question.problem(question.gang.missing)
         # On a single node, members must only find devices: the domain is given.
         self._anywhere = replace(self._problem, topology="none", topology_label="", placed={})
-        self._own = {pod.uid for pod in question.gang.waiting}
         self._plans_left = _PLANS
+        self._gave_up = False  # whether a plan of a search ended at its step limit
         self.cut_short = ""
 
     def near_misses(self) -> Iterator[GangNearMiss]:
@@ -66,20 +69,25 @@ class GangReleases:
             found = self._in(domain)
             if found is not None:
                 yield found
+            elif self._gave_up:
+                self.cut_short = self.cut_short or _GAVE_UP
 
     def _in(self, domain: Domain) -> GangNearMiss | None:
         question, snapshot = self._question, self._question.snapshot
         node_infos = (snapshot.node_infos[name] for name in domain.nodes)
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, self._own, question.context.budget)
+        requirements = question.members.requirements
+        uses = uses_by_node(node_infos, snapshot, question.gang.key, requirements, question.context)
         names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices(uses[name]), natural(name)))
         if len(names) > _NODES:
             self.cut_short = _LIMITS
         for ended in self._searches(domain, {name: uses[name] for name in names[:_NODES]}):
             found = self._plan(self._problem, snapshot, ended) if ended else None
             if isinstance(found, GangPlan):
-                holders = tuple(use.holder for use in ended)
-                sentence = f"fits {where(found.level, found.domain)} without {_named(ended)}"
-                return GangNearMiss(stopped_pods(ended), _devices(ended), sentence, holders)
+                found, needed, is_least = self._without_unneeded(domain, found, ended)
+                holders = tuple(use.holder for use in needed)
+                sentence = f"fits {where(found.level, found.domain)} without {_named(needed)}"
+                sentence += "" if is_least else _MAYBE_FEWER
+                return GangNearMiss(stopped_pods(needed), _devices(needed), sentence, holders)
         return None
 
     def _searches(self, domain: Domain, uses: Uses) -> Iterator[Sequence[DeviceUse]]:
@@ -103,7 +111,9 @@ class GangReleases:
             self.cut_short = _LIMITS
             return None
         self._plans_left -= 1
-        return self._plan(problem, snapshot, ended, steps=_STEPS)
+        found = self._plan(problem, snapshot, ended, steps=_STEPS)
+        self._gave_up |= isinstance(found, GangShortage) and found.gave_up
+        return found
 
     # -- by addition -----------------------------------------------------------------------------------------
 
@@ -117,12 +127,9 @@ class GangReleases:
 
     def _offers(self, name: str, uses: Sequence[DeviceUse], needed: int) -> Iterator[_Offer]:
         """Ends of pods on one node, each with room for more members than the one before."""
-
-        def rank(use: DeviceUse, stopped: int) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]:
-            return stopped, use.holder.devices, use.holder.pods, use.holder.claims
-
-        ordered = sorted(uses, key=lambda use: rank(use, use.stopped))
-        largest = sorted(uses, key=lambda use: rank(use, -use.stopped), reverse=True)
+        by_name = sorted(uses, key=lambda use: (use.holder.pods, use.holder.claims))
+        ordered = sorted(by_name, key=lambda use: (use.stopped, use.holder.devices))
+        largest = sorted(by_name, key=lambda use: (use.stopped, -use.holder.devices))
         snapshot = only_nodes(self._question.snapshot, (name,))
         before = self._room(snapshot, ())
         most = min(self._room(snapshot, ordered) - before, needed)
@@ -146,46 +153,79 @@ class GangReleases:
     # -- by removal ------------------------------------------------------------------------------------------
 
     def _by_removal(self, domain: Domain, uses: Uses) -> Sequence[DeviceUse]:
-        """The uses of the first few nodes, without those that the plan does not need; none if there is no plan."""
-        snapshot = only_nodes(self._question.snapshot, (*uses, *self._freest(domain, uses)))
+        """The uses of the first few nodes without which there is a plan; none if there is no plan."""
+        snapshot = self._around(domain, uses)
         names = list(uses)
-        plan, low, high = self._small_plan(self._problem, snapshot, _of(names, uses)), 1, len(names)
-        if not isinstance(plan, GangPlan):
+        found, low, high = self._plan(self._problem, snapshot, _of(names, uses)), 1, len(names)
+        if isinstance(found, GangShortage):
+            self._gave_up |= found.gave_up
+            self.cut_short = self.cut_short if snapshot is self._question.snapshot else _LIMITS
             return ()
         while low < high:
             middle = (low + high) // 2
-            found = self._small_plan(self._problem, snapshot, _of(names[:middle], uses))
-            if isinstance(found, GangPlan):
-                plan, high = found, middle
+            if isinstance(self._plan(self._problem, snapshot, _of(names[:middle], uses)), GangPlan):
+                high = middle
             else:
                 low = middle + 1
-        needed = self._touched(plan, _of(names[:high], uses))
-        if not isinstance(self._small_plan(self._problem, snapshot, needed), GangPlan):
-            needed = _of(names[:high], uses)  # the use of one device can keep another device from the plan
-        for use in sorted(needed, key=lambda use: (-use.stopped, use.holder.devices)):
-            fewer = [other for other in needed if other is not use]
-            if isinstance(self._small_plan(self._problem, snapshot, fewer), GangPlan):
-                needed = fewer
-        return needed
+        return _of(names[:high], uses)
 
-    def _freest(self, domain: Domain, uses: Uses) -> list[str]:
+    # -- what is needed --------------------------------------------------------------------------------------
+
+    def _without_unneeded(
+        self, domain: Domain, plan: GangPlan, ended: Sequence[DeviceUse]
+    ) -> tuple[GangPlan, Sequence[DeviceUse], bool]:
+        """The plan, and the uses that it needs the end of: without any of them, there is no plan.
+
+        False if a limit ended that, or if the planner gave up.
+        """
+        needed, is_least, whole = list(ended), True, self._question.snapshot
+        dearest_first = sorted(ended, key=lambda use: (-use.stopped, -use.holder.devices))
+        try:
+            snapshot = self._around(domain, {*(use.holder.node for use in ended), *plan.nodes})
+            for dropped in (self._untouched(plan, ended), *([use] for use in dearest_first)):
+                left = [use for use in needed if not any(use is other for other in dropped)]
+                if not left or len(left) == len(needed):
+                    continue
+                if len(dropped) == 1 and len(needed) > _LEFT_OUT:
+                    is_least = False
+                    break
+                found = self._plan(self._problem, snapshot, left)
+                if isinstance(found, GangPlan):
+                    plan, needed = found, left
+                else:
+                    is_least &= not found.gave_up
+            if len(needed) < len(ended) and snapshot is not whole:  # the domain may be another one
+                found = self._plan(self._problem, whole, needed)
+                plan = found if isinstance(found, GangPlan) else plan
+        except CallBudgetSpent:
+            is_least = False
+        return plan, needed, is_least
+
+    def _around(self, domain: Domain, names: Collection[str]) -> Snapshot:
+        """The snapshot with these nodes, and with the freest others of the domain."""
+        node_infos = self._question.snapshot.node_infos
+        if len(node_infos) <= 2 * _NODES:
+            return self._question.snapshot
+        return only_nodes(self._question.snapshot, (*sorted(names), *self._freest(domain, names)))
+
+    def _freest(self, domain: Domain, names: Collection[str]) -> list[str]:
         """The other nodes of the domain with the most free devices."""
         free = {}
         for name in domain.nodes:
-            if name not in uses:
+            if name not in names:
                 node_info = self._question.snapshot.node_infos[name]
                 free[name] = len(node_info.inventory.devices) - node_info.busy.bit_count()
         return sorted(free, key=lambda name: (-free[name], natural(name)))[:_NODES]
 
-    def _touched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:
-        """The uses of devices that the plan takes."""
+    def _untouched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:
+        """The uses of devices that the plan does not take. Some may keep it from others, such as by counters."""
         node_infos = self._question.snapshot.node_infos
         taken = {
             result.device
             for name, placement in plan.placements.values()
             for result in held_results(node_infos[name], placement)
         }
-        return [use for use in uses if any(result.device in taken for result in use.results)]
+        return [use for use in uses if not any(result.device in taken for result in use.results)]
 
 
 def _of(names: Iterable[str], uses: Uses) -> Sequence[DeviceUse]:

@@ -75,7 +75,7 @@ def members_without_node(
         known, reservation = history.of(pod.uid), held.get(pod.uid)
         state = reservation.state.value if reservation is not None else "waiting"
         if pod.uid not in counting:
-            state = "deleted" if pod.deleting else "gated" if pod.gated else "not-ours"
+            state = "deleted" if pod.deleting or pod.ended else "gated" if pod.gated else "not-ours"
         node = reservation.node if reservation is not None else ""
         yield ExplainedMember(str(pod.key), state, node, _reason(pod, known.attempts), known.first_at)
 

@@ -26,8 +26,11 @@ class _Members:
     devices: dict[str, list[Result]] = field(default_factory=dict)
 
 
-def group_rows(snapshot: Snapshot, most: int) -> list[Json]:
-    """At most `most` groups of at least two pods, as JSON: those with waiting pods first, then the largest."""
+def group_rows(snapshot: Snapshot, most: int, gone: Container[str]) -> list[Json]:
+    """At most `most` groups of at least two pods, as JSON: those with waiting pods first, then the largest.
+
+    `gone` are the UIDs of members that are known to terminate.
+    """
     by_pod = _by_pod(snapshot.reservations.values())
     waiting = {(key.namespace, key.on_claims): key for key in snapshot.members if key.name}
     size = Counter({name: len(snapshot.members[key]) for name, key in waiting.items()})
@@ -38,6 +41,7 @@ def group_rows(snapshot: Snapshot, most: int) -> list[Json]:
         if len(found) == most:
             break
         group = _members(name, waiting.get(name), snapshot, by_pod)
+        group.bound = {uid for uid in group.bound if uid not in gone}
         if group.waiting + len(group.bound) > 1:
             found.append(_row(name, group, snapshot))
     return found

@@ -32,6 +32,7 @@ from extender.scheduling import (
     gang_minimum,
     gang_problem,
     is_incomplete,
+    own_claims,
 )
 
 _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
@@ -135,7 +136,7 @@ class GangCollecting:
                 domains = domains_by_room(problem, snapshot, context, self._filter_service.rankings, GangMemory())
         except CallBudgetSpent:
             return
-        emptied = EmptiedDomains(problem, dict(snapshot.claims_of_group(key)), evaluation)
+        emptied = EmptiedDomains(problem, own_claims(key, snapshot), evaluation)
         for domain in domains:
             for nodes in emptied.holding(domain, self._cache.snapshot):
                 yield CollectedDomain(key, domain.level, domain.name, nodes, self._clock()) if nodes else None

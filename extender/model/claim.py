@@ -371,4 +371,9 @@ class Pod:
     @property
     def is_waiting(self) -> bool:
         """Whether kube-scheduler may still place the pod."""
-        return not (self.node_name or self.deleting or self.gated)
+        return not (self.node_name or self.deleting or self.gated or self.ended)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod never runs again. A pod can fail before it has a node."""
+        return self.phase in ("Succeeded", "Failed")

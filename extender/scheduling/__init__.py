@@ -22,6 +22,7 @@ from extender.scheduling.gang import (
     may_terminate,
     members_with_claims,
     minimum_of,
+    own_claims,
     placed_members,
 )
 from extender.scheduling.gang_memory import GangMemory
@@ -125,6 +126,7 @@ __all__ = [
     "natural",
     "new_allocations",
     "no_room",
+    "own_claims",
     "own_devices",
     "placed_members",
     "plan_gang",

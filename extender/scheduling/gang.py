@@ -85,6 +85,19 @@ def members_with_claims(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
     return snapshot.users_of_group(key)
 
 
+def own_claims(key: GroupKey, snapshot: Snapshot) -> dict[ObjectKey, str]:
+    """The claims of the group with their nodes, without those of pods that terminate or are gone."""
+    gone = {uid for uid, node in snapshot.bound_members.get(key, {}).items() if not node}
+    return {
+        one: node
+        for one, node in snapshot.claims_of_group(key).items()
+        if not gone
+        or (claim := snapshot.claims.get(one)) is None
+        or not claim.reserved_for
+        or any(consumer.uid not in gone for consumer in claim.reserved_for)
+    }
+
+
 def may_terminate(key: GroupKey, minimum: int, snapshot: Snapshot) -> bool:
     """Whether the minimum counts members as bound that only their claims show.
 

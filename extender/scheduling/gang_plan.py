@@ -65,7 +65,8 @@ class GangShortage:
     """No plan exists, or none was found."""
 
     members: int  # members to place
-    room: int  # the most members that one admissible domain has room for
+    room: int  # members that one admissible domain has room for; more may fit, see most_room
     level: str
     domain: str
     gave_up: bool = False  # the search ended at its step limit: a plan may exist
+    most: bool = False  # whether no domain has room for more members than `room`

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.model import CallBudget, Claim, Code, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling.gang import Gang
@@ -141,10 +141,15 @@ def gang_problem(
     return GangProblem(wanted, policy.group_levels, topology, gang.topology_label, gang.placed)
 
 
+def _may_have_devices(node_info: NodeInfo) -> bool:
+    inventory = node_info.inventory
+    return bool(inventory.devices) or any(pool.incomplete for pool in inventory.pools)
+
+
 def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
     """Why the planner found no plan without giving up: no domain has room, or no node with devices has its label."""
     label, node_infos = gang.required_label(policy.group_levels), snapshot.node_infos
     labelled = (name for names in snapshot.nodes_by_label(label).values() for name in names if name in node_infos)
-    if label and not any(node_infos[name].inventory.devices for name in labelled):
+    if label and not any(_may_have_devices(node_infos[name]) for name in labelled):
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
     return Reason(Code.GANG_NO_ROOM, (gang.key.name,))
