@@ -276,7 +276,11 @@ def _by_reason(
 
 def _with_causes(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> UnschedulableNodes:
     node_info, status = one.shown.node_info, one.shown.status
-    freeable = status.reason.code in near_misses.FREEABLE_CODES
-    others = near_misses.claims_of_node(node_info, claims_by_pool) if freeable else ()
-    why = causes(traces.of(node_info), map(near_misses.held_by, others))
+    held: tuple[str, ...] = ()
+    if status.reason.code in near_misses.FREEABLE_CODES:
+        claims = near_misses.claims_of_node(node_info, claims_by_pool)
+        held = near_misses.usable_held(
+            claims, near_misses.usable_devices(node_info, traces.requirements, traces.context)
+        )
+    why = causes(traces.of(node_info), held)
     return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)

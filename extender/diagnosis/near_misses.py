@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.allocation import Interned, NodeInfo, Snapshot, with_devices_released
+from extender.allocation import Interned, Inventory, NodeInfo, Snapshot, with_devices_released
 from extender.diagnosis.selector_stats import TermStats
 from extender.fabric import largest_joined
-from extender.model import Claim, Code, DeviceRequest, InvalidClaim, PoolKey, Result, counted, name_on_claims, readable
+from extender.model import (
+    Claim,
+    Code,
+    DeviceRequest,
+    InvalidClaim,
+    PoolKey,
+    Result,
+    counted,
+    members,
+    name_on_claims,
+    readable,
+    union,
+)
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, problem_for
 
 _NODES = 24  # nodes of different states on which a release of claims is tried
@@ -64,9 +77,33 @@ def claims_on(node_infos: Iterable[NodeInfo], snapshot: Snapshot) -> ClaimsByPoo
 def claims_of_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> list[Claim]:
     """The claims that have devices of a node, those of groups last, and then those with the fewest devices first."""
     found = {claim.key: claim for pool in node_info.inventory.pools for claim in claims_by_pool.get(pool.key, ())}
-    return sorted(
-        found.values(), key=lambda c: (bool(c.group), len(c.allocation.results) if c.allocation else 0, c.key)
+    return sorted(found.values(), key=lambda claim: (bool(claim.group), len(_results([claim])), claim.key))
+
+
+def usable_devices(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> frozenset[str]:
+    """The devices that the pod could use, and those that draw on the same counters, as driver/pool/device.
+
+    Empty if a selector fails. Raises CallBudgetSpent.
+    """
+    wanted, inventory = 0, node_info.inventory
+    problem = problem_for(node_info, requirements.for_node(node_info.node), context)
+    try:
+        for name, spec in zip(problem.names, problem.specs, strict=True):
+            wanted |= union([problem.select(name, option).match for r in spec.requests for option in r.alternatives])
+    except InvalidClaim:
+        return frozenset()
+    drawn = {draw for bit in members(wanted) for draw in _counter_sets(inventory, bit)}
+    return frozenset(
+        str(one.id)
+        for bit, one in enumerate(inventory.devices)
+        if wanted >> bit & 1 or (drawn and not drawn.isdisjoint(_counter_sets(inventory, bit)))
     )
+
+
+def _counter_sets(inventory: Inventory, bit: int) -> set[tuple[int, str]]:
+    """The counter sets that a device draws on, each with the number of its pool."""
+    one = inventory.devices[bit]
+    return {(one.pool, use.counter_set) for use in one.device.consumes}
 
 
 def by_releasing_claims(
@@ -77,7 +114,7 @@ def by_releasing_claims(
     *,
     ignores_identity: bool,
 ) -> list[NearMiss]:
-    """Near misses by release of claims: one claim, or the smallest claims up to it. Raises CallBudgetSpent.
+    """Near misses by release of claims, each with no claim that need not end. Raises CallBudgetSpent.
 
     A node that does not fit without any claim is skipped. If the requirements read no identity (`ignores_identity`),
     all nodes with equal attributes and equal busy devices are skipped with it.
@@ -86,56 +123,67 @@ def by_releasing_claims(
     unfit: set[tuple[object, ...]] = set()
     tries = 0
     for node_info in node_infos:
-        claims, released = claims_of_node(node_info, claims_by_pool), list[Claim]()
+        local = requirements.for_node(node_info.node)
+
+        def fits(released: list[Claim], node_info: NodeInfo = node_info, local: PodRequirements = local) -> bool:
+            nonlocal tries
+            tries += 1
+            hypothetical = with_devices_released(node_info, _results(released))
+            return isinstance(evaluate(hypothetical, local, context), Placement)
+
+        claims = claims_of_node(node_info, claims_by_pool)
         empty = with_devices_released(node_info, _results(claims))
-        key = (requirements.for_node(node_info.node).key, empty.state.attribute_signature, empty.busy, empty.drift)
+        key = (local.key, empty.state.attribute_signature, empty.busy, empty.drift)
         if key in unfit:
             continue
-        tries += 1
-        if isinstance(evaluate(empty, requirements.for_node(node_info.node), context), Unschedulable):
-            unfit |= {key} if ignores_identity and empty.state.attribute_signature is not None else set()
-            continue
-        for claim in claims:
-            released.append(claim)
-            tries += 1
-            near_miss = _try(node_info, claim, released, requirements, context)
-            if near_miss is not None:
-                found.append(near_miss)
-                break
-            if tries >= _TRIES:
-                break
+        if fits(claims):
+            found.append(_near_miss(node_info, _needed(claims, fits), usable_devices(node_info, local, context)))
+        elif ignores_identity and empty.state.attribute_signature is not None:
+            unfit.add(key)
         if tries >= _TRIES:
             break
     return sorted(found, key=lambda one: (one.of_group, one.cost, one.sentence))[:_FOUND]
 
 
-def _try(
-    node_info: NodeInfo, claim: Claim, released: list[Claim], requirements: PodRequirements, context: EvaluationContext
-) -> NearMiss | None:
-    """The near miss if the release of `claim`, or of all claims in `released`, makes the node fit; else None."""
-    for claims in ([claim], released) if len(released) > 1 else ([claim],):
-        results = _results(claims)
-        if isinstance(
-            evaluate(with_devices_released(node_info, results), requirements.for_node(node_info.node), context),
-            Placement,
-        ):
-            devices = sorted({r.device.device for r in results})
-            held = "; ".join(held_by(c) for c in claims[:_NAMED]) + (" and more" if len(claims) > _NAMED else "")
-            of_group = any(c.group for c in claims)
-            return NearMiss(len(devices), f"fits on {node_info.node.name} if {held}, were free", of_group)
-    return None
+def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Claim]:
+    """Claims whose release makes a node fit, such that no smaller part of them does; the first are preferred.
+
+    The release of all `claims` does. The last claim of the shortest list that suffices is needed, and so on.
+    The result has the order of `claims`.
+    """
+    needed: list[Claim] = []
+    while not fits(needed):
+        shortest = bisect_left(range(len(claims)), True, key=lambda count: fits([*needed, *claims[:count]]))
+        needed.append(claims[shortest - 1])
+        claims = claims[: shortest - 1]
+    return needed[::-1]
+
+
+def _near_miss(node_info: NodeInfo, claims: list[Claim], usable: frozenset[str]) -> NearMiss:
+    held = "; ".join(held_by(c, usable) for c in claims[:_NAMED]) + (" and more" if len(claims) > _NAMED else "")
+    devices = len({result.device for result in _results(claims)})
+    of_group = any(claim.group for claim in claims)
+    return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free", of_group)
 
 
 def _results(claims: Iterable[Claim]) -> list[Result]:
-    return [result for claim in claims if claim.allocation is not None for result in claim.allocation.results]
+    """The devices that claims hold; admin access holds none."""
+    allocations = (claim.allocation for claim in claims if claim.allocation is not None)
+    return [result for allocation in allocations for result in allocation.results if not result.admin_access]
 
 
-def held_by(claim: Claim) -> str:
-    """Devices and claim as text, such as 'gpu-0, gpu-1, held by training/llm-0'."""
-    devices = [r.device.device for r in claim.allocation.results] if claim.allocation is not None else []
+def held_by(claim: Claim, usable: frozenset[str]) -> str:
+    """Those of the usable devices that a claim holds (if none, all), as 'gpu-0, gpu-1, held by training/llm-0'."""
+    results = _results([claim])
+    devices = [r.device.device for r in [r for r in results if str(r.device) in usable] or results]
     shown = ", ".join(devices[:_NAMED]) + (f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else "")
     group = f" of group {name_on_claims(claim.group)}" if claim.group else ""
     return f"{shown}, held by {claim.key}{group}"
+
+
+def usable_held(claims: Iterable[Claim], usable: frozenset[str]) -> tuple[str, ...]:
+    """The claims that hold usable devices, as text."""
+    return tuple(held_by(claim, usable) for claim in claims if any(str(r.device) in usable for r in _results([claim])))
 
 
 def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:
