@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.allocation.features import Features
-from extender.model import BINARY_SI, MAX_INT64, NANO, Capacity, Device, Quantity, RequestPolicy
+from extender.model import BINARY_SI, MAX_INT64, NANO, Capacities, Capacity, Device, Quantity, RequestPolicy
 
 Amounts = Mapping[str, int]
 NOTHING: Amounts = {}
@@ -35,10 +35,37 @@ def consumption(
     return taken
 
 
-def undefined(device: Device, wanted: Mapping[str, Quantity] | None) -> str:
-    """A requested capacity that the device lacks; if it has all, the first one: its policy forbids some amount."""
+def refusal(have: Capacities, wanted: Mapping[str, Quantity] | None, features: Features) -> str:
+    """Why a free device with these capacities cannot serve a request, as a clause; '' if it can."""
     asked = wanted or {}
-    return next((name for name in asked if name not in device.capacity), min(asked, default=""))
+    for name in sorted(asked):
+        if name not in have:
+            return f"a device has no capacity {name}" + (f", but {', '.join(sorted(have))}" if have else "")
+    for name, capacity in sorted(have.items()):
+        policy = capacity.policy
+        unit = _unit(policy) if features.fractional_ranges and policy is not None else NANO
+        amount = _rounded(asked.get(name), capacity, unit)
+        if policy is not None and _violates(amount, policy, unit):
+            return f"one request may have {_allowed(policy, name)}, not {asked.get(name, amount)}"
+        if amount > capacity.value:
+            rounded = f", and {asked[name]} is rounded up to" if asked.get(name, amount) != amount else ", not"
+            return f"a device has {capacity.value} of {name}{rounded} {amount}"
+    return ""
+
+
+def _allowed(policy: RequestPolicy, name: str) -> str:
+    """The amounts of a capacity that one request may have, as text."""
+    if not policy.has_range:
+        *others, last = map(str, policy.valid_values)
+        return f"{', '.join(others)} or {last} of {name}" if others else f"{last} of {name}"
+    low, most, step = policy.range_min, policy.range_max, policy.range_step
+    steps = f", in steps of {step}" if step is not None and step.nanos else ""
+    if most is None:
+        return f"{name}{steps}"
+    if step is not None and step.nanos:
+        start = low.nanos if low is not None else 0
+        most = Quantity(start + (most.nanos - start) // step.nanos * step.nanos, most.form)
+    return f"{most} of {name} at most{steps}"
 
 
 def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Amounts) -> bool:

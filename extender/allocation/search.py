@@ -269,8 +269,9 @@ class Search:
         device = self._problem.inventory.devices[bit].device
         used, using = self._used(bit), self._consumed_here.get(bit, capacity.NOTHING)
         taken = capacity.consumption(device, request.capacity, self._problem.features)
-        if taken is None:
-            self._reject(request, bit, "undefined-capacity", capacity.undefined(device, request.capacity))
+        if taken is None or not capacity.fits(device, taken, capacity.NOTHING, capacity.NOTHING):
+            why = capacity.refusal(device.capacity, request.capacity, self._problem.features)
+            self._reject(request, bit, "undefined-capacity", why)
             return None
         if not capacity.fits(device, taken, used, using):
             self._reject(request, bit, "capacity", capacity.short_of(device, taken, used, using))

@@ -13,7 +13,18 @@ from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
-from extender.model import SCHEDULER, CallBudgetSpent, Code, Pod, Reason, WireError, counted, one_line, shown
+from extender.model import (
+    FREEABLE_CODES,
+    SCHEDULER,
+    CallBudgetSpent,
+    Code,
+    Pod,
+    Reason,
+    WireError,
+    counted,
+    one_line,
+    shown,
+)
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -198,7 +209,7 @@ def _explain(
             unschedulable.add(
                 EquivalentNodes(one.status, one.nodes, one.first, without_holds.get(first) or node_infos[first])
             )
-    candidates = near_misses.nodes_to_try(unschedulable.classes)
+    candidates, may_fit = near_misses.nodes_to_try(unschedulable.classes)
     claims_by_pool = near_misses.claims_on(
         (*(one.shown.node_info for one in unschedulable.reasons.values()), *candidates), snapshot
     )
@@ -217,9 +228,14 @@ def _explain(
     found_misses: list[NearMiss] = [
         *near_misses.by_device_count(requirements, unschedulable.classes, context, ignores_identity=ignores_identity),
         *near_misses.by_releasing_claims(
-            candidates, requirements, context, claims_by_pool, ignores_identity=ignores_identity
+            candidates,
+            requirements,
+            context,
+            claims_by_pool,
+            covers_all=may_fit == len(candidates) or (ignores_identity and len(candidates) < near_misses.MOST_NODES),
+            ignores_identity=ignores_identity,
         ),
-        *near_misses.by_capacity(requirements, (node_info for node_info, _ in unschedulable.samples.values())),
+        *near_misses.by_devices(requirements, unschedulable.samples.values(), context),
         *near_misses.by_terms(terms),
     ]
     ordered = sorted(found_misses, key=lambda near_miss: (near_miss.of_group, near_miss.cost))
@@ -277,7 +293,7 @@ def _by_reason(
 def _with_causes(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> UnschedulableNodes:
     node_info, status = one.shown.node_info, one.shown.status
     held: tuple[str, ...] = ()
-    if status.reason.code in near_misses.FREEABLE_CODES:
+    if status.reason.code in FREEABLE_CODES:
         claims = near_misses.claims_of_node(node_info, claims_by_pool)
         held = near_misses.usable_held(
             claims, near_misses.usable_devices(node_info, traces.requirements, traces.context)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.allocation import Interned, Inventory, NodeInfo, Snapshot, with_devices_released
-from extender.diagnosis.selector_stats import TermStats
+from extender.allocation import (
+    Interned,
+    Inventory,
+    NodeInfo,
+    PoolDevice,
+    Snapshot,
+    attribute_values,
+    with_devices_released,
+)
+from extender.diagnosis.selector_stats import NodeSample, TermStats
 from extender.fabric import largest_joined
 from extender.model import (
+    FREEABLE_CODES,
     Claim,
     Code,
     DeviceRequest,
@@ -24,24 +33,20 @@ from extender.model import (
     readable,
     union,
 )
-from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, problem_for
+from extender.scheduling import (
+    EvaluationContext,
+    Placement,
+    PodRequirements,
+    Unschedulable,
+    attributes_like,
+    evaluate,
+    problem_for,
+)
 
-_NODES = 24  # nodes of different states on which a release of claims is tried
+MOST_NODES = 24  # nodes of different states on which a release of claims is tried
 _TRIES = 160  # evaluations per explanation
 _FOUND = 3  # near misses by release
 _NAMED = 4  # devices or claims named in a sentence
-FREEABLE_CODES = frozenset(
-    {
-        Code.IN_USE,
-        Code.HELD,
-        Code.COUNTERS,
-        Code.CAPACITY,
-        Code.CONSTRAINT,
-        Code.COMBINATION,
-        Code.TOPOLOGY,
-        Code.BANDWIDTH,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +88,10 @@ def claims_of_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> list[Cl
 def usable_devices(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> frozenset[str]:
     """The devices that the pod could use, and those that draw on the same counters, as driver/pool/device.
 
-    Empty if a selector fails. Raises CallBudgetSpent.
+    Raises CallBudgetSpent.
     """
-    wanted, inventory = 0, node_info.inventory
-    problem = problem_for(node_info, requirements.for_node(node_info.node), context)
-    try:
-        for name, spec in zip(problem.names, problem.specs, strict=True):
-            wanted |= union([problem.select(name, option).match for r in spec.requests for option in r.alternatives])
-    except InvalidClaim:
-        return frozenset()
+    inventory = node_info.inventory
+    wanted = union([mask for _, _, mask in _matching(node_info, requirements.for_node(node_info.node), context)])
     drawn = {draw for bit in members(wanted) for draw in _counter_sets(inventory, bit)}
     return frozenset(
         str(one.id)
@@ -107,21 +107,24 @@ def _counter_sets(inventory: Inventory, bit: int) -> set[tuple[int, str]]:
 
 
 def by_releasing_claims(
-    node_infos: Iterable[NodeInfo],
+    node_infos: Sequence[NodeInfo],
     requirements: PodRequirements,
     context: EvaluationContext,
     claims_by_pool: ClaimsByPool,
     *,
+    covers_all: bool,
     ignores_identity: bool,
 ) -> list[NearMiss]:
     """Near misses by release of claims, each with no claim that need not end. Raises CallBudgetSpent.
 
     A node that does not fit without any claim is skipped. If the requirements read no identity (`ignores_identity`),
-    all nodes with equal attributes and equal busy devices are skipped with it.
+    all nodes with equal attributes and equal busy devices are skipped with it. If all nodes that may fit after a
+    release are like one of these (`covers_all`) and none does, the near miss says so.
     """
     found: list[NearMiss] = []
     unfit: set[tuple[object, ...]] = set()
     tries = 0
+    covers_all = covers_all and bool(node_infos)
     for node_info in node_infos:
         local = requirements.for_node(node_info.node)
 
@@ -136,12 +139,19 @@ def by_releasing_claims(
         key = (local.key, empty.state.attribute_signature, empty.busy, empty.drift)
         if key in unfit:
             continue
-        if fits(claims):
+        tries += 1
+        status = evaluate(empty, local, context)
+        if isinstance(status, Placement):
             found.append(_near_miss(node_info, _needed(claims, fits), usable_devices(node_info, local, context)))
         elif ignores_identity and empty.state.attribute_signature is not None:
             unfit.add(key)
+        # A hold that is no claim's ends by itself, and a search that gave up proves nothing.
+        gave_up = isinstance(status, Unschedulable) and status.reason.code is Code.OUT_OF_BUDGET
+        covers_all = covers_all and not gave_up and not node_info.held and tries < _TRIES
         if tries >= _TRIES:
             break
+    if covers_all and not found:
+        return [NearMiss(0, "freeing devices does not help: it would not fit with all of them free either")]
     return sorted(found, key=lambda one: (one.of_group, one.cost, one.sentence))[:_FOUND]
 
 
@@ -186,19 +196,24 @@ def usable_held(claims: Iterable[Claim], usable: frozenset[str]) -> tuple[str, .
     return tuple(held_by(claim, usable) for claim in claims if any(str(r.device) in usable for r in _results([claim])))
 
 
-def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:
-    """One node per allocation signature that may fit after a release, at most 24. The most free devices come first."""
+def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> tuple[list[NodeInfo], int]:
+    """One node per allocation signature that may fit after a release, at most 24; and the number of all such nodes.
+
+    The nodes with the most free devices come first.
+    """
     by_busy: dict[int, dict[tuple[int, int], NodeInfo]] = {}
+    nodes = 0
     for equivalent in unschedulable:
         if equivalent.status.reason.code in FREEABLE_CODES:
+            nodes += equivalent.nodes
             by_busy.setdefault(equivalent.node_info.busy.bit_count(), {}).setdefault(
                 equivalent.node_info.state.allocation_signature, equivalent.node_info
             )
     found: list[NodeInfo] = []
     for busy in sorted(by_busy):
-        if len(found) < _NODES:
+        if len(found) < MOST_NODES:
             found += sorted(by_busy[busy].values(), key=lambda node_info: node_info.node.name)
-    return found[:_NODES]
+    return found[:MOST_NODES], nodes
 
 
 def by_device_count(
@@ -215,14 +230,16 @@ def by_device_count(
     wanted: dict[str, DeviceRequest] = {}  # by name; with extended resources, requests differ by node
     free: defaultdict[str, Counter[int]] = defaultdict(Counter)
     linked: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    known: dict[tuple[object, Interned | None], list[tuple[DeviceRequest, int]]] = {}
+    known: dict[tuple[object, Interned | None], list[tuple[int, DeviceRequest, int]]] = {}
     for equivalent in unschedulable:
         local = requirements.for_node(equivalent.node_info.node)
         key = (local.key, equivalent.node_info.state.attribute_signature)
         masks = known.get(key) if ignores_identity else None
         if masks is None:
             masks = known[key] = _matching(equivalent.node_info, local, context)
-        for option, mask in masks:
+        for _, option, mask in masks:
+            if option.mode != "ExactCount":
+                continue
             wanted.setdefault(option.name, option)
             left = mask & ~equivalent.node_info.busy
             free[option.name][left.bit_count()] += equivalent.nodes
@@ -236,15 +253,14 @@ def by_device_count(
 
 def _matching(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
-) -> list[tuple[DeviceRequest, int]]:
-    problem, found = problem_for(node_info, requirements, context), list[tuple[DeviceRequest, int]]()
-    for name, spec in zip(problem.names, problem.specs, strict=True):
+) -> list[tuple[int, DeviceRequest, int]]:
+    """Position of the claim, request and mask of matching devices, up to the first selector that fails."""
+    problem, found = problem_for(node_info, requirements, context), list[tuple[int, DeviceRequest, int]]()
+    for claim, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
         for request in spec.requests:
             for option in request.alternatives:
-                if option.mode != "ExactCount":
-                    continue
                 try:
-                    found.append((option, problem.select(name, option).match))
+                    found.append((claim, option, problem.select(name, option).match))
                 except InvalidClaim:
                     return found
     return found
@@ -275,31 +291,66 @@ def _nodes(count: int) -> str:
     return counted(count, "node has", "nodes have")
 
 
-def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -> list[NearMiss]:
-    """Near misses by capacity: requests for more than any device has.
+Sampled = Mapping[PoolDevice, int]
+"""Devices with the number of nodes that have an equal one."""
 
-    `node_infos` is one node per attribute signature.
+
+def _sampled(
+    requirements: PodRequirements, samples: Iterable[NodeSample], context: EvaluationContext
+) -> dict[tuple[int, str], tuple[DeviceRequest, Sampled]]:
+    """The devices that match each request, by claim and request name. Raises CallBudgetSpent."""
+    found: dict[tuple[int, str], tuple[DeviceRequest, dict[PoolDevice, int]]] = {}
+    for node_info, nodes in samples:
+        for claim, option, mask in _matching(node_info, requirements.for_node(node_info.node), context):
+            _, devices = found.setdefault((claim, option.name), (option, {}))
+            for one in (node_info.inventory.devices[bit] for bit in members(mask)):
+                devices[one] = nodes if one.slice.selection.node_name else 1
+    return dict(found)
+
+
+def by_devices(
+    requirements: PodRequirements, samples: Iterable[NodeSample], context: EvaluationContext
+) -> list[NearMiss]:
+    """Near misses by what no matching device has: so much capacity, or an attribute that a constraint compares.
+
+    `samples` is one node per attribute signature. Raises CallBudgetSpent.
     """
-    if not any(option.capacity for spec in requirements.specs for r in spec.requests for option in r.alternatives):
+    specs = requirements.specs
+    if not any(spec.constraints or any(o.capacity for r in spec.requests for o in r.alternatives) for spec in specs):
         return []
-    most: Counter[str] = Counter()
-    for one in {
-        id(pool_device.device.capacity): pool_device
-        for node_info in node_infos
-        for pool_device in node_info.inventory.devices
-    }.values():
-        for name, capacity in one.device.capacity.items():
-            short = name.rpartition("/")[2]
-            most[short] = max(most[short], capacity.value.nanos)
-    found = []
-    for spec in requirements.specs:
-        for option in (o for r in spec.requests for o in r.alternatives):
-            for name, amount in (option.capacity or {}).items():
-                have = most[name.rpartition("/")[2]]
-                if have and amount.nanos > have:
-                    asked = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
-                    found.append(NearMiss(0, f"{asked}; the largest device has {readable(have)}"))
+    matching, found = _sampled(requirements, samples, context), list[NearMiss]()
+    for option, devices in matching.values():
+        for name, amount in (option.capacity or {}).items():
+            most = max(
+                (one.device.capacity[name].value for one in devices if name in one.device.capacity), default=None
+            )
+            if most is not None and amount > most:
+                asked = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
+                found.append(NearMiss(0, f"{asked}; the largest device has {readable(most.nanos)}"))
+    for claim, spec in enumerate(specs):
+        for constraint in spec.constraints:
+            covered = {
+                name: some for (c, name), (_, some) in matching.items() if c == claim and constraint.covers(name)
+            }
+            found += _without_attribute(constraint.attribute, covered, lists=context.features.list_attributes)
     return found
+
+
+def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists: bool) -> Iterator[NearMiss]:
+    """Yield the requests of which no matching device has the attribute; if none has one, one near miss for all."""
+    lacking = {
+        name: devices
+        for name, devices in covered.items()
+        if devices
+        and all(attribute_values(one.device, attribute, one.id.driver, lists=lists) is None for one in devices)
+    }
+    if lacking.keys() == covered.keys():
+        lacking = {"": {one: nodes for devices in lacking.values() for one, nodes in devices.items()}}
+    for name, devices in lacking.items():
+        if devices:
+            of = f" for request {name}" if name else ""
+            hint = attributes_like(attribute, (one.device for one in devices))
+            yield NearMiss(0, f"0 of {counted(sum(devices.values()), 'device')}{of} have {attribute}{hint}")
 
 
 def by_terms(terms: Iterable[TermStats]) -> list[NearMiss]:

@@ -82,7 +82,7 @@ class Request:
 class Constraint:
     """A matchAttribute or distinctAttribute constraint. Empty `requests` means all requests of the claim."""
 
-    kind: str  # "match", "distinct", or "" for a kind that this version does not support
+    kind: str  # "match", "distinct", "both" (the API server rejects it), or "" for a kind that is not supported
     attribute: str = ""
     requests: tuple[str, ...] = ()
 

@@ -15,7 +15,7 @@ from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, one_line
 class Code(Enum):
     """Codes, each with its text for kube-scheduler and a description for the documentation.
 
-    `{0}`, `{1}` and `{2}` in the text are parameters that do not vary between attempts.
+    `{0}` to `{3}` in the text are parameters that do not vary between attempts.
     """
 
     def __init__(self, text: str, description: str) -> None:
@@ -54,6 +54,14 @@ class Code(Enum):
         "{0} asked for, the largest matching device has {1}",
         "No matching device of this node has that much in total. An H100 sold as 80 GB has 79.6Gi.",
     )
+    REFUSED_AMOUNT = (
+        "{0} can serve request {1} even when free: {2}",
+        "No wait helps. The matching devices lack a requested capacity, or their policy forbids the amount.",
+    )
+    NO_ATTRIBUTE = (
+        "{0} for request {1} with the attribute {2}{3}",
+        "No wait helps. A constraint of the claim compares an attribute that matching devices do not have.",
+    )
     PARTITION = (
         "no free set of {0} GPUs is a partition of Fabric Manager",
         "Fabric Manager connects GPUs only within its partitions. The driver rejects any other set.",
@@ -71,7 +79,7 @@ class Code(Enum):
         "The devices consume CPU or memory of the node (alpha). Berth never allocates such devices.",
     )
     CONSTRAINT = (
-        "no free devices agree on {0}",
+        "no free devices {0}",
         "No combination of free devices satisfies matchAttribute or distinctAttribute.",
     )
     COMBINATION = (
@@ -208,8 +216,22 @@ class Code(Enum):
     )
 
 
+FREEABLE_CODES = frozenset(
+    {
+        Code.IN_USE,
+        Code.HELD,
+        Code.COUNTERS,
+        Code.CAPACITY,
+        Code.CONSTRAINT,
+        Code.COMBINATION,
+        Code.TOPOLOGY,
+        Code.BANDWIDTH,
+    }
+)
+"""The reasons that the end of other pods can remove."""
+
 # The last parameter is a sentence, such as one that names object, field and value.
-_SENTENCES = (Code.INVALID, Code.POOL_INVALID, Code.GANG_BIND_FAILED)
+_SENTENCES = (Code.INVALID, Code.POOL_INVALID, Code.REFUSED_AMOUNT, Code.GANG_BIND_FAILED)
 
 
 @dataclass(frozen=True, slots=True)

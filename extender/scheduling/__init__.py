@@ -61,6 +61,7 @@ from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
 from extender.scheduling.selected_nodes import SelectedNodes
 from extender.scheduling.shortlist import scores, shortlist
+from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
     "MAX_STEPS",
@@ -101,6 +102,7 @@ __all__ = [
     "Unschedulable",
     "UnschedulableAndUnresolvable",
     "UsableNodes",
+    "attributes_like",
     "class_of_resource",
     "difference",
     "disagreement",

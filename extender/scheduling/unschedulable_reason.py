@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from difflib import get_close_matches
 
-from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, field_of
-from extender.model import NANO, UNLIMITED, CallBudget, Code, DeviceRequest, Reason, lowest, members, readable
+from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, attribute_values, field_of, refusal
+from extender.model import (
+    FREEABLE_CODES,
+    NANO,
+    UNLIMITED,
+    CallBudget,
+    ClaimSpec,
+    Code,
+    Device,
+    DeviceRequest,
+    Reason,
+    lowest,
+    members,
+    readable,
+)
 from extender.scoring import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
@@ -46,17 +61,37 @@ def unschedulable_reason(
         return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
     # Counted once: five hundred requests may have twenty thousand causes.
     excluded = Counter((name, cause) for (name, _), (cause, _) in recorder.causes.items())
+    passing: Reason | None = None
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             budget.check()
-            reason = _request(node_info, problem, name, request.alternatives[-1], excluded)
-            if reason is not None:
+            reason = _nearest(
+                _alternative(node_info, problem, name, spec, one, excluded) for one in request.alternatives
+            )
+            if reason is not None and reason.code not in FREEABLE_CODES:
                 return reason
-    return _by_cause(recorder)
+            passing = passing or reason
+    return passing or _by_cause(problem, recorder)
 
 
-def _request(
-    node_info: NodeInfo, problem: Problem, claim: str, request: DeviceRequest, excluded: Counter[tuple[str, str]]
+def _nearest(reasons: Iterable[Reason | None]) -> Reason | None:
+    """The reason of a request by those of its alternatives: None if one has none, else the last that can pass."""
+    found: Reason | None = None
+    for reason in reasons:
+        if reason is None:
+            return None
+        if found is None or reason.code in FREEABLE_CODES or found.code not in FREEABLE_CODES:
+            found = reason
+    return found
+
+
+def _alternative(
+    node_info: NodeInfo,
+    problem: Problem,
+    claim: str,
+    spec: ClaimSpec,
+    request: DeviceRequest,
+    excluded: Counter[tuple[str, str]],
 ) -> Reason | None:
     selection = problem.select(claim, request)
     needed = request.count if request.mode == "ExactCount" else 1
@@ -68,9 +103,9 @@ def _request(
         return Reason(Code.NO_MATCH, (request.name,))
     if matching.bit_count() < needed:
         return Reason(Code.TOO_FEW, (request.name,))
-    too_small = _too_small(node_info, matching, request)
-    if too_small is not None:
-        return too_small
+    impossible = _impossible(problem, spec, request, matching, needed)
+    if impossible is not None:
+        return impossible
     if request.admin_access:
         return None
     if (matching & ~node_info.busy).bit_count() < needed:
@@ -90,17 +125,48 @@ def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest,
     return Reason(code, (request.name, field_of(node_info.inventory, bit)))
 
 
-def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Reason | None:
-    """The reason if a requested capacity exceeds the total of every matching device, so waiting does not help."""
-    if not request.capacity:
+def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, matching: int, needed: int) -> Reason | None:
+    """The reason if too few of the matching devices could serve the request even when all are free."""
+    if not request.capacity and not spec.constraints:
         return None
-    # Devices of one model share their capacities.
-    found = {node_info.inventory.devices[bit].device.capacity for bit in members(matching)}
-    for name, asked in sorted(request.capacity.items()):
-        most = max((have[name].value.nanos for have in found if name in have), default=0)
-        if 0 < most < asked.nanos:
-            return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
+    devices = [problem.inventory.devices[bit] for bit in members(matching)]
+    features = problem.features
+    if request.capacity and features.consumable_capacity:
+        kinds = Counter(one.device.capacity for one in devices)  # devices of one model share their capacities
+        for name, asked in sorted(request.capacity.items()):
+            most = max((have[name].value.nanos for have in kinds if name in have), default=0)
+            if 0 < most < asked.nanos:
+                return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
+        refusals = {have: refusal(have, request.capacity, features) for have in kinds}
+        able = sum(count for have, count in kinds.items() if not refusals[have])
+        if able < needed:
+            why = min(filter(None, refusals.values()))
+            return Reason(Code.REFUSED_AMOUNT, (_how_few(able), request.name, why))
+    for constraint in spec.constraints:
+        if not constraint.kind or not constraint.covers(request.name):
+            continue
+        attribute, lists = constraint.attribute, features.list_attributes
+        able = sum(attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None for one in devices)
+        if able < needed:
+            hint = attributes_like(attribute, (one.device for one in devices))
+            return Reason(Code.NO_ATTRIBUTE, (_how_few(able), request.name, attribute, hint))
     return None
+
+
+def attributes_like(name: str, devices: Iterable[Device]) -> str:
+    """A hint about an attribute that devices lack: those with a similar name, as ' (they have DOMAIN/ID)'; or ''."""
+    known: dict[str, set[str]] = {}
+    for schema in {device.attributes.schema for device in devices}:
+        for full in schema.names:
+            known.setdefault(full.rpartition("/")[2], set()).add(full)
+    close = get_close_matches(name.rpartition("/")[2], known, 1)
+    hints = [] if "/" in name else ["the API server rejects a name without a domain"]
+    hints += [f"they have {', '.join(sorted(known[close[0]]))}"] if close else []
+    return f" ({'; '.join(hints)})" if hints else ""
+
+
+def _how_few(devices: int) -> str:
+    return "too few devices" if devices else "no device"
 
 
 def _by_own_cause(request: DeviceRequest, excluded: Counter[tuple[str, str]], spare: int) -> Reason | None:
@@ -110,10 +176,11 @@ def _by_own_cause(request: DeviceRequest, excluded: Counter[tuple[str, str]], sp
     return Reason(code, (request.name,)) if code is not None else None
 
 
-def _by_cause(recorder: CauseRecorder) -> Reason:
+def _by_cause(problem: Problem, recorder: CauseRecorder) -> Reason:
     attribute = max((detail for cause, detail in recorder.causes.values() if cause == "constraint"), default=None)
     if attribute is not None:
-        return Reason(Code.CONSTRAINT, (attribute,))
+        kinds = {one.kind for spec in problem.specs for one in spec.constraints if one.attribute == attribute}
+        return Reason(Code.CONSTRAINT, (f"{'agree on' if 'match' in kinds else 'differ in'} {attribute}",))
     requests: dict[str, str] = {}  # cause to the last request by name
     for (name, _), (cause, _) in recorder.causes.items():
         requests[cause] = max(name, requests.get(cause, ""))
