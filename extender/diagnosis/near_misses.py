@@ -354,5 +354,5 @@ def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists:
 
 
 def by_terms(terms: Iterable[TermStats]) -> list[NearMiss]:
-    """Near misses by selector: terms that no device passes."""
-    return [NearMiss(0, term.sentence()) for term in terms if term.asked and not term.passed]
+    """Near misses by selector: terms that no device passes, and terms that fail on devices without an attribute."""
+    return [NearMiss(0, term.sentence()) for term in terms if term.asked and (term.lacking or not term.passed)]

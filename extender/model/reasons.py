@@ -15,7 +15,7 @@ from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, one_line
 class Code(Enum):
     """Codes, each with its text for kube-scheduler and a description for the documentation.
 
-    `{0}` to `{3}` in the text are parameters that do not vary between attempts.
+    `{0}`, `{1}` and `{2}` in the text are parameters that do not vary between attempts.
     """
 
     def __init__(self, text: str, description: str) -> None:
@@ -59,7 +59,7 @@ class Code(Enum):
         "No wait helps. The matching devices lack a requested capacity, or their policy forbids the amount.",
     )
     NO_ATTRIBUTE = (
-        "{0} for request {1} with the attribute {2}{3}",
+        "{0} for request {1} with the attribute {2}",
         "No wait helps. A constraint of the claim compares an attribute that matching devices do not have.",
     )
     PARTITION = (
@@ -231,7 +231,7 @@ FREEABLE_CODES = frozenset(
 """The reasons that the end of other pods can remove."""
 
 # The last parameter is a sentence, such as one that names object, field and value.
-_SENTENCES = (Code.INVALID, Code.POOL_INVALID, Code.REFUSED_AMOUNT, Code.GANG_BIND_FAILED)
+_SENTENCES = (Code.INVALID, Code.POOL_INVALID, Code.GANG_BIND_FAILED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
         able = sum(attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None for one in devices)
         if able < needed:
             hint = attributes_like(attribute, (one.device for one in devices))
-            return Reason(Code.NO_ATTRIBUTE, (_how_few(able), request.name, attribute, hint))
+            return Reason(Code.NO_ATTRIBUTE, (_how_few(able), request.name, f"{attribute}{hint}"))
     return None
 
 
