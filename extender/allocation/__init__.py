@@ -13,7 +13,7 @@ Semantics are those of Kubernetes' structured allocator (docs/allocation.md), wi
 docs/decisions/ records. The package contains no I/O and no preferences: a caller passes them as an order.
 """
 
-from extender.allocation.capacity import refusal
+from extender.allocation.capacity import has_room, refusal
 from extender.allocation.choose import Preference, choose, choose_plain
 from extender.allocation.constraints import attribute_values
 from extender.allocation.counters import left_of
@@ -50,7 +50,7 @@ from extender.allocation.search_observer import CAUSES, CauseRecorder
 from extender.allocation.selection import find_class, select
 from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.slice_devices import KnownSlices
-from extender.allocation.taints import tolerates
+from extender.allocation.taints import blocking_taint, tolerates
 from extender.allocation.unsupported_devices import field_of
 from extender.allocation.whole_pool import WholePool
 
@@ -89,6 +89,7 @@ __all__ = [
     "WholePool",
     "allocations",
     "attribute_values",
+    "blocking_taint",
     "choose",
     "choose_plain",
     "consumed_counters",
@@ -98,6 +99,7 @@ __all__ = [
     "find_class",
     "from_gates",
     "gather",
+    "has_room",
     "hypothetical_snapshot",
     "interned",
     "inventory",

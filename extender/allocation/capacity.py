@@ -76,6 +76,14 @@ def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Am
     )
 
 
+def has_room(device: Device, wanted: Mapping[str, Quantity] | None, used: Amounts | None, features: Features) -> bool:
+    """Whether the device can serve a request besides `used`."""
+    if not features.consumable_capacity:
+        return True
+    taken = consumption(device, wanted, features)
+    return taken is not None and fits(device, taken, used or NOTHING, NOTHING)
+
+
 def _unit(policy: RequestPolicy) -> int:
     """The unit of the policy's range, in nanos: 1, or 1/1000 if an amount of the range is fractional.
 

@@ -82,9 +82,4 @@ class MatchingDevices:
     def _has_capacity(self, bit: int, request: DeviceRequest, spend: Callable[[int], None]) -> bool:
         device = self._problem.inventory.devices[bit].device
         spend(1 + device.capacity.steps)
-        if not self._problem.features.consumable_capacity:
-            return True
-        taken = capacity.consumption(device, request.capacity, self._problem.features)
-        return taken is not None and capacity.fits(
-            device, taken, self._problem.shares(bit) or capacity.NOTHING, capacity.NOTHING
-        )
+        return capacity.has_room(device, request.capacity, self._problem.shares(bit), self._problem.features)

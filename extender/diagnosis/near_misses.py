@@ -166,7 +166,13 @@ def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Cl
         shortest = bisect_left(range(len(claims)), True, key=lambda count: fits([*needed, *claims[:count]]))
         needed.append(claims[shortest - 1])
         claims = claims[: shortest - 1]
-    return needed[::-1]
+    needed.reverse()
+    # The end of a share can cost counters that are overdrawn, so that less may fit where more does not.
+    for claim in reversed(needed.copy()):
+        others = [one for one in needed if one is not claim]
+        if others and fits(others):
+            needed = others
+    return needed
 
 
 def _near_miss(node_info: NodeInfo, claims: list[Claim], usable: frozenset[str]) -> NearMiss:

@@ -79,7 +79,7 @@ class Code(Enum):
         "The devices consume CPU or memory of the node (alpha). Berth never allocates such devices.",
     )
     CONSTRAINT = (
-        "no free devices {0}",
+        "no free devices satisfy the constraint on {0}",
         "No combination of free devices satisfies matchAttribute or distinctAttribute.",
     )
     COMBINATION = (
@@ -220,6 +220,7 @@ FREEABLE_CODES = frozenset(
     {
         Code.IN_USE,
         Code.HELD,
+        Code.TAINTED,  # devices without the taint may be in use
         Code.COUNTERS,
         Code.CAPACITY,
         Code.CONSTRAINT,

@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, attribute_values, field_of, refusal
+from extender.allocation import (
+    CauseRecorder,
+    NodeInfo,
+    Problem,
+    Selection,
+    attribute_values,
+    blocking_taint,
+    field_of,
+    has_room,
+    refusal,
+)
 from extender.model import (
     FREEABLE_CODES,
     NANO,
@@ -20,12 +30,12 @@ from extender.model import (
     lowest,
     members,
     readable,
+    union,
 )
 from extender.scoring import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
 _CODES = (
-    ("constraint", Code.CONSTRAINT),
     ("counters", Code.COUNTERS),
     ("capacity", Code.CAPACITY),
     ("undefined-capacity", Code.CAPACITY),
@@ -71,7 +81,7 @@ def unschedulable_reason(
             if reason is not None and reason.code not in FREEABLE_CODES:
                 return reason
             passing = passing or reason
-    return passing or _by_cause(problem, recorder)
+    return passing or _by_cause(recorder)
 
 
 def _nearest(reasons: Iterable[Reason | None]) -> Reason | None:
@@ -94,8 +104,8 @@ def _alternative(
     excluded: Counter[tuple[str, str]],
 ) -> Reason | None:
     selection = problem.select(claim, request)
-    needed = request.count if request.mode == "ExactCount" else 1
-    matching = selection.match
+    matching, is_all = selection.match, request.mode == "All"
+    needed = 1 if is_all else request.count
     left_out = _left_out(node_info, selection, request, needed)
     if left_out is not None:
         return left_out
@@ -106,18 +116,44 @@ def _alternative(
     impossible = _impossible(problem, spec, request, matching, needed)
     if impossible is not None:
         return impossible
+    if is_all:  # every device with room for the request
+        matching = _union(bit for bit in members(matching) if _has_room(problem, bit, request))
+        needed = matching.bit_count()
+        if not needed:
+            return Reason(Code.CAPACITY, (request.name,))
+    tolerated, idle = matching & ~_tainted(problem, matching, request), matching & ~node_info.busy
     if request.admin_access:
-        return None
-    if (matching & ~node_info.busy).bit_count() < needed:
-        only_held = (matching & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
+        return Reason(Code.TAINTED, (request.name,)) if tolerated.bit_count() < needed else None
+    free = tolerated & idle
+    if free.bit_count() < needed and (tolerated.bit_count() < needed or needed <= idle.bit_count()):
+        return Reason(Code.TAINTED, (request.name,))
+    if free.bit_count() < needed:
+        only_held = (tolerated & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
         return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request.name,))
-    return _by_own_cause(request, excluded, (matching & ~node_info.busy).bit_count() - needed)
+    return _by_own_cause(request, excluded, free.bit_count() - needed)
+
+
+def _tainted(problem: Problem, devices: int, request: DeviceRequest) -> int:
+    """Those of these devices that have a taint that the request does not tolerate."""
+    if not problem.features.taints:
+        return 0
+    found = problem.inventory.devices
+    return _union(bit for bit in members(devices) if blocking_taint(found[bit].device, request.tolerations) is not None)
+
+
+def _has_room(problem: Problem, bit: int, request: DeviceRequest) -> bool:
+    shares = problem.shares(bit)
+    return has_room(problem.inventory.devices[bit].device, request.capacity, shares, problem.features)
+
+
+def _union(bits: Iterable[int]) -> int:
+    return union([1 << bit for bit in bits])
 
 
 def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest, needed: int) -> Reason | None:
     """The reason if the request fails because Berth does not support a feature of matching devices."""
-    free, more = selection.match & ~node_info.busy, selection.unsupported & ~node_info.busy
-    short = request.mode == "All" or not selection.match or free.bit_count() < needed <= (free | more).bit_count()
+    most = (selection.match | selection.unsupported).bit_count()
+    short = request.mode == "All" or not selection.match or selection.match.bit_count() < needed <= most
     if not selection.unsupported or not short:
         return None
     bit = lowest(selection.unsupported)
@@ -171,20 +207,19 @@ def _how_few(devices: int) -> str:
 
 def _by_own_cause(request: DeviceRequest, excluded: Counter[tuple[str, str]], spare: int) -> Reason | None:
     """The first cause that excludes more free devices than the request can spare."""
-    found = (code for cause, code in _CODES[1:] if excluded[request.name, cause] > spare)
+    found = (code for cause, code in _CODES if excluded[request.name, cause] > spare)
     code = next(found, None)
     return Reason(code, (request.name,)) if code is not None else None
 
 
-def _by_cause(problem: Problem, recorder: CauseRecorder) -> Reason:
+def _by_cause(recorder: CauseRecorder) -> Reason:
     attribute = max((detail for cause, detail in recorder.causes.values() if cause == "constraint"), default=None)
     if attribute is not None:
-        kinds = {one.kind for spec in problem.specs for one in spec.constraints if one.attribute == attribute}
-        return Reason(Code.CONSTRAINT, (f"{'agree on' if 'match' in kinds else 'differ in'} {attribute}",))
+        return Reason(Code.CONSTRAINT, (attribute,))
     requests: dict[str, str] = {}  # cause to the last request by name
     for (name, _), (cause, _) in recorder.causes.items():
         requests[cause] = max(name, requests.get(cause, ""))
-    for cause, code in _CODES[1:]:
+    for cause, code in _CODES:
         if cause in requests:
             return Reason(code, (requests[cause],))
     return Reason(Code.COMBINATION)
