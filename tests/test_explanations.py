@@ -17,6 +17,7 @@ from extender.wire import Json
 from tests.explain_worlds import asking, explained, objects_of_world
 from tests.oracle import random_world
 from tests.oracle_worlds import asking_objects, cluster_objects, varied
+from tests.running_berth import pod
 
 CASES = yaml.safe_load((Path(__file__).parent / "cases" / "explanations.yaml").read_text(encoding="utf-8"))
 
@@ -32,6 +33,25 @@ def test_case(case: Json) -> None:
     found = texts(explained(objects, asking(*case["requests"], constraints=case.get("constraints", ()))))
     assert [part for part in case["says"] if part not in found] == [], found
     assert [part for part in case.get("never", ()) if part in found] == [], found
+
+
+@pytest.mark.parametrize(
+    ("resource", "fits"),
+    [
+        ("nvidia.com/gpus", False),
+        ("deviceclass.resource.kubernetes.io/absent.example.com", False),
+        ("deviceclass.resource.kubernetes.io/gpu.example.com", True),
+        ("x.dev/plugin", True),
+        ("cpu", True),
+    ],
+)
+def test_a_resource_that_nobody_provides_fits_nowhere(resource: str, fits: bool) -> None:
+    objects = objects_of_world([{"name": "g0"}])
+    objects.append({**objects[-1], "metadata": {"name": "n2"}, "status": {"allocatable": {"x.dev/plugin": "1"}}})
+    limits = {"limits": {resource: "1"}}
+    found = explained(objects, [pod("want", containers=[{"name": "main", "image": "pause", "resources": limits}])])
+    wanted = f"pod default/want fits nowhere: no node and no DeviceClass provides {resource}"
+    assert (found["sentence"] != wanted) == fits, found
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
     scored_node,
+    unprovided_resource,
 )
 
 _EXAMPLES = 3  # node names per reason
@@ -135,6 +136,8 @@ def explain(
     """
     requirements = requirements_of(pod, snapshot, policy)
     name = str(pod.key)
+    if resource := unprovided_resource(pod, snapshot):
+        requirements = UnschedulableAndUnresolvable(Reason(Code.NO_RESOURCE, (resource,)))
     match requirements:
         case Skip():
             return Explanation(name, "not-ours", no_devices(pod))

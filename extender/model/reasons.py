@@ -138,6 +138,10 @@ class Code(Enum):
         "node is not known yet",
         "kube-scheduler already knows the node, but Berth's watch has not shown it yet.",
     )
+    NO_RESOURCE = (
+        "no node and no DeviceClass provides {0}",
+        "Only explanations have this reason: kube-scheduler says `Insufficient`, and does not ask Berth.",
+    )
     EXTENDED_STALE = (
         "the extended-resource claim of an earlier attempt is being removed",
         "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",

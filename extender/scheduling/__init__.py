@@ -56,6 +56,7 @@ from extender.scheduling.pod_requirements import (
     leftover_claims,
     requirements_of,
     too_many_claims,
+    unprovided_resource,
 )
 from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
@@ -140,4 +141,5 @@ __all__ = [
     "scores",
     "shortlist",
     "too_many_claims",
+    "unprovided_resource",
 ]
