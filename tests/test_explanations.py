@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from itertools import chain, combinations
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from extender.cli.allocate_command import _answers
+from extender.cli.main import commands
 from extender.cli.object_files import objects_of
 from extender.model import FREEABLE_CODES, Code
 from extender.wire import Json
@@ -35,6 +38,23 @@ def test_case(case: Json) -> None:
     assert [part for part in case.get("never", ()) if part in found] == [], found
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if "lint" in case], ids=lambda case: case["name"])
+def test_lint_finds_the_mistakes_that_no_wait_removes(case: Json, tmp_path: Path) -> None:
+    asked = asking(*case["requests"], constraints=case.get("constraints", ()))
+    objects = objects_of_world(case["devices"], case.get("held", {}), case.get("nodes", 1))
+    found = [one for one in linted(asked, objects, tmp_path) if "even with all devices free" in one or "lacks" in one]
+    assert bool(found) == case["lint"]
+
+
+def linted(asked: list[Json], objects: list[Json], folder: Path) -> list[str]:
+    """The findings of `berth lint --snapshot`."""
+    for name, found in (("asked", asked), ("snapshot", objects)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump_all(found), encoding="utf-8")
+    words = ["lint", str(folder / "asked.yaml"), "--snapshot", str(folder / "snapshot.yaml"), "--output", "json"]
+    lines = CliRunner().invoke(commands(words), words).output.splitlines()
+    return [json.loads(line)["problem"] for line in lines]
+
+
 @pytest.mark.parametrize(
     ("resource", "fits"),
     [
@@ -45,11 +65,14 @@ def test_case(case: Json) -> None:
         ("cpu", True),
     ],
 )
-def test_a_resource_that_nobody_provides_fits_nowhere(resource: str, fits: bool) -> None:
+def test_a_resource_that_nobody_provides_fits_nowhere(resource: str, fits: bool, tmp_path: Path) -> None:
     objects = objects_of_world([{"name": "g0"}])
     objects.append({**objects[-1], "metadata": {"name": "n2"}, "status": {"allocatable": {"x.dev/plugin": "1"}}})
     limits = {"limits": {resource: "1"}}
-    found = explained(objects, [pod("want", containers=[{"name": "main", "image": "pause", "resources": limits}])])
+    asked = [pod("want", containers=[{"name": "main", "image": "pause", "resources": limits}])]
+    found = explained(objects, asked)
+    problem = f"no node and no DeviceClass of the snapshot provides {resource}"
+    assert (problem not in linted(asked, objects, tmp_path)) == fits
     wanted = f"pod default/want fits nowhere: no node and no DeviceClass provides {resource}"
     assert (found["sentence"] != wanted) == fits, found
 

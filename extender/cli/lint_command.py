@@ -11,23 +11,29 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
+from extender.allocation import Features
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
+from extender.cli.cluster_dump import dump_of
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.cli.manifest_checks import check_manifests, print_findings, read_manifests
 from extender.cli.object_files import Objects, documents, objects_of
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of, one_sentence
+from extender.diagnosis import Scenario, apply_scenario, explain, failing_terms
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.manifests import HypotheticalPod, hypothetical_pods
 from extender.model import MARKER_CLASS, Device, Graph, WireError, counted
-from extender.scheduling import too_many_claims
+from extender.policy import Policy
+from extender.scheduling import Evaluator, PodRequirements, requirements_of, too_many_claims, unprovided_resource
 
 Json = dict[str, Any]
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
-_SUPPLY = ("DeviceClass", "ResourceSlice")
+_SUPPLY = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule", "Namespace")
+# Reasons that other findings name, or that say nothing about the pod.
+_NAMED = {"NO_DEVICES", "NO_MATCH", "TOO_FEW", "TOPOLOGY", "OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}
 
 
 def lint_command(
@@ -72,6 +78,8 @@ def lint_command(
         pods = hypothetical_pods(made)
         found += refused_pods(pods)
         found += impossible_topologies(pods, supply)
+        if snapshot is not None:
+            found += impossible_pods(pods, [obj for _, obj in given] + made)
     found = list(dict.fromkeys(found))  # several pods may use one template
     prints_manifests = fix and not unreadable and not lost
     if found or not unreadable:
@@ -90,8 +98,8 @@ def lint_command(
 
 def _supply(snapshot: Path) -> list[Json]:
     found = [obj for obj in documents(snapshot) if obj.get("kind") in _SUPPLY]
-    if not found:
-        raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
+    if not any(obj["kind"] in _SUPPLY[:2] for obj in found):
+        raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY[:2])}: `berth snapshot` makes such files")
     return found
 
 
@@ -138,6 +146,28 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
                 f"no node joins {option.count} GPUs by NVLink",
                 "ask for fewer GPUs, or topology: preferred",
             )
+
+
+def impossible_pods(pods: list[HypotheticalPod], supply: list[Json]) -> Iterator[LintFinding]:
+    """Yield the pods that fit on no node even with all devices free, and those with selectors that fail on devices."""
+    cluster = dump_of(obj for obj in supply if obj.get("kind") in _SUPPLY).snapshot()
+    if not cluster.node_infos:
+        return
+    evaluator = Evaluator(Features())
+    for pod, claims in pods:
+        snapshot, where = apply_scenario(cluster, claims, Scenario()), f"Pod {pod.key}"
+        context = evaluator.evaluation_context(snapshot)
+        if resource := unprovided_resource(pod, snapshot):
+            yield LintFinding("warning", where, f"no node and no DeviceClass of the snapshot provides {resource}")
+        requirements = requirements_of(pod, snapshot, Policy())
+        if not isinstance(requirements, PodRequirements):
+            continue
+        failing = failing_terms(requirements, snapshot, context)
+        yield from (LintFinding("warning", where, sentence) for sentence in failing)
+        found = explain(pod, snapshot, Policy(), context)
+        if found.outcome == "refused" and not failing and found.unschedulable[0].code not in _NAMED:
+            problem = f"fits on no node even with all devices free: {found.unschedulable[0].reason}"
+            yield LintFinding("warning", where, problem, next((one for one in found.misses if one[0] == "0"), ""))
 
 
 def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:

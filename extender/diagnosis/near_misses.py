@@ -331,25 +331,23 @@ def by_devices(
                 (one.device.capacity[name].value for one in devices if name in one.device.capacity), default=None
             )
             if most is not None and amount > most:
-                asked = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
-                found.append(NearMiss(0, f"{asked}; the largest device has {readable(most.nanos)}"))
+                wanted = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
+                found.append(NearMiss(0, f"{wanted}; the largest device has {readable(most.nanos)}"))
     for claim, spec in enumerate(specs):
-        for constraint in spec.constraints:
-            covered = {
-                name: some for (c, name), (_, some) in matching.items() if c == claim and constraint.covers(name)
-            }
+        asked = {name: devices for (of, name), (_, devices) in matching.items() if of == claim}
+        for constraint in (one for one in spec.constraints if one.attribute):
+            covered = {name: devices for name, devices in asked.items() if constraint.covers(name)}
             found += _without_attribute(constraint.attribute, covered, lists=context.features.list_attributes)
     return found
 
 
 def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists: bool) -> Iterator[NearMiss]:
     """Yield the requests of which no matching device has the attribute; if none has one, one near miss for all."""
-    lacking = {
-        name: devices
-        for name, devices in covered.items()
-        if devices
-        and all(attribute_values(one.device, attribute, one.id.driver, lists=lists) is None for one in devices)
-    }
+
+    def has(one: PoolDevice) -> bool:
+        return attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None
+
+    lacking = {name: devices for name, devices in covered.items() if devices and not any(map(has, devices))}
     if lacking.keys() == covered.keys():
         lacking = {"": {one: nodes for devices in lacking.values() for one, nodes in devices.items()}}
     for name, devices in lacking.items():

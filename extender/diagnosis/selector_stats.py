@@ -109,6 +109,15 @@ def selector_stats(
     return findings
 
 
+def failing_terms(requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext) -> list[str]:
+    """The selector terms that fail on devices without an attribute or capacity, as sentences with a remedy.
+
+    Raises CallBudgetSpent.
+    """
+    found = selector_stats(requirements, snapshot, None, context)
+    return [term.sentence() for term in found if term.lacking is not None]
+
+
 def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -> Devices:
     """Count the devices that pass the term, and return them."""
     selector = context.masks.selector(finding.term, context.budget)

@@ -179,7 +179,7 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
             why = min(filter(None, refusals.values()))
             return Reason(Code.REFUSED_AMOUNT, (_how_few(able), request.name, why))
     for constraint in spec.constraints:
-        if not constraint.kind or not constraint.covers(request.name):
+        if not constraint.attribute or not constraint.covers(request.name):
             continue
         attribute, lists = constraint.attribute, features.list_attributes
         able = sum(attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None for one in devices)
