@@ -17,17 +17,18 @@ from tests.running_berth import pod
 OTHER_DRIVER = "n.example.com"
 
 
-def slices(world: World) -> list[dict]:
-    """The pool of each driver on node n. A device without `driver` is of DRIVER; one without `group` lacks it."""
+def slices(world: World, node: str = "n", name: str = "p") -> list[dict]:
+    """The pool of each driver on a node. A device without `driver` is of DRIVER; one without `group` lacks it."""
     found = []
     for driver in dict.fromkeys(device.get("driver", DRIVER) for device in world.devices):
         own = [(i, d) for i, d in enumerate(world.devices) if d.get("driver", DRIVER) == driver]
-        pool = {"name": "p", "generation": 1, "resourceSliceCount": 2}
-        spec = {"driver": driver, "nodeName": "n", "pool": pool}
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 2}
+        spec = {"driver": driver, "nodeName": node, "pool": pool}
+        devices = [device_object(i, d) for i, d in own]
         counters = [{"name": "s", "counters": {"c": {"value": str(world.budget)}}}]
         found += [
-            {"metadata": {"name": f"s1-{driver}"}, "spec": {**spec, "devices": [device_object(i, d) for i, d in own]}},
-            {"metadata": {"name": f"s2-{driver}"}, "spec": {**spec, "sharedCounters": counters}},
+            {"metadata": {"name": f"s1-{driver}-{node}"}, "spec": {**spec, "devices": devices}},
+            {"metadata": {"name": f"s2-{driver}-{node}"}, "spec": {**spec, "sharedCounters": counters}},
         ]
     return found
 
@@ -94,30 +95,37 @@ def varied(world: World, rng: random.Random) -> World:
 
 
 def cluster_objects(world: World, rng: random.Random) -> list[dict]:
-    """Node, class and slices, and what is taken and used as claims of one or two devices, each of a pod of its name."""
-    results: list[tuple[int, dict]] = [(i, {}) for i in world.taken]
-    results += [(i, {"shareID": f"s{i}", "consumedCapacity": {"memory": str(m)}}) for i, m in world.used.items()]
+    """Nodes, class and slices, and what is taken and used as claims of one or two devices, each of a pod of its name.
+
+    There may be a second node with the same devices, more of which are taken.
+    """
+    results: list[tuple[int, str, dict]] = [(i, "p", {}) for i in world.taken]
+    results += [(i, "p", {"shareID": f"s{i}", "consumedCapacity": {"memory": str(m)}}) for i, m in world.used.items()]
+    nodes = {"n": "p"}
+    if rng.random() < 0.3:
+        nodes["m"] = "q"
+        results += [(i, "q", {}) for i, d in enumerate(world.devices) if not d["shared"] and rng.random() < 0.7]
     rng.shuffle(results)
+    results.sort(key=lambda one: one[1])
     held = []
     while results:
         count = rng.choice([1, 1, 2])
-        held.append([device_result(world, i, more) for i, more in results[:count]])
-        results = results[count:]
+        some = [one for one in results[:count] if one[1] == results[0][1]]
+        held.append([device_result(world, i, pool, more) for i, pool, more in some])
+        results = results[len(some) :]
     if rng.random() < 0.2:
-        held.append([device_result(world, i, {"adminAccess": True}) for i in range(len(world.devices))])
-    found = [
-        {"kind": "Node", "metadata": {"name": "n"}},
-        {"kind": "DeviceClass", "metadata": {"name": "any"}, "spec": {}},
-    ]
-    found += [{"kind": "ResourceSlice", **one} for one in slices(world)]
-    for number, some in enumerate(held):
-        found.append(held_claim(f"held-{number}", some, "g" if rng.random() < 0.1 else ""))
+        held.append([device_result(world, i, "p", {"adminAccess": True}) for i in range(len(world.devices))])
+    found: list[dict] = [{"kind": "Node", "metadata": {"name": node}} for node in nodes]
+    found += [{"kind": "DeviceClass", "metadata": {"name": "any"}, "spec": {}}]
+    found += [{"kind": "ResourceSlice", **one} for node, pool in nodes.items() for one in slices(world, node, pool)]
+    for number, own in enumerate(held):
+        found.append(held_claim(f"held-{number}", own, "g" if rng.random() < 0.1 else ""))
     return [{"apiVersion": "v1" if one["kind"] == "Node" else "resource.k8s.io/v1", **one} for one in found]
 
 
-def device_result(world: World, number: int, more: dict) -> dict:
+def device_result(world: World, number: int, pool: str, more: dict) -> dict:
     driver = world.devices[number].get("driver", DRIVER)
-    return {"request": "r", "driver": driver, "pool": "p", "device": f"dev-{number}", **more}
+    return {"request": "r", "driver": driver, "pool": pool, "device": f"dev-{number}", **more}
 
 
 def asking_objects(world: World) -> list[dict]:
@@ -125,7 +133,7 @@ def asking_objects(world: World) -> list[dict]:
     claims = [claim_object(world, c) for c in range(1 + max(r["claim"] for r in world.requests))]
     made = []
     for claim in claims:
-        metadata = {**claim["metadata"], "namespace": "default"}
+        metadata = {**claim["metadata"], "namespace": "default", "uid": f"uid-{claim['metadata']['name']}"}
         made.append({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **claim, "metadata": metadata})
     return [*made, pod("want", *(claim["metadata"]["name"] for claim in made))]
 

@@ -12,11 +12,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from extender.allocation import Features
 from extender.cli.allocate_command import _answers
+from extender.cli.cluster_dump import dump_of
 from extender.cli.main import commands
 from extender.cli.object_files import objects_of
+from extender.extension.filter_service import FilterService
 from extender.model import FREEABLE_CODES, Code
-from extender.wire import Json
+from extender.policy import Policy
+from extender.scheduling import Evaluator
+from extender.wire import Json, decode_pod
 from tests.explain_worlds import asking, explained, objects_of_world
 from tests.oracle import random_world
 from tests.oracle_worlds import asking_objects, cluster_objects, varied
@@ -116,19 +121,25 @@ def check_world(seed: int) -> None:
     objects, asked = cluster_objects(world, rng), asking_objects(world)
     found, where = explained(objects, asked), f"seed {seed}: {world}"
     fits = found["outcome"] == "fits"
-    (offline,) = _answers(objects_of([("", one) for one in [*objects, *asked]]), "preferred", None)
-    assert (offline["allocations"] is not None) == fits, (where, offline, texts(found))
+    offline = _answers(objects_of([("", one) for one in [*objects, *asked]]), "preferred", None)
+    assert any(one["allocations"] is not None for one in offline) == fits, (where, offline, texts(found))
+    service = FilterService(dump_of([*objects, *asked]), Policy(), Evaluator(Features()), lambda: 0.0)
+    wanted = {**asked[-1], "metadata": {**asked[-1]["metadata"], "uid": "uid-want"}}
+    served = service.filter(decode_pod(wanted), [one["metadata"]["name"] for one in objects if one["kind"] == "Node"])
+    assert not served.error, where
+    assert (served.passed != []) == fits, (where, served, texts(found))
     if fits:
         return
     assert found["outcome"] == "refused", where
-    (node,) = found["unschedulable"]
     empty = explained([one for one in objects if one["kind"] != "ResourceClaim"], asked)["outcome"] == "fits"
-    fails = node["code"] == "INVALID"  # a selector fails on a device; the search reaches it if those before are busy
-    if Code[node["code"]] not in FREEABLE_CODES and not fails:
+    codes = {Code[one["code"]] for one in found["unschedulable"]}
+    fails = Code.INVALID in codes  # a selector fails on a device; the search reaches it if those before are busy
+    if not fails and not codes & FREEABLE_CODES:
         assert not empty, (where, texts(found))
     if any("freeing devices does not help" in miss for miss in found["misses"]):
         assert not empty, (where, texts(found))
     advice = freed(found)
+    assert set(served.failed.values()) == {one["reason"] for one in found["unschedulable"]}, where
     assert fails or bool(advice) == empty, (where, texts(found))
     for pods in advice:
         assert explained(objects, asked, pods)["outcome"] == "fits", (where, pods, texts(found))
