@@ -60,6 +60,25 @@ def linted(asked: list[Json], objects: list[Json], folder: Path) -> list[str]:
     return [json.loads(line)["problem"] for line in lines]
 
 
+def test_the_end_of_the_pod_itself_is_no_advice() -> None:
+    """The pod has a device by a claim that is allocated, and needs one more."""
+    objects = objects_of_world([{"name": "g0"}, {"name": "g1"}], {"own": ["g0"], "other": ["g1"]})
+    asked = asking({})
+    asked[-1]["spec"]["resourceClaims"].append({"name": "own", "resourceClaimName": "own"})
+    found = texts(explained(objects, asked))
+    assert "fits on n1 if g1, held by default/other, were free" in found
+    assert "default/own" not in found
+
+
+@pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
+def test_lint_checks_claims_that_no_pod_of_the_files_uses(kind: str, tmp_path: Path) -> None:
+    objects = objects_of_world([{"name": "g0", "capacity": {"mem": {"value": "8Gi"}}}])
+    (claim, _) = asking({"capacity": {"requests": {"memory": "1Gi"}}})
+    spec = claim["spec"] if kind == "ResourceClaim" else {"spec": claim["spec"]}
+    (found,) = linted([{**claim, "kind": kind, "spec": spec}], objects, tmp_path)
+    assert "a device has no capacity memory, but mem" in found
+
+
 @pytest.mark.parametrize(
     ("resource", "fits"),
     [

@@ -27,6 +27,7 @@ from extender.manifests import HypotheticalPod, hypothetical_pods
 from extender.model import MARKER_CLASS, Device, Graph, WireError, counted
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of, too_many_claims, unprovided_resource
+from extender.wire import decode_pod
 
 Json = dict[str, Any]
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
@@ -74,12 +75,13 @@ def lint_command(
     ]
     made = [obj for _, obj in checked.objects]
     found += _admin_access(supply, made)
+    pods: list[HypotheticalPod] = []
     with contextlib.suppress(WireError):  # the checks above name the faults of pods and templates
         pods = hypothetical_pods(made)
         found += refused_pods(pods)
         found += impossible_topologies(pods, supply)
-        if snapshot is not None:
-            found += impossible_pods(pods, [obj for _, obj in given] + made)
+    if snapshot is not None:
+        found += impossible_pods(pods + _pods_of_lone_claims(pods, supply), [obj for _, obj in given] + made)
     found = list(dict.fromkeys(found))  # several pods may use one template
     prints_manifests = fix and not unreadable and not lost
     if found or not unreadable:
@@ -168,6 +170,17 @@ def impossible_pods(pods: list[HypotheticalPod], supply: list[Json]) -> Iterator
         if found.outcome == "refused" and not failing and found.unschedulable[0].code not in _NAMED:
             problem = f"fits on no node even with all devices free: {found.unschedulable[0].reason}"
             yield LintFinding("warning", where, problem, next((one for one in found.misses if one[0] == "0"), ""))
+
+
+def _pods_of_lone_claims(pods: list[HypotheticalPod], objects: Objects) -> list[HypotheticalPod]:
+    """A pod for each claim or template that no pod of the files uses."""
+    used = {claim.spec for _, claims in pods for claim in claims}
+    found = []
+    for claim in (claim for claim in objects.claims if claim.spec not in used and not claim.problem):
+        entry = {"name": "claim", "resourceClaimName": claim.key.name}
+        metadata = {"name": f"of-{claim.key.name}", "namespace": claim.key.namespace}
+        found.append(HypotheticalPod(decode_pod({"metadata": metadata, "spec": {"resourceClaims": [entry]}}), (claim,)))
+    return found
 
 
 def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:

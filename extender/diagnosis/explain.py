@@ -297,7 +297,7 @@ def _with_causes(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, t
     node_info, status = one.shown.node_info, one.shown.status
     held: tuple[str, ...] = ()
     if status.reason.code in FREEABLE_CODES:
-        claims = near_misses.claims_of_node(node_info, claims_by_pool)
+        claims = near_misses.others_on_node(node_info, claims_by_pool, traces.requirements)
         held = near_misses.usable_held(
             claims, near_misses.usable_devices(node_info, traces.requirements, traces.context)
         )

@@ -79,6 +79,12 @@ def claims_on(node_infos: Iterable[NodeInfo], snapshot: Snapshot) -> ClaimsByPoo
     return {key: list(snapshot.claims_on(key)) for key in keys}
 
 
+def others_on_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool, requirements: PodRequirements) -> list[Claim]:
+    """The claims that have devices of a node, without those of the pod itself."""
+    own = {claim.key for claim in requirements.allocated_claims}
+    return [claim for claim in claims_of_node(node_info, claims_by_pool) if claim.key not in own]
+
+
 def claims_of_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> list[Claim]:
     """The claims that have devices of a node, those of groups last, and then those with the fewest devices first."""
     found = {claim.key: claim for pool in node_info.inventory.pools for claim in claims_by_pool.get(pool.key, ())}
@@ -134,7 +140,7 @@ def by_releasing_claims(
             hypothetical = with_devices_released(node_info, _results(released))
             return isinstance(evaluate(hypothetical, local, context), Placement)
 
-        claims = claims_of_node(node_info, claims_by_pool)
+        claims = others_on_node(node_info, claims_by_pool, requirements)
         empty = with_devices_released(node_info, _results(claims))
         key = (local.key, empty.state.attribute_signature, empty.busy, empty.drift)
         if key in unfit:
@@ -359,4 +365,4 @@ def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists:
 
 def by_terms(terms: Iterable[TermStats]) -> list[NearMiss]:
     """Near misses by selector: terms that no device passes, and terms that fail on devices without an attribute."""
-    return [NearMiss(0, term.sentence()) for term in terms if term.asked and (term.lacking or not term.passed)]
+    return [NearMiss(0, term.sentence()) for term in terms if term.asked and (term.failed or not term.passed)]

@@ -115,7 +115,7 @@ def failing_terms(requirements: PodRequirements, snapshot: Snapshot, context: Ev
     Raises CallBudgetSpent.
     """
     found = selector_stats(requirements, snapshot, None, context)
-    return [term.sentence() for term in found if term.lacking is not None]
+    return [term.sentence() for term in found if term.failed and (term.passed or term.lacking is not None)]
 
 
 def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -> Devices:
