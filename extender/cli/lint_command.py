@@ -11,30 +11,23 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from extender.allocation import Features
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
-from extender.cli.cluster_dump import dump_of
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.cli.manifest_checks import check_manifests, print_findings, read_manifests
 from extender.cli.object_files import Objects, documents, objects_of
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of, one_sentence
-from extender.diagnosis import Scenario, apply_scenario, explain, failing_terms
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.manifests import HypotheticalPod, hypothetical_pods
 from extender.model import MARKER_CLASS, Device, Graph, WireError, counted
-from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, requirements_of, too_many_claims, unprovided_resource
-from extender.wire import decode_pod
+from extender.scheduling import too_many_claims
 
 Json = dict[str, Any]
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
-_SUPPLY = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule", "Namespace")
-# Reasons that other findings name, or that say nothing about the pod.
-_NAMED = {"NO_DEVICES", "NO_MATCH", "TOO_FEW", "TOPOLOGY", "OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}
+_SUPPLY = ("DeviceClass", "ResourceSlice")
 
 
 def lint_command(
@@ -75,13 +68,7 @@ def lint_command(
     ]
     made = [obj for _, obj in checked.objects]
     found += _admin_access(supply, made)
-    pods: list[HypotheticalPod] = []
-    with contextlib.suppress(WireError):  # the checks above name the faults of pods and templates
-        pods = hypothetical_pods(made)
-        found += refused_pods(pods)
-        found += impossible_topologies(pods, supply)
-    if snapshot is not None:
-        found += impossible_pods(pods + _pods_of_lone_claims(pods, supply), [obj for _, obj in given] + made)
+    found += _of_pods(made, supply, snapshot)
     found = list(dict.fromkeys(found))  # several pods may use one template
     prints_manifests = fix and not unreadable and not lost
     if found or not unreadable:
@@ -98,10 +85,25 @@ def lint_command(
         raise typer.Exit(1)
 
 
+def _of_pods(made: list[Json], supply: Objects, snapshot: Path | None) -> list[LintFinding]:
+    """The findings about the pods that the files create, and with a snapshot about claims without a pod."""
+    found, pods = list[LintFinding](), list[HypotheticalPod]()
+    with contextlib.suppress(WireError):  # other checks name the faults of pods and templates
+        pods = hypothetical_pods(made)
+        found += refused_pods(pods)
+        found += impossible_topologies(pods, supply)
+    if snapshot is not None:
+        from extender.cli.impossible_pods import impossible_pods  # it loads the cache and the explanations
+
+        with contextlib.suppress(WireError):
+            found += impossible_pods(pods, supply, [*documents(snapshot), *made])
+    return found
+
+
 def _supply(snapshot: Path) -> list[Json]:
     found = [obj for obj in documents(snapshot) if obj.get("kind") in _SUPPLY]
-    if not any(obj["kind"] in _SUPPLY[:2] for obj in found):
-        raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY[:2])}: `berth snapshot` makes such files")
+    if not found:
+        raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
     return found
 
 
@@ -148,39 +150,6 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
                 f"no node joins {option.count} GPUs by NVLink",
                 "ask for fewer GPUs, or topology: preferred",
             )
-
-
-def impossible_pods(pods: list[HypotheticalPod], supply: list[Json]) -> Iterator[LintFinding]:
-    """Yield the pods that fit on no node even with all devices free, and those with selectors that fail on devices."""
-    cluster = dump_of(obj for obj in supply if obj.get("kind") in _SUPPLY).snapshot()
-    if not cluster.node_infos:
-        return
-    evaluator = Evaluator(Features())
-    for pod, claims in pods:
-        snapshot, where = apply_scenario(cluster, claims, Scenario()), f"Pod {pod.key}"
-        context = evaluator.evaluation_context(snapshot)
-        if resource := unprovided_resource(pod, snapshot):
-            yield LintFinding("warning", where, f"no node and no DeviceClass of the snapshot provides {resource}")
-        requirements = requirements_of(pod, snapshot, Policy())
-        if not isinstance(requirements, PodRequirements):
-            continue
-        failing = failing_terms(requirements, snapshot, context)
-        yield from (LintFinding("warning", where, sentence) for sentence in failing)
-        found = explain(pod, snapshot, Policy(), context)
-        if found.outcome == "refused" and not failing and found.unschedulable[0].code not in _NAMED:
-            problem = f"fits on no node even with all devices free: {found.unschedulable[0].reason}"
-            yield LintFinding("warning", where, problem, next((one for one in found.misses if one[0] == "0"), ""))
-
-
-def _pods_of_lone_claims(pods: list[HypotheticalPod], objects: Objects) -> list[HypotheticalPod]:
-    """A pod for each claim or template that no pod of the files uses."""
-    used = {claim.spec for _, claims in pods for claim in claims}
-    found = []
-    for claim in (claim for claim in objects.claims if claim.spec not in used and not claim.problem):
-        entry = {"name": "claim", "resourceClaimName": claim.key.name}
-        metadata = {"name": f"of-{claim.key.name}", "namespace": claim.key.namespace}
-        found.append(HypotheticalPod(decode_pod({"metadata": metadata, "spec": {"resourceClaims": [entry]}}), (claim,)))
-    return found
 
 
 def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:
