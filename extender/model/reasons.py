@@ -42,6 +42,10 @@ class Code(Enum):
         "matching devices are held by a pod being scheduled",
         "Berth holds the devices for another pod that is being scheduled. This pod is retried automatically.",
     )
+    DRIFT = (
+        "memory of matching devices is in use without a claim for request {0}",
+        "A process outside of DRA uses these GPUs, and the policy has `drift: filter`.",
+    )
     TAINTED = (
         "matching devices are tainted for request {0}",
         "The matching devices carry NoSchedule or NoExecute taints that the request does not tolerate.",

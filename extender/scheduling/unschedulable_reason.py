@@ -109,6 +109,8 @@ def _alternative(
     left_out = _left_out(node_info, selection, request, needed)
     if left_out is not None:
         return left_out
+    if matching.bit_count() < needed <= (matching | selection.drifting).bit_count():
+        return Reason(Code.DRIFT, (request.name,))
     if not matching:
         return Reason(Code.NO_MATCH, (request.name,))
     if matching.bit_count() < needed:
