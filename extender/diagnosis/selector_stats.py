@@ -11,7 +11,7 @@ from extender.cel import CelError, CompileError
 from extender.cel.dra import Selector, evaluated
 from extender.cel.dra.terms import left_side, observed_value
 from extender.model import Device, Semver, Slice, counted, one_line
-from extender.scheduling import EvaluationContext, PodRequirements
+from extender.scheduling import EvaluationContext, PodRequirements, attributes_like
 
 _SHOWN_VALUES = 3
 _VALUES = 256  # distinct values that are counted
@@ -30,6 +30,7 @@ class TermStats:
     instead: Counter[str] = field(default_factory=Counter)  # values of the devices that did not pass, with counts
     # Attribute or capacity that the term reads, to the number of devices that have it.
     published: dict[str, int] = field(default_factory=dict)
+    similar: str = ""  # attributes of the devices with the names of those that none publishes, as text
     problem: str = ""  # the compile error; then no device was evaluated
     lacking: tuple[str, str] | None = None  # the first device on which the term fails, and the path that it lacks
     defaults: dict[str, str] = field(default_factory=dict)  # path to a neutral value of the type that devices have
@@ -49,6 +50,7 @@ class TermStats:
             found += f"; {others}"
         if missing:
             found += "; " + ", ".join(f"`{one_line(name)}` is published by 0 of {asked}" for name in missing)
+            found += self.similar
         elif self.failed:
             found += f"; it has no value on {self.failed}"
         if self.lacking is not None and not missing:
@@ -126,7 +128,12 @@ def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -
         finding.asked, finding.passed = count, count
         return devices
     term = _Term(finding, selector, _reads(selector), context)
-    return {key: term.count(key, some) for key, some in devices.items()}
+    left = {key: term.count(key, some) for key, some in devices.items()}
+    for path, _ in term.reads or ():
+        kind, _, name = path.partition(":")
+        if kind == "attributes" and not finding.published.get(name.rpartition("/")[2]):
+            finding.similar = attributes_like(name, (device for some in devices.values() for device in some))
+    return left
 
 
 def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
