@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help run picture page-pictures reference test check properties oracle bench bench-allocation bench-gangs \
 	bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz \
-	e2e pins release-check image push clean
+	gpu-check e2e pins release-check image push clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -95,6 +95,9 @@ chaos: $(STAMP) ## disturb two replicas in virtual time by SEEDS; kill real proc
 EXAMPLES ?= 2000
 fuzz: $(STAMP) ## send garbage to every command, HTTP entry point and loader, EXAMPLES for each
 	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/test_fuzz_*.py --timeout 0
+
+gpu-check: $(STAMP) ## read this machine's GPUs, publish them to the embedded cluster and place a pod (NVIDIA driver)
+	PYTHONPATH=. $(BIN)/python .ci/gpu_check.py
 
 e2e: $(STAMP) ## run the tests against a real control plane (BERTH_KUBE_BIN: folder of its binaries)
 	$(BIN)/pytest tests/e2e -s

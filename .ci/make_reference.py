@@ -236,7 +236,6 @@ REPLIES: Mapping[str, Any] = {
     "GET /v1/processes": list[Process],
     "GET /v1/updates": None,  # a stream
     "GET /v1/policy": berth_client.PolicyStatusReply,
-    "GET /v1/policy/diff": berth_client.PolicyDiffReply,
 }
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from structlog.dev import ConsoleRenderer, plain_traceback
 
-from tests.skipping_loop import LoopbackLoop
+from extender.entry.event_loop import EventLoop
+from tests.skipping_loop import EarlyLoop, LoopbackLoop
 
 # BERTH_HYPOTHESIS=long: random examples, thirty times as many as a test asks for (`make properties`).
 _SLOW = [HealthCheck.too_slow]  # it measures seconds
@@ -32,7 +33,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests with the mark `loopback` do not wait for timers."""
+    """Tests with the mark `loopback` do not wait for timers. Those with `early_timers` run twice."""
+    if item.get_closest_marker("early_timers") is not None:
+        return {"uvloop": EventLoop, "early": EarlyLoop}
     if item.get_closest_marker("loopback") is not None:
         return {"loopback": LoopbackLoop}
     return {"real": asyncio.new_event_loop}

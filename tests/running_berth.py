@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from extender.sandbox import Cluster, carried_machines, listening
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import ServeApp
 from tests.eventually import HANG_SECONDS, eventually
+from tests.skipping_loop import clock as default_clock
 
 Json = dict[str, Any]
 
@@ -152,13 +152,13 @@ async def berthing(
     clock: Callable[[], float] | None = None,
 ) -> AsyncIterator[Berthing]:
     """nodes: name to machine. The policy is made `patient`. A test of a deadline gives a clock that stands still; the
-    default is the time of the event loop."""
+    default is skipping_loop.clock."""
     cluster = Cluster(bookmark_seconds=bookmark_seconds)
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
     async with (
         cluster.serving() as api,
-        both(api, patient(policy), clock=clock or asyncio.get_running_loop().time) as (app, console),
+        both(api, patient(policy), clock=clock or default_clock()) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)

@@ -1,4 +1,4 @@
-"""Event loops that do not wait for timers."""
+"""Event loops that do not wait for timers, or not long enough."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import os
 import selectors
 import stat
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+EARLY_SECONDS = 0.05
 _SETTLE_SECONDS = 0.001  # of real time before each skip; the kernel of a busy machine may deliver late
 
 
@@ -84,6 +87,21 @@ class LoopbackLoop(asyncio.SelectorEventLoop):
 
     def _thread_ended(self, _: object) -> None:
         self._threads -= 1
+
+
+class EarlyLoop(asyncio.SelectorEventLoop):
+    """Its timers are early by EARLY_SECONDS, as those of uvloop may be by a millisecond."""
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return super().call_at(when - EARLY_SECONDS, callback, *args, context=context)
+
+
+def clock() -> Callable[[], float]:
+    """What a service in the running loop takes as its clock: as in production, or the loop's if it skips time."""
+    loop = asyncio.get_running_loop()
+    return loop.time if isinstance(loop, SkippingLoop | LoopbackLoop) else time.monotonic
 
 
 def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:

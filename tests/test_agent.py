@@ -1,11 +1,10 @@
-"""The agent on a fake NVML fed from machine files, publishing into the sandbox."""
+"""The agent and the real pynvml on a stand-in for the NVML library, fed from machine files and recorded answers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import subprocess
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,10 +12,13 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
-from extender.agent import AgentApp, Reader, SlicePublisher
+from extender.agent.agent_app import AgentApp
 from extender.agent.reader import sysfs_numa
+from extender.agent.reader_process import ReaderProcess, as_reading
 from extender.agent.slice_body import quantize
+from extender.agent.slice_publisher import SlicePublisher
 from extender.cluster import ApiClient, Credentials
 from extender.fabric import bandwidth, fabric_of, ranked
 from extender.model import Fabric
@@ -26,7 +28,8 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import node_object
 from extender.wire import SliceDecoder
 from tests.eventually import eventually
-from tests.fakes.nvml import FakeNvml
+from tests.fakes import nvml as library
+from tests.fakes.nvml import Library
 from tests.process_starter import start
 from tests.shared_folder import SHARED, needs
 from tests.supervised_worlds import Breakable
@@ -34,11 +37,6 @@ from tests.supervised_worlds import Breakable
 MACHINES = carried_machines()
 SLICES = RESOURCES["resource.k8s.io", "resourceslices"]
 NAME = ("", "fabric.berth.dev-n")
-CALLS = [
-    name
-    for name in dir(FakeNvml)
-    if name.startswith("nvmlDevice") and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
-]
 
 
 def expected(name: str) -> Fabric:
@@ -48,11 +46,11 @@ def expected(name: str) -> Fabric:
 
 
 @asynccontextmanager
-async def publishing(nvml: FakeNvml, **times: Any) -> AsyncIterator[tuple[Cluster, SlicePublisher]]:
+async def publishing(nvml: Library, **times: Any) -> AsyncIterator[tuple[Cluster, SlicePublisher]]:
     cluster = Cluster()
     cluster.apply(node_object("n", nvml.machine, {}))
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        yield cluster, SlicePublisher(client, "n", Reader(nvml, nvml.numa_of).read, **times)
+        yield cluster, SlicePublisher(client, "n", library.reading(nvml), **times)
 
 
 def published(cluster: Cluster) -> Any:
@@ -64,7 +62,7 @@ def published(cluster: Cluster) -> Any:
 @pytest.mark.parametrize("name", sorted(MACHINES))
 async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
     """Links, switches, rates, distances, NUMA and memory arrive as the file has them."""
-    async with publishing(FakeNvml(MACHINES[name])) as (cluster, agent):
+    async with publishing(Library(MACHINES[name])) as (cluster, agent):
         await agent.step()
         found, wanted = published(cluster), expected(name)
         assert found is not None
@@ -83,7 +81,7 @@ async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
 
 async def test_writes_on_change_only() -> None:
     """The agent ignores small changes of the memory in use, and writes a real change once."""
-    nvml = FakeNvml(MACHINES["hgx-h100-8"])
+    nvml = Library(MACHINES["hgx-h100-8"])
     async with publishing(nvml) as (_, agent):
         for tremble in (0, 50, 100, 30, 80):
             nvml.free[0] = nvml.machine.memory_bytes - (tremble << 20)
@@ -97,13 +95,13 @@ async def test_writes_on_change_only() -> None:
 
 async def test_server_that_drops_taints_is_not_written_to_again_and_again() -> None:
     """1.34 and 1.35 by default (DRADeviceTaints is off)."""
-    nvml = FakeNvml(MACHINES["t4-4"])
+    nvml = Library(MACHINES["t4-4"])
     async with publishing(nvml) as (cluster, agent):
         cluster.api.registry.prune = drop_taints
         for _ in range(3):
             await agent.step()
         assert agent.writes == 1
-        nvml.recovery[0] = 1
+        nvml.fields[0][230] = 1
         await agent.step()
         await agent.step()
         assert agent.writes == 2
@@ -117,7 +115,7 @@ def drop_taints(resource: str, obj: dict) -> None:
 
 
 def test_hysteresis_holds_at_an_edge() -> None:
-    reading = Reader(FakeNvml(MACHINES["t4-4"])).read()[0]
+    reading = as_reading(library.reader(Library(MACHINES["t4-4"])).read()[0])
     step = 256 << 20
     first = quantize(
         (reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step}),),
@@ -130,32 +128,41 @@ def test_hysteresis_holds_at_an_edge() -> None:
         assert quantize((moved,), first)[0].memory_free_bytes == 10 * step
 
 
-@pytest.mark.parametrize("call", CALLS)
+CODES = [
+    library.UNINITIALIZED, library.NOT_SUPPORTED, library.NO_PERMISSION, library.DRIVER_NOT_LOADED,
+    library.FUNCTION_NOT_FOUND, library.GPU_IS_LOST, library.RESET_REQUIRED, library.VERSION_MISMATCH,
+    library.NOT_READY, library.UNKNOWN, 12345,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", library.OF_DEVICES)
 async def test_any_call_may_fail(call: str) -> None:
-    """A value that NVML does not give stays unknown and causes no error."""
-    nvml = FakeNvml(MACHINES["dgx1-v100"])
-    nvml.broken.add(call)
-    async with publishing(nvml) as (cluster, agent):
-        await agent.step()
-        found, wanted = published(cluster), expected("dgx1-v100")
-        if found is not None:
-            full = (1 << found.graph.size) - 1
-            for count in (2, 4, 8):
-                assert (
-                    bandwidth(found.graph, ranked(found.graph, full, count)[0])
-                    <= max(bandwidth(wanted.graph, ranked(wanted.graph, full, count)[0]), found.graph.pcie_gbps)
-                    or call == "nvmlDeviceGetNvLinkRemotePciInfo"
-                )
+    """A value that NVML does not give stays unknown and causes no error. None: the library is old and lacks it."""
+    for code in (*CODES, None):
+        nvml = Library(MACHINES["dgx1-v100"])
+        nvml.missing, nvml.errors = ({call}, {}) if code is None else (set(), {call: code})
+        async with publishing(nvml) as (cluster, agent):
+            await agent.step()
+            found, wanted = published(cluster), expected("dgx1-v100")
+            assert nvml.begun == 1
+            if found is not None:
+                full = (1 << found.graph.size) - 1
+                for count in (2, 4, 8):
+                    assert (
+                        bandwidth(found.graph, ranked(found.graph, full, count)[0])
+                        <= max(bandwidth(wanted.graph, ranked(wanted.graph, full, count)[0]), found.graph.pcie_gbps)
+                        or call == "nvmlDeviceGetNvLinkRemotePciInfo_v2"
+                    )
 
 
 async def test_hidden_switch_is_still_a_switch() -> None:
-    async with publishing(FakeNvml(MACHINES["hgx-h100-8"], hidden_switch=True)) as (cluster, agent):
+    async with publishing(Library(MACHINES["hgx-h100-8"], hidden_switch=True)) as (cluster, agent):
         await agent.step()
         assert published(cluster).graph.switch_links == (18,) * 8
 
 
 async def test_links_that_are_down_do_not_count() -> None:
-    nvml = FakeNvml(MACHINES["hgx-h100-8"])
+    nvml = Library(MACHINES["hgx-h100-8"])
     nvml.down = {(3, link) for link in range(6)}
     async with publishing(nvml) as (cluster, agent):
         await agent.step()
@@ -164,78 +171,72 @@ async def test_links_that_are_down_do_not_count() -> None:
 
 async def test_clique_of_a_rack() -> None:
     clique = "3f6d0b9e-1c55-4a8e-9d1a-6a2f00000001.32766"
-    async with publishing(FakeNvml(MACHINES["gb200-nvl72-tray"], clique=clique)) as (cluster, agent):
+    async with publishing(Library(MACHINES["gb200-nvl72-tray"], clique=clique)) as (cluster, agent):
         await agent.step()
         assert published(cluster).clique == clique
 
 
 async def test_mig_hides_memory_only() -> None:
-    async with publishing(FakeNvml(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
+    async with publishing(Library(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
         await agent.step()
         assert published(cluster).gpus[0].memory_free_bytes is None
 
 
 async def test_sick_gpu_says_so() -> None:
-    nvml = FakeNvml(MACHINES["hgx-h100-8"])
-    nvml.recovery[2] = 1
+    nvml = Library(MACHINES["hgx-h100-8"])
+    nvml.fields[2][230] = 1
     async with publishing(nvml) as (cluster, agent):
         await agent.step()
         assert [(g.healthy, g.note) for g in published(cluster).gpus][2] == (False, "needs a GPU reset")
 
 
-async def test_hanging_call_makes_the_reading_stale_and_heals() -> None:
-    """A call of NVML that hangs does not block the agent: its slice is stale and ignored until the call returns."""
-    nvml = FakeNvml(MACHINES["dgx1-v100"])
-    async with publishing(nvml, deadline_seconds=0.2) as (cluster, agent):
-
-        async def fresh() -> bool:
+async def test_failed_readings_make_the_slice_stale_until_one_succeeds() -> None:
+    nvml = Library(MACHINES["dgx1-v100"])
+    async with publishing(nvml) as (cluster, agent):
+        await agent.step()
+        nvml.errors["nvmlDeviceGetCount_v2"] = library.UNINITIALIZED
+        with capture_logs() as logs:
             await agent.step()
-            return not agent.stale
-
-        await eventually(fresh, "the agent reads")
-        nvml.hang = threading.Event()
-        await agent.step()
-        await agent.step()
-        assert agent.stale
+            await agent.step()
+        assert [(line["event"], line["why"]) for line in logs] == [("readings are stale", "Uninitialized")]
         assert published(cluster) is None
-        nvml.hang.set()
-        await eventually(fresh, "the agent reads again")
+        nvml.errors.clear()
+        await agent.step()
         assert published(cluster) is not None
 
 
-def kubelet(agent: SlicePublisher, supervisor: Supervisor | None = None) -> httpx.AsyncClient:
-    app = AgentApp(agent, supervisor or Supervisor())
+async def test_a_node_without_nvml_has_no_stale_readings() -> None:
+    """It never had one. The log says so, and the cluster gets no slice."""
+    nvml = Library(MACHINES["t4-4"])
+    nvml.errors["nvmlInitWithFlags"] = library.DRIVER_NOT_LOADED
+    async with publishing(nvml) as (cluster, agent):
+        with capture_logs() as logs:
+            for _ in range(5):
+                await agent.step()
+        assert [(line["event"], line["why"]) for line in logs] == [("there is no reading yet", "Driver Not Loaded")]
+        assert published(cluster) is None
+
+
+async def test_a_node_that_the_cluster_lacks_is_named() -> None:
+    nvml = Library(MACHINES["t4-4"])
+    cluster = Cluster()
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        agent = SlicePublisher(client, "nope", library.reading(nvml))
+        with capture_logs() as logs:
+            await agent.step()
+        assert [line["problem"] for line in logs] == ["the cluster has no node nope; --node must be the name of a Node"]
+        assert cluster.store.get("resourceslices", ("", "fabric.berth.dev-nope")) is None
+
+
+def kubelet(reader: ReaderProcess, supervisor: Supervisor | None = None) -> httpx.AsyncClient:
+    app = AgentApp(reader, supervisor or Supervisor())
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]  # httpx types ASGI more narrowly
     return httpx.AsyncClient(transport=transport, base_url="http://agent")
 
 
-async def test_the_liveness_probe_fails_while_nvml_hangs() -> None:
-    """Only a new process can call NVML again."""
-    nvml = FakeNvml(MACHINES["t4-4"])
-    async with publishing(nvml, deadline_seconds=0.01) as (_, agent), kubelet(agent) as client:
-
-        async def status() -> int:
-            await agent.step()
-            return (await client.get("/livez")).status_code
-
-        async def fails() -> bool:
-            return await status() == 503
-
-        async def succeeds() -> bool:
-            return await status() == 200
-
-        nvml.hang = threading.Event()
-        await eventually(fails, "kubelet restarts the agent")
-        assert (await client.get("/livez")).text.startswith("NVML has not answered for ")
-        nvml.hang.set()
-        await eventually(succeeds, "the read has returned")
-        assert (await client.get("/readyz")).status_code == 404
-        assert (await client.post("/livez")).status_code == 405
-
-
 async def test_a_failing_task_of_the_agent_is_counted_and_named() -> None:
     supervisor = Breakable()
-    async with publishing(FakeNvml(MACHINES["t4-4"])) as (_, agent), kubelet(agent, supervisor) as client:
+    async with publishing(Library(MACHINES["t4-4"])) as (_, agent), kubelet(ReaderProcess(), supervisor) as client:
         supervisor.start("publisher", agent.run)
         await eventually(lambda: supervisor.runs.get("publisher"))
         supervisor.break_("publisher", again=True)
@@ -247,18 +248,8 @@ async def test_a_failing_task_of_the_agent_is_counted_and_named() -> None:
         await supervisor.stop()
 
 
-async def test_a_missing_driver_is_no_reason_to_restart_the_agent() -> None:
-    nvml = FakeNvml(MACHINES["t4-4"])
-    nvml.broken.add("nvmlInit")
-    async with publishing(nvml) as (_, agent), kubelet(agent) as client:
-        for _ in range(20):
-            await agent.step()
-        assert agent.stale
-        assert (await client.get("/livez")).text == "ok"
-
-
 async def test_wiped_slice_is_put_back_and_a_lost_gpu_leaves() -> None:
-    nvml = FakeNvml(MACHINES["t4-4"])
+    nvml = Library(MACHINES["t4-4"])
     async with publishing(nvml) as (cluster, agent):
         await agent.step()
         cluster.api.registry.delete(SLICES, NAME)
@@ -267,9 +258,19 @@ async def test_wiped_slice_is_put_back_and_a_lost_gpu_leaves() -> None:
         nvml.lost.add(1)
         await agent.step()
         assert len(published(cluster).gpus) == 3
-        nvml.broken.add("nvmlInit")
-        await agent.step()
-        assert agent.stale
+
+
+async def test_nvml_is_begun_once_and_once_in_five_minutes_while_a_gpu_is_lost() -> None:
+    nvml = Library(MACHINES["t4-4"])
+    async with publishing(nvml) as (_, agent):
+        for _ in range(40):
+            await agent.step()
+        assert nvml.calls["nvmlInitWithFlags"] == 1
+        nvml.lost.add(1)
+        for _ in range(62):
+            await agent.step()
+        assert (nvml.calls["nvmlInitWithFlags"], nvml.begun, nvml.event_sets) == (3, 1, 1)
+        assert nvml.registered == {0, 2, 3}
 
 
 @needs("topologies")
@@ -307,11 +308,11 @@ async def test_the_slice_shows_xids_link_errors_and_mig() -> None:
     """A critical XID marks a GPU as sick until the agent restarts, an XID of an application does not; rising error
     counts are published.
     """
-    nvml = FakeNvml(MACHINES["hgx-h100-8"])
+    nvml = Library(MACHINES["hgx-h100-8"])
     nvml.xids = [(3, 79), (4, 31)]
     async with publishing(nvml) as (cluster, agent):
         await agent.step()
-        nvml.link_errors[5] = 1000
+        nvml.fields[5][38] = 1000
         await agent.step()
         found = published(cluster)
         assert found is not None
@@ -323,7 +324,7 @@ async def test_the_slice_shows_xids_link_errors_and_mig() -> None:
         assert facts[5]["attributes"]["nvlinkErrors"] == {"int": 512}
         assert facts[3]["attributes"]["xid"] == {"int": 79}
         writes = agent.writes
-        nvml.link_errors[5] = 1001
+        nvml.fields[5][38] = 1001
         await agent.step()
         assert agent.writes == writes, "a count in the same power of two is no news"
         assert found.gpus[0].memory_reserved_bytes == 600 << 20
@@ -333,18 +334,19 @@ async def test_the_slice_shows_xids_link_errors_and_mig() -> None:
     "broken", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlDeviceGetMigMode"]
 )
 async def test_a_driver_without_events_or_mig_has_none(broken: str) -> None:
-    nvml = FakeNvml(MACHINES["t4-4"])
-    nvml.broken.add(broken)
+    nvml = Library(MACHINES["t4-4"])
+    nvml.errors[broken] = library.NOT_SUPPORTED
     async with publishing(nvml) as (cluster, agent):
         await agent.step()
         await agent.step()
+        assert nvml.event_sets <= 1
         found = published(cluster)
         assert found is not None
         assert all(gpu.healthy for gpu in found.gpus)
 
 
 async def test_mig_mode_is_published() -> None:
-    async with publishing(FakeNvml(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
+    async with publishing(Library(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
         await agent.step()
         assert all(
             d["attributes"]["migEnabled"] == {"bool": True}
@@ -354,7 +356,7 @@ async def test_mig_mode_is_published() -> None:
 
 async def test_a_heartbeat_every_five_minutes_and_no_sooner() -> None:
     now = [1000]
-    async with publishing(FakeNvml(MACHINES["t4-4"]), minute=lambda: now[0]) as (cluster, agent):
+    async with publishing(Library(MACHINES["t4-4"]), minute=lambda: now[0]) as (cluster, agent):
         for minute in (1000, 1001, 1004, 1005, 1006, 1009, 1010):
             now[0] = minute
             await agent.step()

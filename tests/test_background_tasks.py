@@ -42,11 +42,11 @@ WATCHES = {
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
 SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "background-evaluation", "nominations"}
-PEOPLE = {"event-recorder", "auditor", "shadow", "set-comparer", "fleet-sampler", "silent-processes"}
+PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "silent-processes"}
 SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
-CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}
+CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policy"}
 BOTH = SERVICE | PEOPLE | {"records"}
-DESK = SERVICE | PEOPLE | {"records", "policies", "console-policies"}
+DESK = SERVICE | PEOPLE | {"records", "policies", "console-policy"}
 
 
 async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.AsyncClient, probes: str) -> None:
@@ -132,14 +132,14 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
 @NEEDS_OPENSSL
 async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
-    policy, candidate = tmp_path / "policy.yaml", tmp_path / "candidate.yaml"
+    policy = tmp_path / "policy.yaml"
     policy.write_text("candidates: 1")
     supervisor, cluster, port = Breakable(), Cluster(), free_port()
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         serving = asyncio.create_task(console_entry.run(
             Credentials(api, None, lambda: None), Pages(("127.0.0.1", port), tls=tls),
-            RecordsFrom(("127.0.0.1", free_port()), "a", frozenset({"u"})), Policies(policy, candidate), supervisor,
+            RecordsFrom(("127.0.0.1", free_port()), "a", frozenset({"u"})), Policies(policy), supervisor,
         ))  # fmt: skip
         url = f"https://127.0.0.1:{port}"
         async with ends_on_sigterm(serving):
@@ -149,8 +149,6 @@ async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path
             await answers(client, f"{url}/v1/policy", '"generation":1', serving)
             policy.write_text("candidates: 2")
             await answers(client, f"{url}/v1/policy", '"generation":2', serving)
-            candidate.write_text("candidates: 3")
-            await answers(client, f"{url}/v1/policy/diff", '"candidate":true', serving)
 
 
 async def test_a_desk_has_the_tasks_of_both(tmp_path: Path) -> None:
@@ -229,7 +227,7 @@ def test_every_task_is_documented_at_its_process() -> None:
     places = [set(re.findall(r"`([a-z][a-z-]*)`", place)) for place in text.split("\n* ")]
     common, serve, console, one, agent = places
     assert agent == {"publisher"}
-    files = {"certificates", "policies", "console-policies", "records-authority"}
+    files = {"certificates", "policies", "console-policy", "records-authority"}
     assert serve | common | WATCHES == SERVE | {"bind", "take-back"}
     assert console | common | WATCHES == CONSOLE
     assert (serve | console | common | WATCHES) - files == BOTH | {"bind", "take-back"}, "as in `berth run`"

@@ -87,6 +87,34 @@ async def test_a_bind_whose_binding_is_not_answered_gives_up_and_undoes_nothing(
         assert b.node_of("p") == node
 
 
+async def test_a_bind_whose_binding_is_refused_until_its_time_is_over_undoes_its_writes() -> None:
+    """The API server has stored nothing: too many requests."""
+    async with berthing({"n1": "t4-4"}, SOON) as b:
+        uid, node = await filtered(b)
+
+        async def refuse(_: str, path: str) -> ApiError | None:
+            return ApiError(429, "TooManyRequests", "too many requests") if path.endswith("/binding") else None
+
+        b.cluster.api.intercept = refuse
+        with pytest.raises(BindError) as caught:
+            await binder_of(b, BindTimes(claims=1.0, binding=0.1)).bind(P, uid, node)
+        assert str(caught.value) == "binding pod default/p: too many requests"
+        assert not b.held()
+
+
+async def test_a_refused_binding_after_one_without_an_answer_is_known_by_the_read_between_them() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        uid, node = await filtered(b)
+        faults = [ApiError(503, "ServiceUnavailable", "no"), ApiError(429, "TooManyRequests", "later")]
+
+        async def fail(_: str, path: str) -> ApiError | None:
+            return faults.pop(0) if path.endswith("/binding") and faults else None
+
+        b.cluster.api.intercept = fail
+        await binder_of(b).bind(P, uid, node)
+        assert b.node_of("p") == node
+
+
 def test_a_bind_ends_before_the_time_out_of_the_shipped_scheduler() -> None:
     (bind,) = (entry for entry in yaml.safe_load(CONFIG.read_text())["extenders"] if "bindVerb" in entry)
     times = BindTimes()

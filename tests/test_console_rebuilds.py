@@ -14,7 +14,6 @@ import pytest
 from extender.allocation import Features
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster, Explainer, UnknownGroup
-from extender.console.shadow_policy import ShadowPolicy
 from extender.model import DEFAULT_MIX, Allocation, Claim, Consumer, DeviceId, GroupKey, ObjectKey, Pod, Result
 from extender.policy import Policy
 from extender.records import Batch, Bound, PolicyState
@@ -55,16 +54,6 @@ def sampler(console: Console) -> Coroutine[Any, Any, object]:
 def set_comparer(console: Console) -> Coroutine[Any, Any, object]:
     console.set_comparer.bound(RECORD)
     return console.set_comparer.run(listed, console.rebuilt)
-
-
-def shadow(console: Console) -> Coroutine[Any, Any, object]:
-    async def read_pod(_: ObjectKey) -> Any:
-        return console.cache.store.pods["u-p"]
-
-    policy = ShadowPolicy(console.cache, console.cluster.evaluator, console.policy, read_pod, lambda: 0.0)
-    policy.use_policy(Policy())
-    policy.bound(RECORD)
-    return policy.run(listed, console.rebuilt)
 
 
 def records(console: Console) -> Coroutine[Any, Any, object]:
@@ -154,7 +143,7 @@ async def most_in_a_turn(builder: CountingBuilder, ended: Callable[[], bool]) ->
     return most
 
 
-ENDLESS = [sampler, set_comparer, shadow]
+ENDLESS = [sampler, set_comparer]
 QUESTIONS = [question, question_about_a_group, question_with_a_scenario, event]
 WITH_READS = [question_about_a_bound_pod, question_about_a_member, question_about_a_bound_group]
 OTHERS = [records, page, fleet, node, claims]

@@ -23,12 +23,14 @@ from extender.cluster import (
     NotFound,
     TooMany,
     Unavailable,
+    credentials,
     load_credentials,
 )
 from extender.cluster.api_errors import Gone, Invalid, Unexpected, error_for
 from extender.cluster.credentials import TokenCache
 from extender.sandbox import listening
 from extender.web.asgi import Receive, Scope, Send
+from tests.certificates import NEEDS_OPENSSL, certificate
 from tests.eventually import HANG_SECONDS, eventually
 
 
@@ -369,3 +371,48 @@ async def test_an_answer_that_is_no_object_is_an_error(body: bytes) -> None:
     async with listening(api, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         with pytest.raises(Unavailable):
             await client.get("/api/v1/nodes")
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that kubelet mounts into a pod, and the environment of its containers."""
+    (tmp_path / "token").write_text("first\n")
+    certificate(tmp_path, "server")  # and ca.crt
+    monkeypatch.setattr(credentials, "_ACCOUNT", tmp_path)
+    for name, value in {"HOST": "10.0.0.1", "PORT": "443"}.items():
+        monkeypatch.setenv(f"KUBERNETES_SERVICE_{name}", value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    return tmp_path
+
+
+@NEEDS_OPENSSL
+def test_the_account_of_a_pod_needs_no_kubernetes_client(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubelet replaces the token."""
+    found = load_credentials(None)
+    assert (found.url, found.token()) == ("https://10.0.0.1:443", "Bearer first")
+    assert found.tls is not None
+    (account / "token").write_text("second")
+    assert found.token() == "Bearer second"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    assert load_credentials(None).url == "https://[fd00::1]:443"
+
+
+@NEEDS_OPENSSL
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("token", None, "cannot read the token"),
+        ("token", "", "it is not printable ASCII text"),
+        ("token", "a\nb", "it is not printable ASCII text"),
+        ("token", "\u00e4", "it is not printable ASCII text"),
+        ("token", "x" * 70_000, "cannot read the token"),
+        ("ca.crt", None, "ca.crt"),
+        ("ca.crt", "", "ca.crt"),
+    ],
+)
+def test_an_account_that_cannot_be_used_is_named(account: Path, file: str, content: str | None, problem: str) -> None:
+    (account / file).unlink() if content is None else (account / file).write_text(content)
+    with pytest.raises(ClusterError, match="cannot read credentials from the pod's service account") as raised:
+        load_credentials(None)
+    assert problem in str(raised.value)

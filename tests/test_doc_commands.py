@@ -60,7 +60,6 @@ UNTESTED = (
 )
 # Exit code 1 is an answer.
 MAY_FAIL = (
-    "berth policy diff",
     "berth explain",
     "berth doctor",
     "berth lint",
@@ -96,8 +95,7 @@ def folder(tmp_path: Path) -> Path:
         ("job.yaml", [claim("c"), pod("p", "c")]),
     ):
         (tmp_path / name).write_text(yaml.safe_dump_all(objects))
-    for name in ("policy.yaml", "candidate.yaml"):
-        (tmp_path / name).write_text("candidates: 8\n")
+    (tmp_path / "policy.yaml").write_text("candidates: 8\n")
     (tmp_path / "cases").mkdir()
     case = {
         "name": "one",

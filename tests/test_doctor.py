@@ -164,6 +164,48 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     assert found.problem == "agent and GPU driver name different GPUs on 1 node: n1"
 
 
+NO_AGENT, NO_DRIVER = (
+    "no fresh agent on 1 of 1 GPU node: n1",
+    "the agent finds GPUs, but no driver publishes any on 1 node: n1",
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "read_at", "agent", "problems"),
+    [
+        ("gpu", 985, True, []),
+        ("gpu", 984, True, ["no news of the agent on 1 node: n1 (16 min ago)"]),
+        ("gpu", 1200, True, []),  # a clock is wrong
+        ("gpu", None, True, []),
+        ("gpu", None, False, [NO_AGENT]),
+        ("mig", 1000, True, []),
+        ("mig", 0, False, [NO_AGENT]),
+        ("vfio", 1000, True, []),
+        ("vfio", 0, False, []),
+        ("nic", 1000, True, [NO_DRIVER]),
+        ("nic", 0, False, []),
+        (None, 1000, True, [NO_DRIVER]),
+        (None, 984, True, ["no news of the agent on 1 node: n1 (16 min ago)", NO_DRIVER]),
+        (None, 0, False, []),
+    ],
+)
+def test_an_agent_or_a_driver_that_is_gone(
+    kind: str | None, read_at: int | None, agent: bool, problems: list[str]
+) -> None:
+    """`kind` is the type of the devices that a driver publishes on the node."""
+    cache, machine, decoder = ClusterCache(), carried_machines()["t4-4"], SliceDecoder()
+    cache.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
+    cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
+    driver, berth = gpu_slice("n1", machine), fabric_slice("n1", machine)
+    for device in driver["spec"]["devices"]:
+        device["attributes"]["type"] = {"string": kind}
+    for device in berth["spec"]["devices"] if read_at is not None else ():
+        device["attributes"]["readAt"] = {"int": read_at}
+    for obj in [*([driver] if kind else []), *([berth] if agent else [])]:
+        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    assert [found.problem for found in cluster_findings(cache, 1000)] == problems
+
+
 @pytest.mark.parametrize(
     ("version", "words"),
     [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from extender.files import read_file, read_mounted
 from extender.model import WireError, one_line
 from extender.policy import Policy, PolicyError, load_policy
-from extender.runtime import CandidateFile, PolicyFile
+from extender.runtime import PolicyFile
 from extender.wire import Positions, json_value, one_value, parts_of, text_of, values_of
 from extender.wire.json_text import MOST_DEPTH
 from tests.bad_values import FILES, bomb
@@ -248,15 +248,3 @@ async def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) 
         await file.reload()
     assert len(refused) == 1
     assert used == [Policy(candidates=3)]
-
-
-async def test_a_candidate_that_comes_back_is_used_again(tmp_path: Path) -> None:
-    path = tmp_path / "candidate.yaml"
-    used: list[Any] = []
-    file = CandidateFile(path, used.append, lambda _: None)
-    for _ in range(2):
-        path.write_text("candidates: 3")
-        await file.reload()
-        path.unlink()
-        await file.reload()
-    assert used == [Policy(candidates=3), None] * 2

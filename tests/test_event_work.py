@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import Features, Inventory, PoolUse
+from extender.allocation import SHARES, Features, Inventory, PoolUse
 from extender.allocation.pools import is_relevant
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
@@ -62,11 +62,11 @@ def test_a_new_share_of_a_device_adds_to_the_sum_of_the_others() -> None:
     allocated = AllocatedDevices()
     for number in range(300):
         allocated.put((CLAIM, str(number)), [share("a", number, Counted(memory=from_int(1)))])
-    assert allocated.pool(POOL).shares == {"a": {"memory": from_int(300).nanos}}
+    assert allocated.pool(POOL).shares == {"a": {"memory": from_int(300).nanos, SHARES: 300}}
     Counted.reads = 0
     allocated.put((CLAIM, "more"), [share("a", 300, Counted(memory=from_int(1)))])
     allocated.drop((CLAIM, "7"))
-    assert allocated.pool(POOL).shares == {"a": {"memory": from_int(300).nanos}}
+    assert allocated.pool(POOL).shares == {"a": {"memory": from_int(300).nanos, SHARES: 300}}
     assert Counted.reads == 2
 
 
@@ -105,7 +105,8 @@ def use_of(holders: dict[Holder, list[Result]]) -> PoolUse:
         if not result.share_id:
             taken.add(result.device.device)
             continue
-        total: Any = shares.setdefault(result.device.device, {})
+        total: Any = shares.setdefault(result.device.device, {SHARES: 0})
+        total[SHARES] += 1
         for name, amount in (result.consumed or {}).items():
             total[name] = total.get(name, 0) + amount.nanos
     return PoolUse(frozenset(taken), shares)

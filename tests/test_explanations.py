@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.allocation import Features
-from extender.cli.allocate_command import _answers
+from extender.cli.allocate_command import answers_of
 from extender.cli.cluster_dump import dump_of
 from extender.cli.main import commands
 from extender.cli.object_files import objects_of
@@ -140,7 +140,7 @@ def check_world(seed: int) -> None:
     objects, asked = cluster_objects(world, rng), asking_objects(world)
     found, where = explained(objects, asked), f"seed {seed}: {world}"
     fits = found["outcome"] == "fits"
-    offline = _answers(objects_of([("", one) for one in [*objects, *asked]]), "preferred", None)
+    offline = answers_of(objects_of([("", one) for one in [*objects, *asked]]), "preferred", None)
     assert any(one["allocations"] is not None for one in offline) == fits, (where, offline, texts(found))
     service = FilterService(dump_of([*objects, *asked]), Policy(), Evaluator(Features()), lambda: 0.0)
     wanted = {**asked[-1], "metadata": {**asked[-1]["metadata"], "uid": "uid-want"}}

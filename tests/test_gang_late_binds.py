@@ -13,9 +13,11 @@ from tests.eventually import eventually
 from tests.running_berth import berthing
 from tests.test_gang_bad_input import labelled, pod_group
 from tests.test_gang_created_again import NODES as SIX_NODES
-from tests.test_gang_created_again import UNREAD, create_again, running
+from tests.test_gang_created_again import UNREAD, change, create_again, running
 from tests.test_gang_plan_ends import annotate, ended
-from tests.test_gangs import NODES, bind_all, bind_until_bound, delete, member, planned, reasons
+from tests.test_gangs import NODES, bind_all, bind_until_bound, delete, gets_a_node, member, planned, reasons
+
+pytestmark = pytest.mark.early_timers
 
 
 async def test_a_bind_after_a_restart_is_refused_until_the_old_pods_are_read() -> None:
@@ -38,6 +40,74 @@ async def test_a_bind_of_a_further_member_of_a_running_gang_goes_on_after_the_re
         assert UNREAD in await b.bind("p4", "n4")
         await eventually(lambda: b.app.service.cache.snapshot().bound_members, "the bound pods are read")
         assert await b.bind("p4", "n4") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "planned_on"),
+    [
+        ("0/6 nodes are available: 6 Insufficient cpu.", False),
+        ("0/6 nodes are available: 6 waits until at least 2 pods of group job and their claims exist.", True),
+    ],
+)
+async def test_binds_beyond_the_minimum_go_on_whatever_kube_scheduler_reports(text: str, planned_on: bool) -> None:
+    """It reports an attempt from before the plan only when the minimum is being bound."""
+    async with berthing(SIX_NODES) as b:
+        for i in range(5):
+            member(b, f"p{i}", minimum=2)
+        await b.settled()
+        nodes = await planned(b, *(f"p{i}" for i in range(5)))
+        said = {"type": "PodScheduled", "status": "False", "message": text}
+
+        async def report(_: str, path: str) -> None:
+            if path.endswith("/p0/binding"):
+                for i in range(2, 5):
+                    change(b, f"p{i}", "status", conditions=[said])
+                await b.settled()
+
+        b.cluster.api.intercept = report
+        assert await bind_all(b, {name: nodes[name] for name in ("p0", "p1")}) == ["", ""]
+        assert bool(b.app.service.gangs.forming) == planned_on, "whether the others keep their planned devices"
+        rest = {name: nodes[name] for name in ("p2", "p3", "p4")}
+        assert await bind_all(b, rest) == ["", "", ""]
+        assert len(set(b.held())) == 40
+
+
+async def test_a_bind_beyond_the_minimum_goes_on_after_the_deadline_of_the_plan() -> None:
+    now = [0.0]
+    async with berthing(SIX_NODES, clock=lambda: now[0]) as b:
+        for i in range(3):
+            member(b, f"p{i}", minimum=2)
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        plan = next(iter(b.app.service.gangs.forming.values()))
+        assert await bind_all(b, {name: nodes[name] for name in ("p0", "p1")}) == ["", ""]
+        now[0] = plan.deadline
+        assert await b.bind("p2", nodes["p2"]) == ""
+
+
+async def test_a_bind_goes_on_although_a_new_pod_made_berth_forget_what_it_has_read_of_the_group() -> None:
+    async with berthing(SIX_NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        member(b, "p4", minimum=4)
+        await b.settled()
+        await eventually(lambda: gets_a_node(b, "p4"), "the bound pods are read")
+        node = (await b.filter("p4"))["NodeNames"][0]
+        member(b, "p5", minimum=4)
+        await b.settled()
+        assert not b.app.service.cache.snapshot().bound_members
+        assert await b.bind("p4", node) == ""
+
+
+async def test_a_pod_that_was_refused_after_it_had_passed_is_not_bound_alone() -> None:
+    async with berthing(SIX_NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        member(b, "p4", minimum=4)
+        await b.settled()
+        await eventually(lambda: gets_a_node(b, "p4"), "the bound pods are read")
+        member(b, "p5", minimum=4)
+        await b.settled()
+        assert await reasons(b, "p4") == {UNREAD}
+        assert UNREAD in await b.bind("p4", "n4")
 
 
 async def test_a_bind_of_a_further_member_is_refused_until_the_minimum_is_bound() -> None:

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from extender.sandbox.apiserver.status_errors import ApiError
-from tests.dra_worlds import extended
+from tests.dra_worlds import CLAIMS, extended
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.tenant_worlds import leftover, stored
 from tests.test_gangs import NODES, bind_all, delete, gets_a_node, member, planned, reasons
+
+pytestmark = pytest.mark.early_timers
 
 FORBIDDEN = ApiError(403, "Forbidden", "not now")
 
@@ -51,6 +55,33 @@ async def test_a_refused_member_keeps_its_devices_and_is_bound_at_its_next_attem
         assert {(pool, device) for pool, device in b.held() if pool == node} == devices
         assert not b.app.service.gangs.forming
         assert not b.app.service.cache.reservations.holds
+
+
+async def test_events_of_its_claim_do_not_take_the_devices_of_a_refused_member() -> None:
+    """A driver writes its status while the claim is still allocated: the bind undoes its writes."""
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}", gpus=7)
+        await b.settled()
+        nodes, cache = await planned(b, "p0", "p1", "p2"), b.app.service.cache
+        uid, events = b.pod("p2")["metadata"]["uid"], 0
+        devices = cache.held_for(uid)
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            nonlocal events
+            if method == "GET" and path.endswith("pods/p2") and not events:
+                events += 1
+                label = {"metadata": {"labels": {"seen": "yes"}}}
+                b.cluster.api.registry.patch(CLAIMS, ("default", "p2-gpus"), label, "", strategic=False)
+                await b.settled()
+            return FORBIDDEN if path.endswith("pods/p2/binding") else None
+
+        b.cluster.api.intercept = refuse
+        assert "not now" in (await bind_all(b, nodes))[2]
+        assert events, "the undo reads the pod while its claim is allocated"
+        await b.settled()
+        assert len(b.held()) == 14, "the claim of p2 is taken back"
+        assert cache.held_for(uid) == devices
 
 
 async def test_a_refused_member_that_does_not_come_back_leaves_its_devices_to_others() -> None:

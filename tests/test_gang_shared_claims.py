@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
@@ -106,3 +107,67 @@ async def test_many_members_that_undo_their_binds_at_once_leave_no_reservation()
         assert all(await others)
         assert reserved(b) == {}
         assert b.held() == []
+
+
+def in_use(b: Berthing, users: list[str]) -> None:
+    """Claim `shared` is allocated, and reserved for pods of these names."""
+    made = claim("shared")
+    b.cluster.apply(made)
+    device = {"request": made["spec"]["devices"]["requests"][0]["name"], "driver": "gpu.nvidia.com"}
+    only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    status = {
+        "allocation": {
+            "devices": {"results": [{**device, "pool": "n1", "device": "gpu-0"}]},
+            "nodeSelector": {"nodeSelectorTerms": [only]},
+        },
+        "reservedFor": [{"resource": "pods", "name": name, "uid": uid_of(b, name)} for name in users],
+    }
+    kind = RESOURCES["resource.k8s.io", "resourceclaims"]
+    b.cluster.api.registry.patch(kind, ("default", "shared"), {"status": status}, "status", strategic=False)
+
+
+def uid_of(b: Berthing, name: str) -> str:
+    return b.pod(name)["metadata"]["uid"] if name in MEMBERS else name
+
+
+FULL = "claim default/shared has 2 of 256 reservations left, too few for group job"
+LAST = "claim default/shared has no reservation left"
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "minimum", "bound", "reasons"),
+    [
+        (254, 0, 3, 0, (FULL, FULL, FULL)),
+        (253, 0, 3, 3, ()),
+        (253, 1, 3, 3, ()),  # one of them has its reservation, and 254 are in use
+        (254, 0, 2, 2, (LAST,)),
+        (256, 0, 2, 0, (LAST, LAST, LAST)),
+    ],
+    ids=["too few", "just enough", "some have theirs", "enough for the minimum", "full"],
+)
+async def test_a_gang_counts_the_reservations_of_a_claim_that_its_members_share(
+    others: int, own: int, minimum: int, bound: int, reasons: tuple[str, ...]
+) -> None:
+    """Filter once let all members pass, and their binds failed for ever: a claim has 256 reservations."""
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": str(minimum)}
+        for name in MEMBERS:
+            b.cluster.apply(claim(f"{name}-gpus"))
+            b.cluster.apply(pod(name, "shared", f"{name}-gpus", annotations=notes))
+        in_use(b, [*MEMBERS[:own], *(f"u{i}" for i in range(others))])
+        await b.settled()
+        answers = {name: await b.filter(name) for name in MEMBERS}
+        fits = {name: "n1" for name, answer in answers.items() if answer["NodeNames"]}
+        assert len(fits) == bound
+        if fits:
+            assert not any(await bind_all(b, fits))
+            await b.settled()
+
+        async def refused() -> bool:
+            """Berth may have to read first which members run."""
+            found = [await b.filter(name) for name in MEMBERS if name not in fits]
+            return [{**one["FailedNodes"], **one["FailedAndUnresolvableNodes"]}["n1"] for one in found] == list(reasons)
+
+        await eventually(refused)
+        if not fits:
+            assert reasons[0] in (await b.client.get("/v1/explain/group/default/job")).text

@@ -21,7 +21,6 @@ from extender.cli.berth_client import (
     ExplanationReply,
     FleetReply,
     GroupReply,
-    PolicyDiffReply,
     PolicyStatusReply,
 )
 from extender.cli.output import Screen
@@ -44,7 +43,6 @@ REPLIES: dict[str, Any] = {
     "/v1/fleet": FleetReply,
     "/v1/claims": list[ClaimReply],
     "/v1/policy": PolicyStatusReply,
-    "/v1/policy/diff": PolicyDiffReply,
     "/v1/explain": list[ExplanationReply],
     "/v1/explain/group/a/b": list[GroupReply],
 }
@@ -84,7 +82,6 @@ ASKING = [
     ["explain", "pod", "a/b", "--narrate", "n"],
     ["explain", "group", "a/b"],
     ["policy", "status"],
-    ["policy", "diff"],
 ]
 
 

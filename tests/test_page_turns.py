@@ -31,7 +31,7 @@ async def _asked(app: ConsoleApp, url: str, answered: list[tuple[str, int]]) -> 
     await app(scope, receive, send)
 
 
-@pytest.mark.parametrize("path", ["/v1/fleet", "/v1/claims", "/v1/nodes/n1", "/v1/audit", "/v1/policy/diff"])
+@pytest.mark.parametrize("path", ["/v1/fleet", "/v1/claims", "/v1/nodes/n1", "/v1/audit"])
 async def test_probes_are_answered_before_a_flood_of_requests_for_large_answers(path: str) -> None:
     """240 requests for the claims of 5,000 nodes once kept kubelet waiting for 6 s, and it ends such a console."""
     async with berthing({"n1": "t4-4"}) as b:

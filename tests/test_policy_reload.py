@@ -13,7 +13,7 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.policy import Policy
-from extender.runtime import CandidateFile, LimitedCall, PolicyFile, Supervisor, watch_policies
+from extender.runtime import LimitedCall, PolicyFile, Supervisor, watch_policy
 from extender.scheduling import Evaluator
 from tests.eventually import eventually
 from tests.supervised_worlds import QUICK
@@ -41,7 +41,7 @@ async def test_a_bug_in_the_use_of_a_policy_is_counted_and_the_policy_is_used_ag
         used.append(policy)
 
     supervisor = Supervisor(QUICK)
-    supervisor.start("policies", partial(watch_policies, PolicyFile(path, use, lambda _: None)))
+    supervisor.start("policies", partial(watch_policy, PolicyFile(path, use, lambda _: None)))
     await eventually(lambda: used)
     await supervisor.stop()
     assert used == [Policy(candidates=4)]
@@ -80,29 +80,6 @@ async def test_a_read_that_does_not_end_is_reported_and_the_policy_is_used_when_
 async def _reloaded(file: PolicyFile, used: list[Policy]) -> bool:
     await file.reload()
     return bool(used)
-
-
-async def test_a_look_for_the_candidate_that_does_not_end_is_reported(tmp_path: Path) -> None:
-    path, ends, used, problems = tmp_path / "candidate.yaml", threading.Event(), list[Policy | None](), list[str]()
-    path.write_text("candidates: 4")
-
-    def exists(path: Path) -> bool:
-        ends.wait()
-        return path.exists()
-
-    async def reloaded(count: int) -> bool:
-        await file.reload()
-        return len(used) >= count
-
-    file = CandidateFile(path, used.append, problems.append, exists, limit_seconds=0.01)
-    for _ in range(3):
-        await file.reload()
-    assert (used, problems) == ([], ["a read has not ended after 0.01 s"])
-    ends.set()
-    await eventually(lambda: reloaded(1))
-    path.unlink()
-    await eventually(lambda: reloaded(2))
-    assert used == [Policy(candidates=4), None]
 
 
 async def test_a_limited_call_that_was_cancelled_is_awaited_again() -> None:

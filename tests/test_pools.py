@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -42,6 +43,8 @@ PUBLISHED = {
         [published("a", 1), published("b", 2), published("c", 1, 2, "m")],
         [],
     ),
+    "and the old one is complete": ([published("a", 1), published("c", 1, 2, "m")], []),
+    "and the new one is not": ([published("a", 1), published("c", 2, 2, "m")], []),
 }
 
 
@@ -56,8 +59,11 @@ def test_a_pool_is_the_same_in_every_order_of_its_slices(name: str) -> None:
 
 
 def test_allocated_devices_consume_counters_until_the_node_has_the_new_generation() -> None:
-    """A driver that replaces a pool began with another node. The counters of this node once looked unused."""
-    cache, decoder = ClusterCache(), SliceDecoder()
+    """A driver that replaces a pool began with another node. The counters of this node once looked unused.
+
+    A node uses an old generation with the rules of 1.36 alone.
+    """
+    cache, decoder = ClusterCache(replace(Features(), corrected=False)), SliceDecoder()
     use = [{"counterSet": "s", "counters": {"c": {"value": "2"}}}]
     both = [{"name": name, "consumesCounters": use} for name in ("a", "b")]
     counters = [{"name": "s", "counters": {"c": {"value": "3"}}}]
@@ -105,3 +111,9 @@ async def test_a_pod_is_told_which_counts_disagree() -> None:
         b.cluster.apply(asks("c"))
         b.cluster.apply(pod("p", "c"))
         assert await place(b, "p") == f"resource pool is invalid: {BOTH}"
+
+
+def test_recorded_cases_have_the_rules_of_their_version() -> None:
+    assert Features().corrected
+    assert from_gates(["1.38"]).corrected
+    assert not from_gates(["DRAAdminAccess"]).corrected

@@ -9,18 +9,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
 from extender.entry.serve_process import application
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.sandbox import Cluster, listening
 from extender.web.asgi import Receive, Scope, Send
-from tests.commands import berth_beside
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.http_worlds import connected, hang_up, status
 from tests.process_starter import ROOT
-from tests.process_worlds import filtered, served, served_with_console
-from tests.running_berth import claim, pod
+from tests.process_worlds import served, served_with_console
 
 
 @pytest.mark.parametrize(
@@ -133,51 +130,6 @@ async def test_policy_is_read_again_and_a_wrong_one_is_not_used(tmp_path: Path) 
         swap("two")
         await answers(metrics, 200, "berth_policy_generation 2.0")
         await answers(metrics, 200, "berth_policy_refused 0.0")
-
-
-async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> None:
-    """Two nodes alike but for their use: pack takes the one in use, the candidate's spread the empty one."""
-    (tmp_path / "policy.yaml").write_text("packing: pack\nweights: {packing: 50}")
-    candidate = tmp_path / "candidate.yaml"
-    async with (
-        served_with_console(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--candidate", str(candidate)) as (
-            verbs,
-            pages,
-        ),
-        httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client,
-    ):
-        policy_url = f"http://127.0.0.1:{pages}/v1/policy"
-        assert (await client.get(f"{policy_url}/diff")).json()["candidate"] is False
-        candidate.write_text("packing: sideways")
-        await answers(policy_url, 200, "packing: must be")
-        candidate.write_text("packing: spread\nweights: {packing: 50}")
-        await answers(f"{policy_url}/diff", 200, '"candidate":true')
-        api = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
-        for obj in (claim("busy"), pod("busy", "busy"), claim("next"), pod("next", "next")):
-            kind, base = ("pods", "/api/v1") if obj["kind"] == "Pod" else ("resourceclaims", "/apis/resource.k8s.io/v1")
-            assert (await client.post(f"{api}{base}/namespaces/default/{kind}", json=obj)).status_code < 300
-        names = ["n1", "n2"]
-        pods = {p["metadata"]["name"]: p for p in (await client.get(f"{api}/api/v1/pods")).json()["items"]}
-        names_bound = ("busy", "next")
-        for name in names_bound:
-            body = {"Pod": pods[name], "Nodes": None, "NodeNames": names}
-            found = await filtered(client, verbs, body)
-            uid = pods[name]["metadata"]["uid"]
-            bind = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": found["NodeNames"][0]}
-            assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind)).json()["Error"] == ""
-            await answers(f"{policy_url}/diff", 200, f'"compared":{1 + names_bound.index(name)}')
-        (changed,) = (await client.get(f"{policy_url}/diff")).json()["changed"]
-        assert changed["pod"] == "default/next"
-        assert changed["active"]["node"] != changed["candidate"]["node"]
-        server = ("--server", f"http://127.0.0.1:{pages}")
-        _, text, _ = await berth_beside(["policy", "diff", *server])
-        assert "the candidate changes 1 of the last 2 decisions" in text
-        assert "default/next" in text
-        code, text, _ = await berth_beside(["policy", "status", *server])
-        assert "the console compares a candidate" in text
-        assert code == 0
-        candidate.unlink()
-        await answers(f"{policy_url}/diff", 200, '"candidate":false')
 
 
 async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ WRONG_OPTIONS = [
     ("serve --tls-cert x", "--tls-key"), ("serve --client-ca x", "--tls-cert"),
     ("serve --tls-cert x --tls-key y --client-name x", "--client-ca"),
     ("serve --probes nowhere", "--probes"), ("serve --console nowhere", "--console"),
-    ("serve --candidate x", "--console"),
     ("serve --page-token-file x", "--console"), ("serve --page-host x", "--console"),
     ("serve --records-token-file x", "--records"),
     ("serve --records-ca x", "--records"), ("serve --records http://c:1 --console :1", "--records"),

@@ -8,12 +8,25 @@ from dataclasses import replace
 
 import pytest
 
+from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
 from extender.extension.shared_claims import SharedClaims
-from extender.model import MAX_CONSUMERS, Allocation, Claim, Consumer, DeviceId, ObjectKey, Result
+from extender.model import (
+    MAX_CONSUMERS,
+    Allocation,
+    Claim,
+    Consumer,
+    DeviceId,
+    ObjectKey,
+    Pod,
+    PodClaim,
+    Result,
+)
+from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
+from extender.scheduling import PodRequirements, UnschedulableAndUnresolvable, requirements_of
 from tests.commands import berth_beside
 from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, report
 from tests.eventually import eventually
@@ -304,6 +317,21 @@ async def test_a_write_reserves_a_claim_for_as_many_pods_as_there_is_room_for() 
     assert writes.batches == [{"p"}, {"q", "r", "s"}, {"t"}]
 
 
+async def test_members_of_one_pod_group_are_one_consumer_and_each_bind_ends_with_a_write_of_it() -> None:
+    """The first write is refused. The other binds must not take that for a write of theirs."""
+    known = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation())
+    writes, group = _Refusing(known), Consumer("group", "group")
+
+    async def later(claim: Claim, write: Callable[[Claim], Awaitable[Claim]], _: object) -> Claim:
+        await asyncio.sleep(0)
+        return await write(claim)
+
+    shared = SharedClaims(writes, later)
+    done = await asyncio.gather(*(shared.add_consumer(known, group) for _ in range(3)), return_exceptions=True)
+    assert [type(one) for one in done] == [BindError, Claim, Claim]
+    assert writes.written == ["group"], "one write for all that waited at its start"
+
+
 class _OldReply(Writer):
     """The reply to the first write shows a reservation of p, which an undo removes before the reply comes."""
 
@@ -380,3 +408,26 @@ async def test_a_bind_that_knows_a_newer_allocation_than_the_bind_before_it_read
     writes.go.set()
     await asyncio.gather(first, second)
     assert writes.batches == [{"p"}, {"q"}]
+
+
+@pytest.mark.parametrize(
+    ("consumer", "group", "refused"),
+    [
+        (Consumer("other", "other"), "", True),
+        (Consumer("p", "p"), "", False),
+        (Consumer("g", "train", "podgroups", "scheduling.k8s.io"), "train", False),
+        (Consumer("g", "train", "podgroups", "scheduling.k8s.io"), "", True),
+        (Consumer("g", "another", "podgroups", "scheduling.k8s.io"), "train", True),
+    ],
+)
+def test_a_full_claim_takes_no_further_pod(consumer: Consumer, group: str, refused: bool) -> None:
+    """A pod whose PodGroup has the reservation needs none of its own."""
+    cache = ClusterCache()
+    others = tuple(Consumer(f"u{number}", f"u{number}") for number in range(MAX_CONSUMERS - 1))
+    full = Claim(ObjectKey("x", "c"), "c", allocation=Allocation(), reserved_for=(*others, consumer))
+    cache.apply_claim(full.key, full)
+    pod = Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),), group=group)
+    found = requirements_of(pod, cache.snapshot(), Policy())
+    assert isinstance(found, PodRequirements) is not refused
+    if isinstance(found, UnschedulableAndUnresolvable):
+        assert str(found.reason) == "claim x/c has no reservation left"

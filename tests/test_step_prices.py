@@ -26,19 +26,22 @@ TOLERATIONS = [{"key": f"k{i}", "operator": "Exists"} for i in range(8)]
 def problem(devices: list[Json], *requests: Json, counters: int = 0, constraints: Any = (), taken: int = 0) -> Problem:
     """One claim with these requests on a node with these devices; the first `taken` devices are allocated."""
     sets = [{"name": "s", "counters": {f"c{i}": {"value": "1k"} for i in range(counters)}}] if counters else []
-    spec = {"driver": DRIVER, "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "nodeName": "n"}
-    slice_ = SliceDecoder().decode(
-        {"metadata": {"name": "s"}, "spec": {**spec, "devices": devices, "sharedCounters": sets}}
-    )
+    contents = [{"devices": devices}, *([{"sharedCounters": sets}] if sets else [])]
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": len(contents)}
+    spec = {"driver": DRIVER, "pool": pool, "nodeName": "n"}
+    slices = [
+        SliceDecoder().decode({"metadata": {"name": f"s{i}"}, "spec": {**spec, **content}})
+        for i, content in enumerate(contents)
+    ]
     asked = {"requests": list(requests), "constraints": list(constraints)}
     claim = decode_claim({"metadata": {"name": "c"}, "spec": {"devices": asked}})
     used = [DeviceId(DRIVER, "p", device["name"]) for device in devices[:taken]]
     return problem_of(
         decode_node({"metadata": {"name": "n"}}),
-        [slice_],
+        slices,
         {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})},
         [("c", claim.spec)],
-        usage_of([slice_], used, {}),
+        usage_of(slices, used, {}),
         Features(),
         Masks(),
     )

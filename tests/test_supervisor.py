@@ -365,7 +365,6 @@ ELSEWHERE = {
     "extender/entry/listening.py": "serve_all awaits its servers",
     "extender/web/acceptor.py": "a handshake ends with its connection, and at most 256 last at once",
     "extender/extension/nominator.py": "a task group of the supervised task awaits its writes",
-    "extender/agent/slice_publisher.py": "the agent's next round awaits the reading",
     "extender/sandbox/scheduler.py": "the sandbox's scheduler",
 }
 

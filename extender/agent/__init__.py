@@ -1,14 +1,4 @@
 """The node agent: reads the GPUs of its node by NVML and publishes one ResourceSlice when a reading changes.
 
-Scheduling code does not belong here.
+Scheduling code does not belong here. This module imports nothing, because the reader process loads it.
 """
-
-from extender.agent.agent_app import AgentApp
-from extender.agent.reader import Reader
-from extender.agent.slice_publisher import SlicePublisher
-
-__all__ = [
-    "AgentApp",
-    "Reader",
-    "SlicePublisher",
-]

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from extender.agent.slice_publisher import SlicePublisher
+from extender.agent.reader_process import ReaderProcess
 from extender.runtime import Supervisor
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
-from extender.web.metrics import TASK_FAILURES, Scrapes
+from extender.web.metrics import COUNTER, TASK_FAILURES, MetricSource, Scrapes
+
+READ_FAILURES: MetricSource[AgentApp] = MetricSource(
+    "berth_nvml_failures_total",
+    COUNTER,
+    "Failed readings of NVML by cause: crash, hang, or nvml (NVML answered with an error)",
+    lambda app: {(cause,): float(count) for cause, count in app.reader.failures.items()},
+    ("cause",),
+)
 
 
 class AgentApp:
-    """GET /livez: 200 with the tasks that keep failing, or 503 while NVML hangs. GET /metrics: failures of each task.
+    """GET /livez: 200 with the tasks that keep failing and why NVML cannot be read. GET /metrics: failures.
 
-    A task that keeps failing is no reason to restart the agent: the supervisor restarts the task.
+    Neither is a reason to restart the agent: the supervisor restarts the task, the next try has a new reader process.
     """
 
-    def __init__(self, publisher: SlicePublisher, supervisor: Supervisor) -> None:
-        self._publisher = publisher
+    reader: ReaderProcess
+
+    def __init__(self, reader: ReaderProcess, supervisor: Supervisor) -> None:
+        self.reader = reader
         self.supervisor = supervisor
-        self._scrapes = Scrapes((TASK_FAILURES,), self)
+        self._scrapes = Scrapes((TASK_FAILURES, READ_FAILURES), self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del receive  # requests have no body
@@ -31,7 +41,5 @@ class AgentApp:
             return self._scrapes.answer()
         if path != "/livez":
             return Answer(404, b"berth agent has only /livez and /metrics", TEXT)
-        failing = (f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items())
-        return Answer(
-            503 if self._publisher.hung else 200, "; ".join([self._publisher.hung or "ok", *failing]).encode(), TEXT
-        )
+        failing = [f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items()]
+        return Answer(200, "; ".join(["ok", *failing, *filter(None, [self.reader.problem])]).encode(), TEXT)

@@ -6,6 +6,7 @@ Source: NVIDIA's NVML reference (fields, events) and XID catalogue.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _ACTIONS = {1: "needs a GPU reset", 2: "needs a node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
@@ -37,12 +38,13 @@ class HealthMonitor:
         try:
             if self._events is None:
                 self._events = nvml.nvmlEventSetCreate()
-            for uuid, handle in gpus.items():
-                if uuid not in self._registered:
-                    self._registered.add(uuid)
-                    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
         except (nvml.NVMLError, AttributeError):
             return
+        for uuid, handle in gpus.items():
+            if uuid not in self._registered:
+                self._registered.add(uuid)
+                with suppress(nvml.NVMLError):  # this GPU has no events
+                    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
         self._collect_events(gpus)
 
     def _collect_events(self, gpus: dict[str, Any]) -> None:
@@ -50,16 +52,33 @@ class HealthMonitor:
         for _ in range(_MOST_EVENTS):
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
-                uuid = nvml.nvmlDeviceGetUUID(event.device)
             except nvml.NVMLError_Timeout:
                 return
             except nvml.NVMLError:
-                self._events = None  # the driver was reloaded; the next reading registers again
-                self._registered.clear()
+                self.stop_listening()  # the next reading registers again
                 return
-            name = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
-            if name in gpus and int(event.eventData) not in _APPLICATION_XIDS:
-                self._xids[name] = int(event.eventData)
+            uuid = self._uuid(event.device)
+            if uuid in gpus and int(event.eventData) not in _APPLICATION_XIDS:
+                self._xids[uuid] = int(event.eventData)
+
+    def _uuid(self, handle: Any) -> str:
+        try:
+            uuid = self._nvml.nvmlDeviceGetUUID(handle) if handle else ""
+        except self._nvml.NVMLError:
+            return ""  # the GPU is lost
+        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+    def stop_listening(self) -> None:
+        """Free the event set, before NVML shuts down or after an error."""
+        if self._events is not None:
+            with suppress(self._nvml.NVMLError):
+                self._nvml.nvmlEventSetFree(self._events)
+        self._events = None
+        self._registered.clear()
+
+    def remember(self, xids: dict[str, int]) -> None:
+        """Take over the XIDs that an earlier process has read, by UUID."""
+        self._xids = xids | self._xids
 
     def xid(self, uuid: str) -> int:
         """Return the last critical XID of a GPU; 0 if there was none."""

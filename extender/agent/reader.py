@@ -1,18 +1,24 @@
 """Reads GPUs through NVML. A value that NVML does not give stays unknown; it is never an error.
 
-`nvml` is the pynvml module, or an object with its functions. Sources: NVIDIA's NVML reference, logs of real machines.
+As a program it is the agent's reader process: it prints the readings as a line of JSON for each line that it gets.
+That process imports nothing else of Berth, and no package but `pynvml`, so that it needs little memory.
+
+Sources: NVIDIA's NVML reference, logs of real machines.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import sys
 from collections.abc import Callable
+from ctypes import byref
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from extender.agent.gpu_health import HealthMonitor
-from extender.fabric import Reading
-from extender.model import UNKNOWN_DISTANCE
 
 T = TypeVar("T")
 
@@ -20,10 +26,13 @@ _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GPU, _SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 # NVML's enum of NVLink versions (1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0) to the major version.
 _VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
-# nvmlGpuTopologyLevel_t to the position in model.gpu_topology.DISTANCES.
+# nvmlGpuTopologyLevel_t to the position in model.gpu_topology.DISTANCES; None is unknown.
 _LEVELS = {0: 1, 10: 1, 20: 2, 30: 3, 40: 4, 50: 5}
 _FABRIC_COMPLETED = 3  # nvmlGpuFabricState
 _MOST_LINKS = 36  # the most links of any GPU; older bindings of NVML say 18
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # of a field's value, by nvmlValueType_t
+_LOST = frozenset({15, 16})  # GPU is lost, GPU needs a reset: only NVML that is begun anew sees the GPU again
+_LOST_READINGS = 30  # while a GPU is lost, NVML begins anew once in so many readings: five minutes
 
 
 def sysfs_numa(address: str, devices: Path = _PCI_DEVICES) -> int:
@@ -38,17 +47,23 @@ def sysfs_numa(address: str, devices: Path = _PCI_DEVICES) -> int:
 
 
 class Reader:
-    """Reads all GPUs of a node. One instance per process; any thread may call `read`, one thread at a time."""
+    """Reads all GPUs of a node. `nvml` is the pynvml module. One instance per process, one call at a time."""
 
     def __init__(self, nvml: Any, numa_of: Callable[[str], int] = sysfs_numa) -> None:
         self._nvml = nvml
         self._numa_of = numa_of
-        self._watch = HealthMonitor(nvml)
+        self._health = HealthMonitor(nvml)
+        self._readings = -1  # since NVML was begun; -1: it was not
+        self._lost = False
 
-    def read(self) -> tuple[Reading, ...]:
-        """Return the readings of all GPUs in PCI order. Raises NVMLError only if NVML itself is missing."""
+    def read(self, xids: dict[str, int] | None = None) -> list[dict[str, Any]]:
+        """Return the fields of a `Reading` for each GPU, in PCI order.
+
+        `xids` are those that an earlier process has read, by UUID. Raises NVMLError only if NVML itself is missing.
+        """
+        self._begin()
         nvml = self._nvml
-        nvml.nvmlInit()
+        self._health.remember(xids or {})
         handles = [
             handle
             for i in range(nvml.nvmlDeviceGetCount())
@@ -57,39 +72,50 @@ class Reader:
         addresses = [self._address(handle) for handle in handles]
         order = sorted(range(len(handles)), key=lambda i: (addresses[i], i))
         ordered = [handles[i] for i in order]
-        self._watch.listen({self._text(partial(nvml.nvmlDeviceGetUUID, handle)): handle for handle in ordered})
+        self._health.listen({self._text(partial(nvml.nvmlDeviceGetUUID, handle)): handle for handle in ordered})
         peers = {addresses[i]: position for position, i in enumerate(order) if addresses[i]}
-        return tuple(self._gpu(handle, ordered, peers, position) for position, handle in enumerate(ordered))
+        return [self._gpu(handle, ordered, peers, position) for position, handle in enumerate(ordered)]
 
-    def _gpu(self, handle: Any, handles: list[Any], peers: dict[str, int], position: int) -> Reading:
+    def _begin(self) -> None:
+        """Begin NVML, once; again while a GPU is lost. After an error the process ends, and the next one begins it."""
+        if self._readings >= 0 and not (self._lost and self._readings >= _LOST_READINGS):
+            self._readings += 1
+            return
+        if self._readings >= 0:
+            self._health.stop_listening()
+            self._try(self._nvml.nvmlShutdown, None)
+        self._nvml.nvmlInit()
+        self._readings, self._lost = 0, False
+
+    def _gpu(self, handle: Any, handles: list[Any], peers: dict[str, int], position: int) -> dict[str, Any]:
         nvml = self._nvml
         links, switched = self._links(handle, peers, position)
         total, free, reserved = self._memory(handle)
         uuid = self._text(lambda: nvml.nvmlDeviceGetUUID(handle))
-        errors = self._watch.link_errors(uuid, handle, self._field)
+        errors = self._health.link_errors(uuid, handle, self._field)
         rows = self._try(lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
-        note = self._watch.note(uuid, self._field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"), rows)
-        return Reading(
-            uuid=uuid,
-            product=self._text(lambda: nvml.nvmlDeviceGetName(handle)),
-            pci_bus_id=self._address(handle),
-            numa=self._numa_of(self._address(handle)),
-            links=links,
-            switch_links=switched,
-            link_mbps=self._field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") if links or switched else 0,
-            nvlink_version=_VERSIONS.get(self._try(lambda: int(nvml.nvmlDeviceGetNvLinkVersion(handle, 0)), 0), 0),
-            pcie_generation=self._try(lambda: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)), 0),
-            distances=tuple(self._distance(handle, other, i == position) for i, other in enumerate(handles)),
-            memory_total_bytes=total,
-            memory_free_bytes=free,
-            memory_reserved_bytes=reserved,
-            mig=bool(self._try(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0)),
-            nvlink_errors=errors,
-            xid=self._watch.xid(uuid),
-            clique=self._clique(handle),
-            healthy=not note,
-            note=note,
-        )
+        note = self._health.note(uuid, self._field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"), rows)
+        return {
+            "uuid": uuid,
+            "product": self._text(lambda: nvml.nvmlDeviceGetName(handle)),
+            "pci_bus_id": self._address(handle),
+            "numa": self._numa_of(self._address(handle)),
+            "links": links,
+            "switch_links": switched,
+            "link_mbps": self._field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") if links or switched else 0,
+            "nvlink_version": _VERSIONS.get(self._try(lambda: int(nvml.nvmlDeviceGetNvLinkVersion(handle, 0)), 0), 0),
+            "pcie_generation": self._try(lambda: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)), 0),
+            "distances": [self._distance(handle, other, i == position) for i, other in enumerate(handles)],
+            "memory_total_bytes": total,
+            "memory_free_bytes": free,
+            "memory_reserved_bytes": reserved,
+            "mig": bool(self._try(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0)),
+            "nvlink_errors": errors,
+            "xid": self._health.xid(uuid),
+            "clique": self._clique(handle),
+            "healthy": not note,
+            "note": note,
+        }
 
     # -- links -----------------------------------------------------------------------------------------------
 
@@ -113,18 +139,17 @@ class Reader:
         return min(count, _MOST_LINKS)
 
     def _far_address(self, handle: Any, link: int) -> str:
-        info = self._try(lambda: self._nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link), None)
-        return _normal_address(getattr(info, "busId", "")) if info is not None else ""
+        return _normal_address(self._try(lambda: self._nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId, ""))
 
     def _far_kind(self, handle: Any, link: int) -> int:
         """Return the type of the far end. An unknown end counts as a switch, because `peers` has the node's GPUs."""
         return self._try(lambda: int(self._nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)), _SWITCH)
 
-    def _distance(self, handle: Any, other: Any, same: bool) -> int:  # noqa: FBT001 - reads well at the one call
+    def _distance(self, handle: Any, other: Any, same: bool) -> int | None:  # noqa: FBT001 - reads well at the one call
         if same:
             return 0
         level = self._try(lambda: int(self._nvml.nvmlDeviceGetTopologyCommonAncestor(handle, other)), -1)
-        return _LEVELS.get(level, UNKNOWN_DISTANCE)
+        return _LEVELS.get(level)
 
     # -- memory, fabric, health ------------------------------------------------------------------------------
 
@@ -161,8 +186,9 @@ class Reader:
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}.{int(info.cliqueId)}"
 
     def _fabric_info(self, handle: Any) -> Any:
+        """pynvml gives this function its argument as it is: the structure's address, else the process crashes."""
         info = self._nvml.c_nvmlGpuFabricInfo_v2_t()
-        self._nvml.nvmlDeviceGetGpuFabricInfoV(handle, info)
+        self._nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
         return info
 
     # -- guarded calls ---------------------------------------------------------------------------------------
@@ -175,20 +201,24 @@ class Reader:
         values = self._try(lambda: self._nvml.nvmlDeviceGetFieldValues(handle, [number]), None)
         if not values or values[0].nvmlReturn != 0:
             return absent
-        return max(int(values[0].value.uiVal), 0)
+        kind = int(values[0].valueType)
+        return max(int(getattr(values[0].value, _MEMBERS[kind])), 0) if 0 <= kind < len(_MEMBERS) else absent
 
     def _address(self, handle: Any) -> str:
-        info = self._try(lambda: self._nvml.nvmlDeviceGetPciInfo(handle), None)
-        return _normal_address(getattr(info, "busId", "")) if info is not None else ""
+        return _normal_address(self._try(lambda: self._nvml.nvmlDeviceGetPciInfo(handle).busId, ""))
 
     def _text(self, call: Callable[[], Any]) -> str:
         value = self._try(call, "")
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def _try(self, call: Callable[[], T], default: T) -> T:
+        """The call's value; `default` if driver or binding do not know the call, or if a text is not Unicode."""
         try:
             return call()
-        except self._nvml.NVMLError:
+        except self._nvml.NVMLError as error:
+            self._lost |= error.value in _LOST
+            return default
+        except (AttributeError, UnicodeDecodeError):
             return default
 
 
@@ -200,3 +230,30 @@ def _normal_address(bus_id: Any) -> str:
     if not colon or domain.startswith("ffff"):
         return ""
     return f"{domain[-4:]}:{rest}"
+
+
+def main() -> None:
+    """Answer each line of standard input, {UUID: XID}, with {"gpus": [...]}, or with {"problem": text}, and then end.
+
+    Only answers go to standard output; what a library prints goes to standard error.
+    """
+    import pynvml
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the agent, whose end closes standard input
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    reader = Reader(pynvml)
+    for line in sys.stdin:
+        answer: dict[str, Any]
+        try:
+            answer = {"gpus": reader.read(json.loads(line))}
+        except pynvml.NVMLError as error:
+            answer = {"problem": f"NVML: {error}"}
+        answers.write(f"{json.dumps(answer)}\n")
+        answers.flush()
+        if "problem" in answer:
+            return  # a new process loads the library anew: an updated driver needs its new one
+
+
+if __name__ == "__main__":
+    main()

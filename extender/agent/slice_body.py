@@ -28,7 +28,7 @@ def slice_body(node: str, node_uid: str, readings: tuple[Reading, ...], minute: 
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": f"{DRIVER}-{node}", **({"ownerReferences": [owner]} if node_uid else {})},
+        "metadata": {"name": f"{DRIVER}-{node}", "ownerReferences": [owner]},
         "spec": {
             "driver": DRIVER,
             "nodeName": node,

@@ -1,13 +1,14 @@
-"""The agent's loop: reads the GPUs with a deadline, publishes changes, and creates a deleted slice again."""
+"""The agent's loop: reads the GPUs, publishes changes, and creates a deleted slice again."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
+from extender.agent.reader_process import ReadFailed
 from extender.agent.slice_body import quantize, slice_body
 from extender.cluster import ApiClient, ClusterError, Conflict, NotFound
 from extender.fabric import Reading
@@ -16,38 +17,27 @@ from extender.wire import Json
 _PATH = "/apis/resource.k8s.io/v1/resourceslices"
 _ROUND_SECONDS = 10.0  # a scan of eight GPUs takes a fraction of a second
 _HEARTBEAT_MINUTES = 5  # 17 writes a second on 5,000 nodes
-_DEADLINE_SECONDS = 20.0  # the first call after a boot may take 8 s; a call that takes longer hangs
-_HUNG_ROUNDS = 6  # without an answer: three minutes
 
 
 class SlicePublisher:
-    """Publishes the slice of one node. `read` may block or hang: it runs in a thread, one call at a time."""
+    """Publishes the slice of one node. `read` raises ReadFailed if there is no reading."""
 
     def __init__(
         self,
         client: ApiClient,
         node: str,
-        read: Callable[[], tuple[Reading, ...]],
-        deadline_seconds: float = _DEADLINE_SECONDS,
+        read: Callable[[], Awaitable[tuple[Reading, ...]]],
         minute: Callable[[], int] = lambda: int(time.time() // 60),
     ) -> None:
         self._client = client
         self._node = node
         self._read = read
-        self._deadline = deadline_seconds
         self._minute = minute
-        self._pending: asyncio.Future[tuple[Reading, ...]] | None = None
-        self._unanswered = 0  # rounds in which the pending read did not return
         self._published: tuple[Reading, ...] = ()
         self._answered: tuple[Json, Json] | None = None  # the last spec sent, and the spec that the server stored
         self._log = structlog.get_logger("berth.agent")
         self.writes = 0
         self.stale = False
-
-    @property
-    def hung(self) -> str:
-        """A sentence if one read has not returned for six rounds, else ''. Only a new process can read again."""
-        return f"NVML has not answered for {self._unanswered} rounds" if self._unanswered >= _HUNG_ROUNDS else ""
 
     async def run(self) -> None:
         """Read and publish every round until cancelled."""
@@ -57,7 +47,7 @@ class SlicePublisher:
 
     async def step(self) -> None:
         """Read and publish once. Errors of the API server are logged; the next round tries again."""
-        readings = await self._watched_read()
+        readings = await self._fresh()
         wanted = self._published if readings is None else quantize(readings, self._published)
         try:
             await self._publish(wanted)
@@ -67,29 +57,20 @@ class SlicePublisher:
         except ClusterError as error:
             self._log.warning("could not publish", problem=str(error))
 
-    async def _watched_read(self) -> tuple[Reading, ...] | None:
-        """Return the readings, or None if NVML does not answer; the caller then publishes the last ones as stale."""
-        if self._pending is None:
-            self._pending = asyncio.ensure_future(asyncio.to_thread(self._read))
+    async def _fresh(self) -> tuple[Reading, ...] | None:
+        """Return the readings, or None if there are none; the caller then publishes the last ones as stale."""
         try:
-            async with asyncio.timeout(self._deadline):
-                found = await asyncio.shield(self._pending)
-        except TimeoutError:
-            self._unanswered += 1
-            self._set_stale(stale=True, why="NVML did not answer in time")
+            found = await self._read()
+        except ReadFailed as error:
+            if not self.stale:
+                what = "readings are stale" if self._published else "there is no reading yet"
+                self._log.warning(what, why=str(error))
+            self.stale = True
             return None
-        except Exception as error:  # noqa: BLE001 - NVML's own error class is only known to the reader
-            self._pending, self._unanswered = None, 0
-            self._set_stale(stale=True, why=f"{type(error).__name__}: {error}")
-            return None
-        self._pending, self._unanswered = None, 0
-        self._set_stale(stale=False, why="")
+        if self.stale:
+            self._log.warning("readings are fresh again" if self._published else "the first reading")
+        self.stale = False
         return found
-
-    def _set_stale(self, *, stale: bool, why: str) -> None:
-        if stale != self.stale:
-            self._log.warning("readings are stale" if stale else "readings are fresh again", why=why)
-        self.stale = stale
 
     async def _publish(self, readings: tuple[Reading, ...]) -> None:
         """Create the slice, or replace a slice that differs. Kubelet deletes slices of drivers it does not know."""
@@ -133,7 +114,7 @@ class SlicePublisher:
         try:
             return str((await self._client.get(f"/api/v1/nodes/{self._node}"))["metadata"]["uid"])
         except NotFound:
-            return ""
+            raise ClusterError(f"the cluster has no node {self._node}; --node must be the name of a Node") from None
 
 
 def _canonical(spec: Json) -> Json:

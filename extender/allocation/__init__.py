@@ -33,6 +33,7 @@ from extender.allocation.node_info import ChangeLog, FleetBaseline, NodeInfo, No
 from extender.allocation.offline import consumed_counters, counter_limits, overdrawn_counters, problem_of, usage_of
 from extender.allocation.pools import KnownPools, Pool, PoolDevice, gather, same_objects, slices_of
 from extender.allocation.problem import (
+    SHARES,
     UNUSED,
     AllocatedState,
     CounterKey,
@@ -58,6 +59,7 @@ __all__ = [
     "CAUSES",
     "EVERYTHING",
     "NUMBERS",
+    "SHARES",
     "UNUSED",
     "AllocatedState",
     "CauseRecorder",

@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.allocation.features import Features
-from extender.model import BINARY_SI, MAX_INT64, NANO, Capacities, Capacity, Device, Quantity, RequestPolicy
+from extender.model import (
+    BINARY_SI,
+    MAX_INT64,
+    NANO,
+    Capacities,
+    Capacity,
+    Device,
+    DeviceRequest,
+    InvalidClaim,
+    Quantity,
+    RequestPolicy,
+    own_name,
+)
 
 Amounts = Mapping[str, int]
 NOTHING: Amounts = {}
@@ -16,13 +28,16 @@ _MILLI = NANO // 1000
 
 
 def consumption(
-    device: Device, wanted: Mapping[str, Quantity] | None, features: Features
+    device: Device, driver: str, wanted: Mapping[str, Quantity] | None, features: Features
 ) -> dict[str, Quantity] | None:
     """The amount that a request consumes of each capacity of the device, rounded by the policies of the device.
 
-    None if the device lacks a requested capacity, or if its policy forbids the amount.
+    None if the device lacks a requested capacity, or if its policy forbids the amount. Raises InvalidClaim.
     """
-    asked = wanted or {}
+    asked = {own_name(name, driver): amount for name, amount in (wanted or {}).items()}
+    if wanted is not None and len(asked) < len(wanted):
+        twice = next(name for name in asked if name in wanted and f"{driver}/{name}" in wanted)
+        raise InvalidClaim(f"capacity {twice} is requested as {twice} and as {driver}/{twice}")
     if any(name not in device.capacity for name in asked):
         return None
     taken: dict[str, Quantity] = {}
@@ -35,9 +50,19 @@ def consumption(
     return taken
 
 
-def refusal(have: Capacities, wanted: Mapping[str, Quantity] | None, features: Features) -> str:
-    """Why a free device with these capacities cannot serve a request, as a clause; '' if it can."""
-    asked = wanted or {}
+def published(device: Device, driver: str, taken: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """The amounts under the names that the driver publishes, which it looks up in the allocation."""
+    return {f"{driver}/{name}" if device.capacity[name].qualified else name: taken[name] for name in taken}
+
+
+def refusal(
+    have: Capacities, driver: str, wanted: Mapping[str, Quantity] | None, features: Features, *, pays: bool = True
+) -> str:
+    """Why a free device with these capacities cannot serve a request, as a clause; '' if it can.
+
+    `pays`: the request takes the amounts, see Features.pays.
+    """
+    asked = {own_name(name, driver): amount for name, amount in (wanted or {}).items()}
     for name in sorted(asked):
         if name not in have:
             return f"a device has no capacity {name}" + (f", but {', '.join(sorted(have))}" if have else "")
@@ -47,7 +72,7 @@ def refusal(have: Capacities, wanted: Mapping[str, Quantity] | None, features: F
         amount = _rounded(asked.get(name), capacity, unit)
         if policy is not None and _violates(amount, policy, unit):
             return f"one request may have {_allowed(policy, name)}, not {asked.get(name, amount)}"
-        if amount > capacity.value:
+        if pays and amount > capacity.value:
             rounded = f", and {asked[name]} is rounded up to" if asked.get(name, amount) != amount else ", not"
             return f"a device has {capacity.value} of {name}{rounded} {amount}"
     return ""
@@ -76,12 +101,14 @@ def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Am
     )
 
 
-def has_room(device: Device, wanted: Mapping[str, Quantity] | None, used: Amounts | None, features: Features) -> bool:
-    """Whether the device can serve a request besides `used`."""
+def has_room(device: Device, driver: str, request: DeviceRequest, used: Amounts | None, features: Features) -> bool:
+    """Whether the device can serve a request besides `used`. Raises InvalidClaim."""
     if not features.consumable_capacity:
         return True
-    taken = consumption(device, wanted, features)
-    return taken is not None and fits(device, taken, used or NOTHING, NOTHING)
+    taken = consumption(device, driver, request.capacity, features)
+    if taken is None or not features.pays(request):
+        return taken is not None
+    return fits(device, taken, used or NOTHING, NOTHING)
 
 
 def _unit(policy: RequestPolicy) -> int:

@@ -16,6 +16,7 @@ _GATES = {
     "DRAConsumableCapacity": "consumable_capacity",
     "DRAListTypeAttributes": "list_attributes",
     "DRAFractionalCapacityRange": "fractional_ranges",
+    "1.38": "corrected",
 }
 
 
@@ -24,6 +25,8 @@ class Features:
     """Features of the API server. All are on by default, because a server drops the fields of a disabled feature.
 
     `fractional_ranges` has no field of its own: before 1.37 the in-tree scheduler rounds ranges up to whole units.
+    `corrected` is no feature: without it, admin access needs free counters and capacity, and a node may use an old
+    generation of a pool. So it was in the in-tree scheduler of 1.36, whose answers the recorded cases have.
     """
 
     admin_access: bool = True
@@ -34,6 +37,11 @@ class Features:
     consumable_capacity: bool = True
     list_attributes: bool = True
     fractional_ranges: bool = True
+    corrected: bool = True
+
+    def pays(self, request: DeviceRequest) -> bool:
+        """Whether the request takes counters and capacity of its devices."""
+        return not (request.admin_access and self.corrected)
 
     def check(self, request: DeviceRequest, where: str) -> None:
         """Raises InvalidClaim if the request needs a disabled feature. `where` names claim and request."""
@@ -46,6 +54,6 @@ class Features:
 
 
 def from_gates(names: Iterable[str]) -> Features:
-    """Features with only the named gates on. Unknown names are ignored."""
+    """Features with only the named gates on; "1.38" is for `corrected`. Unknown names are ignored."""
     on = {_GATES[name] for name in names if name in _GATES}
     return Features(**{field.name: field.name in on for field in fields(Features)})

@@ -13,7 +13,7 @@ from extender.allocation.live_memory import live_use, uses_of
 from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Pool
-from extender.allocation.problem import UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
+from extender.allocation.problem import SHARES, UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
 from extender.model import Device, DeviceId, Fabric, PoolKey, Result
 
 _Pools = Mapping[PoolKey, PoolUse]
@@ -22,7 +22,7 @@ _NO_DEVICES: Mapping[DeviceId, Device] = MappingProxyType({})
 
 
 def with_devices_released(node_info: NodeInfo, results: Collection[Result], *, idle: bool = True) -> NodeInfo:
-    """The node with these allocated devices free, in a hypothetical state.
+    """The node with these allocated devices free, in a hypothetical state. Results with admin access free nothing.
 
     `idle`: their workloads end, so that the memory that is in use on a device counts only if it has other consumers.
     """
@@ -159,12 +159,10 @@ def _without(use: PoolUse, result: Result) -> PoolUse:
     name = result.device.device
     if not result.share_id:
         return PoolUse(use.taken - {name}, use.shares)
-    left = {
-        capacity: amount - (result.consumed[capacity].nanos if result.consumed and capacity in result.consumed else 0)
-        for capacity, amount in use.shares.get(name, {}).items()
-    }
+    taken = {**result.amounts, SHARES: 1}
+    left = {capacity: amount - taken.get(capacity, 0) for capacity, amount in use.shares.get(name, {}).items()}
     shares = {device: amounts for device, amounts in use.shares.items() if device != name}
-    if any(left.values()):
+    if left.get(SHARES):
         shares[name] = left
     return PoolUse(use.taken, shares)
 
@@ -177,8 +175,8 @@ def _with(use: PoolUse, results: Iterable[Result]) -> PoolUse:
             taken.add(name)
             continue
         amounts = dict(shares.get(name, {}))
-        for capacity, amount in (result.consumed or {}).items():
-            amounts[capacity] = amounts.get(capacity, 0) + amount.nanos
+        for capacity, amount in {**result.amounts, SHARES: 1}.items():
+            amounts[capacity] = amounts.get(capacity, 0) + amount
         shares[name] = amounts
     return PoolUse(frozenset(taken), shares)
 

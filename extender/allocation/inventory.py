@@ -113,12 +113,8 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         slices = [known.devices(slice_, position) for slice_ in pool.slices]
     firsts = [0, *accumulate(len(one.devices) for one in slices)]
     placed = list(zip(firsts, slices, strict=False))
-    # A slice with counter sets may repeat a device of another slice; only the last entry is usable.
     index = {name: first + bit for first, one in placed for bit, name in enumerate(one.names)}
-    usable = (1 << firsts[-1]) - 1 if len(index) == firsts[-1] else sum(1 << bit for bit in index.values())
-    selections = tuple(
-        (selection, mask << first & usable) for first, one in placed for selection, mask in one.selections
-    )
+    selections = tuple((selection, mask << first) for first, one in placed for selection, mask in one.selections)
     named: dict[str, int] = {}
     for first, one in placed:
         for name, mask in one.named.items():
@@ -135,7 +131,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         tuple(chain.from_iterable(one.devices for one in slices)),
         tuple((one.slice, first) for first, one in placed),
         index,
-        usable & ~union([mask for _, mask in selections]),
+        (1 << firsts[-1]) - 1 & ~union([mask for _, mask in selections]),
         selections,
         union([one.simple << first for first, one in placed]),
         union([one.warned << first for first, one in placed]),

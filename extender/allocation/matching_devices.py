@@ -80,6 +80,7 @@ class MatchingDevices:
         ]
 
     def _has_capacity(self, bit: int, request: DeviceRequest, spend: Callable[[int], None]) -> bool:
-        device = self._problem.inventory.devices[bit].device
+        pool_device = self._problem.inventory.devices[bit]
+        device, driver, features = pool_device.device, pool_device.id.driver, self._problem.features
         spend(1 + device.capacity.steps)
-        return capacity.has_room(device, request.capacity, self._problem.shares(bit), self._problem.features)
+        return capacity.has_room(device, driver, request, self._problem.shares(bit), features)

@@ -140,16 +140,20 @@ def _known_pool(
     before: Pool | None,
     known: KnownPools | None,
 ) -> Pool | None:
-    """See _pool. The result is `before` or the known Pool if the same slices decide about it."""
-    whole = None if is_complete(slices) else whole_pool(key)
+    """The pool, or None if its newest generation has no slice for the node.
+
+    The result is `before` or the known Pool if the same slices decide about it.
+    """
+    everything, complete = whole_pool(key), is_complete(slices)
+    if everything.newest > slices[0].generation and (features.corrected or not complete):
+        return None  # the newest generation has no slice for this node
+    whole = None if complete else everything
     name = key, tuple(slice_.name for slice_ in slices)
     shared = None if known is None or all(slice_.selection.node_name for slice_ in slices) else known
     for pool in (before, shared.get(name) if shared is not None else None):
         if pool is not None and pool.whole is whole and same_objects(pool.origin, slices):
             return pool
     found = _pool(key, slices, whole, features)
-    if found is None:
-        return None
     waits = any(device.binding_conditions for slice_ in found.slices for device in slice_.devices)
     names_no_node = not all(slice_.selection.node_name for slice_ in slices)
     found = replace(
@@ -169,15 +173,10 @@ def same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
     return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
 
 
-def _pool(key: PoolKey, slices: list[Slice], whole: WholePool | None, features: Features) -> Pool | None:
-    """The pool, or None if a newer generation exists that has no slice for this node.
-
-    `whole` has all slices of the pool; None if `slices` are complete.
-    """
+def _pool(key: PoolKey, slices: list[Slice], whole: WholePool | None, features: Features) -> Pool:
+    """The pool. `whole` has all its slices; None if `slices` are complete."""
     generation = slices[0].generation
     if whole is not None:
-        if whole.newest > generation:
-            return None
         expected = sorted({slice_.slice_count for slice_ in slices})
         if len(expected) > 1:
             counts = f"{expected[0]} and {expected[-1]}"
@@ -205,9 +204,9 @@ def _validated(key: PoolKey, slices: list[Slice], others: Facts, features: Featu
     trouble = unknown_counter(counters, slices) or others.unknown_counter
     if trouble:
         return Pool(key, trouble=trouble)
-    # In 1.34, one slice has both the counter sets and the devices that consume them.
     with_groups = grouped(slices) | others.grouped or _NO_NAMES
-    return Pool(key, tuple(s for s in slices if s.devices), counters, grouped=with_groups)
+    # From 1.35, a slice has counter sets or devices. As in the reference, devices beside counter sets do not count.
+    return Pool(key, tuple(with_devices), counters, grouped=with_groups)
 
 
 def slices_of(pool: Pool, known: WholePool) -> tuple[Slice, ...]:

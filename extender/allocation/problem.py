@@ -12,11 +12,15 @@ from extender.allocation.pools import Pool, PoolDevices
 from extender.model import ClaimSpec, DeviceRequest, PoolKey, Quantity
 
 CounterKey = tuple[str, str]  # counter set, counter
+SHARES = ""  # see PoolUse
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """The allocated devices of one pool: names in `taken` (exclusive), and `shares`: name to nanos per capacity."""
+    """The allocated devices of one pool: names in `taken` (exclusive), and `shares`: name to nanos per capacity.
+
+    SHARES among the capacities is the number of shares: they may take no capacity.
+    """
 
     taken: frozenset[str] = frozenset()
     shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from extender.allocation.capacity import published
 from extender.allocation.pools import PoolDevice
 from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.selection import Classes
@@ -50,13 +51,14 @@ def _allocation(
 
 def _result(pick: Pick, pool_device: PoolDevice, new_share: Callable[[], str]) -> Result:
     request, device = pick.request, pool_device.device
+    consumed = published(device, pool_device.id.driver, pick.consumed) if pick.consumed else None
     return Result(
         request.name,
         pool_device.id,
         admin_access=request.admin_access,
         tolerations=request.tolerations,
         share_id=new_share() if pick.consumed is not None else "",
-        consumed=pick.consumed or None,
+        consumed=consumed,
         binding_conditions=device.binding_conditions,
         binding_failure_conditions=device.binding_failure_conditions,
         skip_node_operations=pool_device.slice.skip_node_operations,

@@ -14,7 +14,7 @@ from enum import Enum
 from extender.allocation import capacity, constraints, shortage
 from extender.allocation.counters import Counters, ShortOfCounters
 from extender.allocation.matching_devices import MatchingDevices
-from extender.allocation.problem import Pick, Problem, Solution
+from extender.allocation.problem import SHARES, Pick, Problem, Solution
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.step_prices import more_steps
 from extender.allocation.taints import blocking_taint
@@ -242,15 +242,16 @@ class Search:
             return self._reject(request, bit, "tainted", taint.key)
         if device.consumes and not features.partitionable:
             return self._reject(request, bit, "counters", "partitionable devices are disabled")
-        counts = bool(device.consumes) and not (shared and self._has_shares(bit))
-        if counts and not self._take_counters(request, bit):
+        pays = self._pays_counters(request, bit, shared=shared)
+        if pays and not self._take_counters(request, bit):
             return False
         if not self._add_to_constraints(claim, request, bit, must=must):
-            if counts:
+            if pays:
                 self._counters.give_back(bit)
             return False
-        self._mark(claim, bit, taken if shared else None)
-        self._picks[claim].append(Pick(bit, request, taken if shared else None))
+        pick = Pick(bit, request, taken if shared else None)
+        self._mark(claim, pick)
+        self._picks[claim].append(pick)
         return True
 
     def _is_free(self, claim: int, request: DeviceRequest, bit: int, *, shared: bool) -> bool:
@@ -264,16 +265,19 @@ class Search:
 
     def _consumption(self, request: DeviceRequest, bit: int) -> Mapping[str, Quantity] | None:
         """The capacities that the request consumes of a device. None after a report if the device cannot serve it."""
-        if not self._problem.features.consumable_capacity:
+        features = self._problem.features
+        if not features.consumable_capacity:
             return {}
-        device = self._problem.inventory.devices[bit].device
-        used, using = self._used(bit), self._consumed_here.get(bit, capacity.NOTHING)
-        taken = capacity.consumption(device, request.capacity, self._problem.features)
-        if taken is None or not capacity.fits(device, taken, capacity.NOTHING, capacity.NOTHING):
-            why = capacity.refusal(device.capacity, request.capacity, self._problem.features)
+        pool_device = self._problem.inventory.devices[bit]
+        device, driver = pool_device.device, pool_device.id.driver
+        used, using = self._problem.shares(bit) or capacity.NOTHING, self._consumed_here.get(bit, capacity.NOTHING)
+        taken = capacity.consumption(device, driver, request.capacity, features)
+        pays = features.pays(request)
+        if taken is None or (pays and not capacity.fits(device, taken, capacity.NOTHING, capacity.NOTHING)):
+            why = capacity.refusal(device.capacity, driver, request.capacity, features, pays=pays)
             self._reject(request, bit, "undefined-capacity", why)
             return None
-        if not capacity.fits(device, taken, used, using):
+        if pays and not capacity.fits(device, taken, used, using):
             self._reject(request, bit, "capacity", capacity.short_of(device, taken, used, using))
             return None
         return taken
@@ -300,41 +304,40 @@ class Search:
             return self._reject(request, bit, "constraint", attribute)
         return True
 
-    def _mark(self, claim: int, bit: int, shares: Mapping[str, Quantity] | None) -> None:
-        if shares is None:
-            self._chosen |= 1 << bit
-            self._chosen_by_claim[claim] |= 1 << bit
-            return
-        using = self._consumed_here.setdefault(bit, {"": 0})
-        using[""] += 1  # number of shares of this search; the first one consumes the counters
-        for name, amount in shares.items():
-            using[name] = using.get(name, 0) + amount.nanos
+    def _mark(self, claim: int, pick: Pick) -> None:
+        if pick.consumed is None:
+            self._chosen |= 1 << pick.bit
+            self._chosen_by_claim[claim] |= 1 << pick.bit
+        elif self._problem.features.pays(pick.request):
+            using = self._consumed_here.setdefault(pick.bit, {SHARES: 0})
+            using[SHARES] += 1  # of this search; the first one consumes the counters
+            for name, amount in pick.consumed.items():
+                using[name] = using.get(name, 0) + amount.nanos
 
     def _give_back(self, claim: int, request: DeviceRequest, bit: int) -> None:
         """Undo a successful _take."""
         pick = self._picks[claim].pop()
         for constraint in reversed(self._constraints[claim]):
             constraint.remove(request.name)
-        shared = pick.consumed is not None
-        if pick.consumed is not None:
-            using = self._consumed_here[bit]
-            using[""] -= 1
-            for name, amount in pick.consumed.items():
-                using[name] -= amount.nanos
-            if not using[""]:
-                del self._consumed_here[bit]
-        else:
+        if pick.consumed is None:
             # An admin-access claim and another claim may both have the device: it stays chosen for the other.
             self._chosen_by_claim[claim] &= ~(1 << bit)
             self._chosen = union(self._chosen_by_claim)
-        if self._problem.inventory.devices[bit].device.consumes and not (shared and self._has_shares(bit)):
+        elif self._problem.features.pays(request):
+            using = self._consumed_here[bit]
+            using[SHARES] -= 1
+            for name, amount in pick.consumed.items():
+                using[name] -= amount.nanos
+            if not using[SHARES]:
+                del self._consumed_here[bit]
+        if self._pays_counters(request, bit, shared=pick.consumed is not None):
             self._counters.give_back(bit)
 
-    def _has_shares(self, bit: int) -> bool:
-        return bit in self._consumed_here or bool(self._problem.shares(bit))
-
-    def _used(self, bit: int) -> capacity.Amounts:
-        return self._problem.shares(bit) or capacity.NOTHING
+    def _pays_counters(self, request: DeviceRequest, bit: int, *, shared: bool) -> bool:
+        """Whether this pick takes counters: all shares of a device take them once, and admin access none."""
+        if not (self._problem.inventory.devices[bit].device.consumes and self._problem.features.pays(request)):
+            return False
+        return not shared or (bit not in self._consumed_here and self._problem.shares(bit) is None)
 
     def _reject(self, request: DeviceRequest, bit: int, cause: str, detail: str) -> bool:
         self._observer.rejected(request.name, bit, cause, detail)

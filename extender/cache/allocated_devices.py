@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from extender.allocation import UNUSED, PoolUse
-from extender.model import DeviceId, PoolKey, Quantity, Result
+from extender.allocation import SHARES, UNUSED, PoolUse
+from extender.model import DeviceId, PoolKey, Result
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
 CLAIM, BIND, HOLD = "claim", "bind", "hold"
@@ -126,10 +126,11 @@ class _Pool:
             device.holds += amount
         if not result.share_id:
             return
-        device.count_share(result.consumed or {}, amount)
+        device.count_share(result.amounts, amount)
         if device.shares:
             total = device.consumed.items()
-            self._shares[result.device.device] = {capacity: nanos for capacity, (nanos, _) in total}
+            amounts = {capacity: nanos for capacity, (nanos, _) in total}
+            self._shares[result.device.device] = {**amounts, SHARES: device.shares}
         else:
             del self._shares[result.device.device]
 
@@ -160,13 +161,13 @@ class _Device:
         # Capacity name to (nanos, number of shares that have it).
         self.consumed: Mapping[str, tuple[int, int]] = _NOTHING
 
-    def count_share(self, consumed: Mapping[str, Quantity], amount: int) -> None:
+    def count_share(self, consumed: Mapping[str, int], amount: int) -> None:
         """Count a share that was added (`amount` 1) or removed (-1)."""
         self.shares += amount
         total = dict(self.consumed)
-        for capacity, quantity in consumed.items():
+        for capacity, taken in consumed.items():
             nanos, shares = total.get(capacity, (0, 0))
-            total[capacity] = nanos + amount * quantity.nanos, shares + amount
+            total[capacity] = nanos + amount * taken, shares + amount
             if not shares + amount:
                 del total[capacity]
         self.consumed = total

@@ -5,7 +5,8 @@ Only one thread may use it, and no method blocks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
+from contextlib import contextmanager
 
 from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
 from extender.cache.agent_reports import AgentReports
@@ -112,10 +113,14 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool = False) -> None:
-        """Apply a claim, by list or watch; None deletes it. An allocation confirms the claim's reservation."""
+        """Apply a claim, by list or watch; None deletes it. A new allocation confirms the claim's reservation.
+
+        A hold of a claim that stays allocated is for the time after its undo (GangPlans.keep).
+        """
         old = self.store.put_claim(key, new, listed=listed)
         gone = old.uid if old is not None and (new is None or new.uid != old.uid) else ""
-        if new is not None and new.allocation is not None:
+        known = old.allocation if old is not None and not gone else None
+        if new is not None and new.allocation is not None and new.allocation != known:
             self.confirm(new.uid)
         if gone:
             self._freed(self.reservations.claim_deleted(gone))
@@ -203,6 +208,16 @@ class ClusterCache:
     def release_node(self, node: str, kept: Container[str] = ()) -> None:
         """End the holds on a node, except those of the pods `kept`, by UID."""
         self._freed(self.reservations.release_node(node, kept))
+
+    @contextmanager
+    def without_holds(self, node: str, kept: Container[str] = ()) -> Iterator[Snapshot]:
+        """The snapshot that `release_node` would lead to. It is valid while the context lasts."""
+        with self.reservations.without_holds(node, kept) as touched:
+            self._touch(touched)
+            try:
+                yield self.snapshot()
+            finally:
+                self._touch(touched)
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> None:
         """See Reservations.assume."""

@@ -101,8 +101,7 @@ class NodeInfoBuilder:
         self._shared_uses: WeakValueDictionary[Hashable, SharedUse] = WeakValueDictionary()
         self._own_states: Interns = WeakValueDictionary()
         self._states: WeakValueDictionary[_StateKey, NodeState] = WeakValueDictionary()
-        # By pool and generation: while a driver publishes a new generation, some nodes see the old one.
-        self._counters: WeakValueDictionary[tuple[PoolKey, int], _Counters] = WeakValueDictionary()
+        self._counters: WeakValueDictionary[PoolKey, _Counters] = WeakValueDictionary()
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
         self.driver_problems: dict[str, tuple[str, ...]] = {}  # impossible data of drivers, by node
 
@@ -255,11 +254,10 @@ class NodeInfoBuilder:
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
         current = slices_of(pool, store.pool_slices.whole(pool.key))
-        key = pool.key, current[0].generation if current else 0
-        known = self._counters.get(key)
+        known = self._counters.get(pool.key)
         if known is None or known.slices is not current or known.use != use:
             consumed = consumed_counters(current, use)
-            known = self._counters[key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
+            known = self._counters[pool.key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
         return known
 
     # -- the hardware ----------------------------------------------------------------------------------------
@@ -343,11 +341,11 @@ class NodeInfoBuilder:
 
 
 def _nearby(node: Node, store: ObjectIndex, own: Mapping[PoolKey, Mapping[str, Slice]]) -> list[Slice]:
-    """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
+    """The node's own slices, slices of no single node, and the counter sets of the pools of both."""
     found = [slice_ for slices in own.values() for slice_ in slices.values()]
     found += store.shared_slices.of(node)
     seen = {slice_.name for slice_ in found}
-    for key in own:
+    for key in {slice_.pool for slice_ in found}:
         found += [s for s in store.pool_slices.with_counters.get(key, {}).values() if s.name not in seen]
     return found
 

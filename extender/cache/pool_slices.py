@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from extender.allocation import WholePool
-from extender.model import Allocation, Claim, PoolKey, Slice
+from extender.model import Allocation, Claim, PoolKey, Slice, is_complete
 
 
 class PoolSlices:
@@ -57,10 +57,11 @@ class PoolSlices:
         return next((node for nodes in pools if len(nodes) == 1 for node in nodes if node), "")
 
     def whole(self, pool: PoolKey) -> WholePool:
-        """All slices of a pool. The same object until one of them changes."""
+        """All slices of a pool. The same object until one of them changes, unless one slice is all of the pool."""
         found = self._whole.get(pool)
         if found is None:
-            found = WholePool(self.by_pool.get(pool, {}).values())
-            if pool in self.by_pool:
+            slices = tuple(self.by_pool.get(pool, {}).values())
+            found = WholePool(slices)
+            if slices and (len(slices) > 1 or not is_complete(slices)):  # nearly all pools have one slice
                 self._whole[pool] = found
         return found

@@ -10,7 +10,8 @@ TRANSITIONS is the state machine of one reservation:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -143,8 +144,21 @@ class Reservations:
 
         Holds of the pods `kept`, by UID, do not end.
         """
-        ended = [uid for uid in self._held_on.get(node, ()) if self.by_claim[uid].pod_uid not in kept]
-        return self._transition_all(ended, ReservationEvent.RELEASE)
+        return self._transition_all(self._held_on_node(node, kept), ReservationEvent.RELEASE)
+
+    @contextmanager
+    def without_holds(self, node: str, kept: Container[str] = ()) -> Iterator[set[PoolKey]]:
+        """While the context lasts, the devices that `release_node` would free count as free. No reservation changes."""
+        held = {_holder(uid, self.by_claim[uid]): self.by_claim[uid].results for uid in self._held_on_node(node, kept)}
+        touched = set[PoolKey]().union(*map(self._allocated_devices.drop, held))
+        try:
+            yield touched
+        finally:
+            for holder, results in held.items():
+                self._allocated_devices.put(holder, results)
+
+    def _held_on_node(self, node: str, kept: Container[str]) -> list[str]:
+        return [uid for uid in self._held_on.get(node, ()) if self.by_claim[uid].pod_uid not in kept]
 
     def expire(self, now: float) -> set[PoolKey]:
         """End the holds whose deadline passed."""

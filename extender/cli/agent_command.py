@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
-import pynvml
 import typer
 
-from extender.agent import AgentApp, Reader, SlicePublisher
+from extender.agent.agent_app import AgentApp
+from extender.agent.reader_process import ReaderProcess
+from extender.agent.slice_publisher import SlicePublisher
 from extender.cli.addresses import parse_listen, parse_node
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cluster import ApiClient, load_credentials
@@ -42,11 +43,11 @@ async def _run(node: str, kubeconfig: Path | None, probes: tuple[str, int]) -> N
     """Publish until SIGINT or SIGTERM. The slice stays: the next agent on the node takes it over."""
     asyncio.get_running_loop().set_default_executor(DaemonThreads())
     credentials = load_credentials(kubeconfig)
-    sockets, supervisor = listen_on("--probes", *probes), Supervisor()
+    sockets, supervisor, reader = listen_on("--probes", *probes), Supervisor(), ReaderProcess()
     async with ApiClient(credentials, user_agent="berth-agent") as client:
-        publisher = SlicePublisher(client, node, Reader(pynvml).read)
-        supervisor.start("publisher", publisher.run)
+        supervisor.start("publisher", SlicePublisher(client, node, reader.read).run)
         try:
-            await serve_all({server(AgentApp(publisher, supervisor), probes, PROBES): sockets})
+            await serve_all({server(AgentApp(reader, supervisor), probes, PROBES): sockets})
         finally:
             await supervisor.stop()
+            await reader.stop()

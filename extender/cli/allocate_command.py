@@ -65,7 +65,7 @@ def allocate_command(
     if not files:
         raise WireError("FILE", "is missing: give files, or --cases DIR")
     found = objects_of(checked_files(files))
-    answers = _answers(found, order, node)
+    answers = answers_of(found, order, node)
     _print(found, answers, output)
     if all(answer["allocations"] is None for answer in answers):
         raise typer.Exit(1)
@@ -111,7 +111,8 @@ def _search(problem: Problem, order: str) -> Any:
 # -- cluster objects -----------------------------------------------------------------------------------------
 
 
-def _answers(found: Objects, order: str, only: str | None) -> list[Json]:
+def answers_of(found: Objects, order: str, only: str | None) -> list[Json]:
+    """The answer for each node, or for the one named `only`. Raises WireError."""
     nodes = [node for node in found.nodes if only in (None, node.name)]
     if not nodes:
         if only is not None:

@@ -82,8 +82,6 @@ class PolicyStatusReply(BaseModel):
     generation: int
     problem: str
     policy: Json
-    candidate: Json | None
-    candidate_problem: str
 
 
 class ScorePartReply(BaseModel):
@@ -108,24 +106,6 @@ class ScoredNodeReply(BaseModel):
     best_gbps: float
     source: str
     parts: list[ScorePartReply]
-
-
-class ComparisonReply(BaseModel):
-    """A pod for which the candidate policy chooses another node or other devices than the active policy."""
-
-    pod: str
-    active: ScoredNodeReply
-    candidate: ScoredNodeReply | None
-
-
-class PolicyDiffReply(BaseModel):
-    """The reply to GET /v1/policy/diff."""
-
-    candidate: bool
-    problem: str
-    compared: int
-    left_out: int
-    changed: list[ComparisonReply]
 
 
 class UnschedulableNodesReply(BaseModel):

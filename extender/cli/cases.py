@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extender.files import must_exist, name_of, read_file
-from extender.model import Claim, DeviceClass, DeviceId, Node, Slice, WireError
+from extender.model import Claim, DeviceClass, DeviceId, Node, Result, Slice, WireError
 from extender.wire import (
     Json,
     SliceDecoder,
@@ -107,5 +107,5 @@ def _device(obj: Json, path: str) -> DeviceId:
 
 
 def _consumed(obj: Json, path: str) -> tuple[DeviceId, dict[str, int]]:
-    amounts = quantities(obj, "consumed", path)
-    return _device(obj, path), {name: amount.nanos for name, amount in amounts.items()}
+    result = Result("", _device(obj, path), consumed=quantities(obj, "consumed", path))
+    return result.device, result.amounts

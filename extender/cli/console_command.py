@@ -27,10 +27,6 @@ def console_command(
         Path | None,
         typer.Option(help="The policy file that berth serve uses. The console reads it again when it changes."),
     ] = None,
-    candidate: Annotated[
-        Path | None,
-        typer.Option(help="A policy that the console compares with the active one. The file may be missing."),
-    ] = None,
     policy_configmap: Annotated[
         str | None,
         typer.Option(help="The ConfigMap that gets an Event when the policy is invalid.", metavar="NAMESPACE/NAME"),
@@ -75,4 +71,4 @@ def console_command(
                 raise WireError(option, "must not be empty")
         users = frozenset(records_from or (SENDER,))
         sender = RecordsFrom(parse_listen(records, "--records"), records_audience or AUDIENCE, users)
-    serve_console(kubeconfig, pages, sender, Policies(policy, candidate, shown_at))
+    serve_console(kubeconfig, pages, sender, Policies(policy, shown_at))

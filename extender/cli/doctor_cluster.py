@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, field_of
 from extender.cache import ClusterCache
 from extender.diagnosis import Finding, check_consistency
-from extender.fabric import gpu_uuid
-from extender.model import MARKER_CLASS, Source, counted, members
+from extender.fabric import DRIVER, gpu_uuid
+from extender.model import MARKER_CLASS, Device, Source, counted, members
 
 _SHOWN = 5
+_SILENT_MINUTES = 15  # three heartbeats of the agent
 
 
 class DoctorFinding(NamedTuple):
@@ -23,8 +24,8 @@ class DoctorFinding(NamedTuple):
     remedy: str
 
 
-def cluster(cache: ClusterCache) -> Iterator[DoctorFinding]:
-    """Yield the findings about slices, agents, classes and allocations."""
+def cluster(cache: ClusterCache, minute: int = 0) -> Iterator[DoctorFinding]:
+    """Yield the findings about slices, agents, classes and allocations. `minute` is Unix time / 60; 0 is unknown."""
     snapshot = cache.snapshot()
     if MARKER_CLASS not in snapshot.classes:
         yield DoctorFinding(
@@ -33,11 +34,11 @@ def cluster(cache: ClusterCache) -> Iterator[DoctorFinding]:
             "Berth cannot requeue waiting pods when devices appear",
             "kubectl apply -f manifests/base/marker-class.yaml",
         )
-    gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if node_info.gpu_bits}
+    gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if _has_gpus(node_info, "mig")}
     silent = sorted(
         name
         for name, node_info in gpus.items()
-        if node_info.fabric is None or node_info.fabric.source.value != "live agent"
+        if (node_info.fabric.source is not Source.LIVE if node_info.fabric else name not in cache.store.fabric)
     )
     if silent:
         yield DoctorFinding(
@@ -46,6 +47,7 @@ def cluster(cache: ClusterCache) -> Iterator[DoctorFinding]:
             "Berth takes their links from a product table and does not know their live memory",
             "kubectl -n berth-system get pods -l app=berth-agent -o wide",
         )
+    yield from _lonely_agents(cache, snapshot.node_infos, minute)
     astray = sorted(name for name, node_info in gpus.items() if _disagree(node_info))
     if astray:
         yield DoctorFinding(
@@ -114,6 +116,48 @@ def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[DoctorFinding]:
             "Berth does not support the field yet and never allocates these devices",
             "turn the feature off in their driver, or give them a DeviceClass for pods of the default scheduler",
         )
+
+
+def _lonely_agents(cache: ClusterCache, node_infos: Mapping[str, NodeInfo], minute: int) -> Iterator[DoctorFinding]:
+    """Yield the nodes whose agent is dead, by the minute of its last write, and those that have lost their driver."""
+    ages = {
+        name: minute - max((_read_at(device) for device in slice_.devices), default=0)
+        for name, slice_ in cache.store.fabric.items()
+        if name in node_infos
+    }
+    dead = sorted(f"{name} ({age} min ago)" for name, age in ages.items() if _SILENT_MINUTES < age < minute)
+    if dead:
+        yield DoctorFinding(
+            "warning",
+            f"no news of the agent on {counted(len(dead), 'node')}: {some(dead)}",
+            "Berth ignores what it said about memory; links and health may be out of date",
+            "kubectl -n berth-system get pods -l app=berth-agent -o wide",
+        )
+    alone = sorted(
+        name for name in ages if cache.store.fabric[name].devices and not _has_gpus(node_infos[name], "mig", "vfio")
+    )
+    if alone:
+        yield DoctorFinding(
+            "error",
+            f"the agent finds GPUs, but no driver publishes any on {counted(len(alone), 'node')}: {some(alone)}",
+            "no pod gets a GPU there",
+            "look at the pod of the GPU driver's kubelet plugin on those nodes, and at its log",
+        )
+
+
+def _read_at(device: Device) -> int:
+    found = device.attributes.get(f"{DRIVER}/readAt")
+    return found if isinstance(found, int) else 0
+
+
+def _has_gpus(node_info: NodeInfo, *others: str) -> bool:
+    """Whether a driver publishes whole GPUs, or devices of one of these other types, also in an unusable pool."""
+    return any(
+        gpu_uuid(device) or device.attributes.get("gpu.nvidia.com/type") in others
+        for pool in node_info.inventory.pools
+        for slice_ in pool.slices
+        for device in slice_.devices
+    )
 
 
 def _disagree(node_info: NodeInfo) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -104,7 +105,7 @@ async def _examine(
         found += configuration(given or text, where or "the ConfigMap berth-scheduler-config", policy)
     else:
         found.append(_no_configuration())
-    return found + list(cluster(dump_of(objects))) + list(waiting(pods))
+    return found + list(cluster(dump_of(objects), int(time.time() // 60))) + list(waiting(pods))
 
 
 async def _items(client: ApiClient, path: str, kind: str) -> list[Json]:

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from pydantic import ValidationError
 from typer.core import TyperGroup
 
 from extender import __version__
 from extender.cli.logs import set_up_logging
 from extender.cli.output import say
 from extender.model import BerthError, WireError, one_line, printable, shown
-from extender.policy import in_plain_words
 
 _COMMANDS = {  # command: (module of extender.cli, its function or typer group)
     "serve": ("serve_command", "serve_command"),
@@ -53,6 +51,8 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.TyperException as error:
+            from extender.policy import in_plain_words  # pydantic takes 6 MiB, which the node agent does without
+
             message = in_plain_words(error.format_message())
             if not message:  # typer has printed the help
                 sys.exit(2)
@@ -62,6 +62,8 @@ class _Commands(TyperGroup):
 
 def _value(error: typer.TyperException) -> str:
     """Return the value that pydantic rejected, or '' if the message shows it already."""
+    from pydantic import ValidationError
+
     faults = error.__cause__.errors() if isinstance(error.__cause__, ValidationError) else ()
     found = [shown(fault["input"]) for fault in faults[:1]]
     return "".join(f" (is {text})" for text in found if text not in error.message)

@@ -202,18 +202,20 @@ def _add(found: Objects, obj: Json, decoder: SliceDecoder, place: str) -> None:
 
 
 def _add_claim(found: Objects, claim: Claim) -> None:
-    if claim.problem:
-        raise WireError(f"claim {claim.key}", claim.problem)
     if claim.allocation is None:
+        if claim.problem:
+            raise WireError(f"claim {claim.key}", claim.problem)
         found.claims.append(claim)
         return
     for result in claim.allocation.results:
-        if result.share_id:
-            known = found.shares.setdefault(result.device, {})
-            for name, amount in (result.consumed or {}).items():
-                known[name] = known.get(name, 0) + amount.nanos
-        elif not result.admin_access:
+        if result.admin_access:
+            continue
+        if not result.share_id:
             found.taken.append(result.device)
+            continue
+        known = found.shares.setdefault(result.device, {})
+        for name, amount in result.amounts.items():
+            known[name] = known.get(name, 0) + amount
 
 
 def _add_claims_of_pod(found: Objects, obj: Json, templates: dict[ObjectKey, _Placed], used: set[ObjectKey]) -> None:

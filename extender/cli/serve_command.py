@@ -48,9 +48,6 @@ ConsoleAddress = Annotated[
         metavar="HOST:PORT",
     ),
 ]
-Candidate = Annotated[
-    Path | None, typer.Option(help="With --console: a policy that the console compares with the active one.")
-]
 Collector = Annotated[
     str | None,
     typer.Option(
@@ -75,7 +72,6 @@ def serve_command(
     records_token_file: RecordsToken = None,
     records_ca: Annotated[Path | None, typer.Option(help="The authority of the console's certificate.")] = None,
     console: ConsoleAddress = None,
-    candidate: Candidate = None,
     page_token_file: Annotated[Path | None, typer.Option(help=f"With --console: {PAGE_FILE_HELP}")] = None,
     page_host: Annotated[list[str] | None, typer.Option(help=f"With --console: {HOST_HELP}", metavar="NAME")] = None,
     traces: Collector = None,
@@ -89,7 +85,7 @@ def serve_command(
     set_up_logging(log_level, log_format)
     address = parse_listen(probes, "--probes") if probes is not None else None
     where = Listen(parse_listen(listen), address, parse_tls(tls_cert, tls_key, client_ca, client_name))
-    of_console = (("--candidate", candidate), ("--page-token-file", page_token_file), ("--page-host", page_host))
+    of_console = (("--page-token-file", page_token_file), ("--page-host", page_host))
     needs(console, "--console", *of_console)
     needs(records, "--records", ("--records-token-file", records_token_file), ("--records-ca", records_ca))
     if records is not None and console is not None:
@@ -100,7 +96,7 @@ def serve_command(
         if records_ca is not None and not to.url.lower().startswith("https:"):
             raise WireError("--records-ca", "is for an https:// URL of --records")
     elif console is not None:
-        to = Desk(parse_listen(console, "--console"), candidate, page_token_file, tuple(page_host or ()))
+        to = Desk(parse_listen(console, "--console"), page_token_file, tuple(page_host or ()))
     spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
     serve(kubeconfig, where, policy, to, spans)
 

@@ -1,4 +1,4 @@
-"""Address and credentials of the API server, by the rules of the official Python client."""
+"""Address and credentials of the API server: of a kubeconfig as kubectl chooses it, or of the pod's account."""
 
 from __future__ import annotations
 
@@ -9,25 +9,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
-from kubernetes import config
-from kubernetes.client import Configuration
-from kubernetes.config.config_exception import ConfigException
-from kubernetes.config.dateutil import parse_rfc3339
-from kubernetes.config.exec_provider import ExecProvider
-from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConfigMerger
 
 from extender.cluster.api_errors import ClusterError
 from extender.cluster.tls import tls_context
-from extender.files import name_of, read_mounted
+from extender.files import read_mounted
 from extender.model import WireError, one_line, shown
-from extender.wire import one_value
 
 _REFRESH_SECONDS = 30.0  # between two reads of the token; the client checks files and expiry on every read
 _USABLE_SECONDS = 240.0  # age limit of a read token; the client renews a token five minutes before it expires
-_MOST_BYTES = 1024 * 1024  # limit of a kubeconfig
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_MOST_TOKEN = 64 * 1024  # bytes
 _DEFAULT = "~/.kube/config"
 _HUNG_SECONDS = 60.0  # a read that takes longer is given up
 _MOST_HUNG = 4  # reads given up that still block a thread
@@ -67,42 +60,47 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
 
     Blocks while a credential plugin runs. Raises WireError or ClusterError with the fault, or with the failed plugin.
     """
-    configuration = Configuration()
     paths = kubeconfigs(kubeconfig)
-    source = os.pathsep.join(map(name_of, paths)) or "the pod's service account"
-    for path in paths:
-        _check(path, name_of(path))
+    if not paths:
+        return _of_service_account()
+    from extender.cluster.kubeconfig_loader import load_kubeconfigs  # of 16 MiB, which no pod needs
+
+    return load_kubeconfigs(paths)
+
+
+def _of_service_account() -> Credentials:
+    """Credentials as kubelet mounts them. It replaces the token's file; the address and the authority stay."""
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{word}", "") for word in ("HOST", "PORT"))
+    problem = "" if host and port else "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
+    if not problem:
+        try:
+            _account_token()
+            tls = tls_context(str(_ACCOUNT / "ca.crt"))
+            return Credentials(f"https://{f'[{host}]' if ':' in host else host}:{port}", tls, _account_token)
+        except ClusterError as error:
+            problem = str(error)
+        except OSError as error:
+            problem = f"cannot read {_ACCOUNT / 'ca.crt'}: {one_line(str(error), 512)}"
+    raise ClusterError(
+        f"cannot read credentials from the pod's service account: {problem}; "
+        "outside a pod, give --kubeconfig FILE or set KUBECONFIG"
+    )
+
+
+def _account_token() -> str:
+    """The header's value. Raises ClusterError."""
     try:
-        if paths:
-            _load_kubeconfigs(paths, configuration)
-        else:
-            config.load_incluster_config(configuration)  # type: ignore[no-untyped-call] # the client is half typed
-        tls = _tls(configuration)
-    except ClusterError:
-        raise
-    except Exception as error:
-        outside = "" if paths else "; outside a pod, give --kubeconfig FILE or set KUBECONFIG"
-        raise ClusterError(f"cannot read credentials from {source}: {_reason(error)}{outside}") from error
-    url = str(configuration.host).rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        problem = f"the server {shown(url)} is not an http:// or https:// address"
-        raise ClusterError(f"cannot read credentials from {source}: {problem}")
-    return Credentials(url, tls, lambda: _token(configuration))
+        found = read_mounted(_ACCOUNT / "token", _MOST_TOKEN).decode("ascii", "replace").strip()
+    except (WireError, OSError) as error:
+        raise ClusterError(f"cannot read the token: {one_line(str(error), 512)}") from error
+    if not is_token(found):
+        raise ClusterError("cannot read the token: it is not printable ASCII text")
+    return f"Bearer {found}"
 
 
-def _check(kubeconfig: Path, source: str) -> None:
-    """Raises WireError if the file is too large or not a mapping. The client itself has no such limits."""
-    found = one_value(read_mounted(kubeconfig, _MOST_BYTES), source, _MOST_BYTES)
-    if type(found) is not dict:
-        raise WireError(source, "is not a kubeconfig: it must be a mapping")
-
-
-def _reason(error: Exception) -> str:
-    text = one_line(str(error), 512).removesuffix(".")
-    if isinstance(error, ssl.SSLError):
-        return f"a certificate or key in it is invalid ({text})"
-    known = isinstance(error, ConfigException | OSError)
-    return text if known else f"a field has an unexpected value ({type(error).__name__}: {text})"
+def is_token(text: str) -> bool:
+    """Whether it can be sent in a header."""
+    return bool(text) and text.isascii() and text.isprintable()
 
 
 class TokenCache:
@@ -163,81 +161,3 @@ class TokenCache:
             self._token, self._usable_until = reading.result(), now + _USABLE_SECONDS
         else:
             self._log.warning("credentials cannot be refreshed", problem=str(error))
-
-
-class _Loader(KubeConfigLoader):
-    """A loader that raises if a credential plugin fails. The client's own loader only logs it."""
-
-    def _load_from_exec_plugin(self) -> bool | None:
-        user: Any = self._user
-        cluster: Any = self._cluster
-        if "exec" not in user:
-            return None
-        plugin = user["exec"]
-        folder = self._get_base_path(cluster.path)  # type: ignore[no-untyped-call] # as above
-        try:
-            self._use(ExecProvider(plugin, folder, cluster).run(), folder)  # type: ignore[no-untyped-call] # as above
-        except Exception as error:  # the plugin's output may have any value in any field
-            # The message omits the arguments, as in kubectl: /readyz is public, and an argument may be a secret.
-            command, why = plugin.safe_get("command"), _reason(error).removeprefix("exec: ")
-            raise ClusterError(f"credential plugin {command} failed: {why}") from error
-        return True
-
-    def _use(self, status: dict[str, Any], folder: str) -> None:
-        if "token" in status:
-            if not (isinstance(status["token"], str) and _is_token(status["token"])):
-                raise ConfigException("its token is not printable ASCII text")
-            self.token = f"Bearer {status['token']}"
-        elif "clientCertificateData" in status and "clientKeyData" in status:
-            self.cert_file = _file(status, "clientCertificateData", folder)
-            self.key_file = _file(status, "clientKeyData", folder)
-        else:
-            raise ConfigException("its output has neither a token nor a client certificate with its key")
-        if "expirationTimestamp" in status:
-            self.expiry = parse_rfc3339(status["expirationTimestamp"])  # type: ignore[no-untyped-call] # as above
-
-
-def _file(status: dict[str, Any], field: str, folder: str) -> str:
-    """The path of a file with the content of the field."""
-    found = FileOrData(status, None, field, folder, False)  # type: ignore[no-untyped-call] # as above; not base64
-    return str(found.as_file())  # type: ignore[no-untyped-call] # as above
-
-
-def _load_kubeconfigs(paths: list[Path], configuration: Configuration) -> None:
-    """Like load_kube_config of the client, with _Loader."""
-    merged = KubeConfigMerger(os.pathsep.join(map(str, paths)))  # type: ignore[no-untyped-call] # as above
-    if merged.config is None:
-        raise ConfigException("the file has no configuration")
-    options = {"config_base_path": None, "config_persister": merged.save_changes}
-    loader = _Loader(merged.config, **options)  # type: ignore[no-untyped-call] # as above
-    loader.load_and_set(configuration)  # type: ignore[no-untyped-call] # as above
-
-
-def _token(configuration: Configuration) -> str | None:
-    try:
-        found = configuration.get_api_key_with_prefix("authorization", "BearerToken")
-    except ClusterError:
-        raise
-    except Exception as error:
-        raise ClusterError(f"cannot read the token: {_reason(error)}") from error
-    token = found.strip() if found else None  # client-go strips the text of a file, too
-    if token and not _is_token(token):
-        raise ClusterError("cannot read the token: it is not printable ASCII text")
-    return token
-
-
-def _is_token(text: str) -> bool:
-    """Whether it can be sent in a header."""
-    return bool(text) and text.isascii() and text.isprintable()
-
-
-def _tls(configuration: Configuration) -> ssl.SSLContext | None:
-    if not str(configuration.host).startswith("https"):
-        return None
-    context = tls_context(configuration.ssl_ca_cert)
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

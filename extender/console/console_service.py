@@ -24,7 +24,6 @@ from extender.console.hold_times import HoldTimes
 from extender.console.ingest import Ingest
 from extender.console.remote_reservations import RemoteReservations
 from extender.console.set_comparer import SetComparer
-from extender.console.shadow_policy import ShadowPolicy
 from extender.policy import Policy
 from extender.records import Attempted, Batch, Bound, Record, Released, Reserved
 from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
@@ -120,7 +119,6 @@ class Console:
         self.event_recorder = EventRecorder(self.explainer, self.history, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, clock)
-        self.shadow = ShadowPolicy(self.cache, evaluator, self.policy, writer.read_pod, clock)
         self.reservations = RemoteReservations(self.cache, clock)
         self.ingest = Ingest(self._apply, self.reservations.drop, clock)
         self.record_requests: Counter[str] = Counter()  # by HTTP status; web/record_routes.py counts them
@@ -132,7 +130,6 @@ class Console:
             start("hold-expiry", partial(self.cluster.expirer.run, self.cache))
         start("event-recorder", partial(self.event_recorder.run, self.informers.listed))
         start("auditor", self.auditor.run)
-        start("shadow", partial(self.shadow.run, self.informers.listed, self.rebuilt))
         start("set-comparer", partial(self.set_comparer.run, self.informers.listed, self.rebuilt))
         start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed, self.rebuilt))
         start("silent-processes", self._drop_silent)
@@ -161,7 +158,6 @@ class Console:
                     self.event_recorder.unschedulable(record.pod, record.uid)
             case Bound():
                 self.history.record_decision(record)
-                self.shadow.bound(record)
                 self.set_comparer.bound(record)
             case Reserved() | Released():
                 self.hold_times.apply(record)

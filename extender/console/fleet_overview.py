@@ -117,8 +117,9 @@ class FleetOverview:
             waiting: Json = {}
             while self._clock() < ends:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ended.wait(), _PERIOD_SECONDS)
-                    return
+                    async with asyncio.timeout(_PERIOD_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
+                        await self._ended.wait()
+                        return
                 await self._rebuilt()
                 self._refresh()
                 snapshot = self._cache.snapshot()

@@ -90,8 +90,8 @@ def _capacity(
 ) -> Iterator[Finding]:
     total: dict[str, int] = {}
     for _, result in entries:
-        for name, amount in (result.consumed or {}).items():
-            total[name] = total.get(name, 0) + amount.nanos
+        for name, amount in result.amounts.items():
+            total[name] = total.get(name, 0) + amount
     for name, used in sorted(total.items()):
         capacity = published.capacity.get(name)
         if capacity is not None and used > capacity.value.nanos:

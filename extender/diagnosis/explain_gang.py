@@ -252,7 +252,8 @@ def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
 def _unready(found: GangExplanation, member: UnreadyMember) -> GangExplanation:
     if isinstance(member.why, Pending):
         return replace(found, sentence=f"group {found.group} waits: {member.why.message}")
-    text = f"group {found.group} fits nowhere: pod {member.pod.key}: {member.why.reason}"
+    who = "" if member.why.reason.code is Code.GANG_CLAIM_FULL else f"pod {member.pod.key}: "
+    text = f"group {found.group} fits nowhere: {who}{member.why.reason}"
     return replace(found, outcome="blocked", sentence=text)
 
 

@@ -30,6 +30,7 @@ from extender.model import (
     counted,
     members,
     name_on_claims,
+    own_name,
     readable,
     union,
 )
@@ -333,9 +334,8 @@ def by_devices(
     matching, found = _sampled(requirements, samples, context), list[NearMiss]()
     for option, devices in matching.values():
         for name, amount in (option.capacity or {}).items():
-            most = max(
-                (one.device.capacity[name].value for one in devices if name in one.device.capacity), default=None
-            )
+            offered = ((one.device.capacity, own_name(name, one.id.driver)) for one in devices)
+            most = max((have[own].value for have, own in offered if own in have), default=None)
             if most is not None and amount > most:
                 wanted = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
                 found.append(NearMiss(0, f"{wanted}; the largest device has {readable(most.nanos)}"))

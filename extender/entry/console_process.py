@@ -25,7 +25,7 @@ from extender.entry.listening import (
 from extender.files import is_missing, name_of, read_mounted
 from extender.model import ObjectKey
 from extender.policy import Policy
-from extender.runtime import CandidateFile, DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policies
+from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policy
 from extender.sockets import listen_on
 from extender.web.access_control import MOST_TOKEN, Access
 from extender.web.console.console_app import ConsoleApp
@@ -59,10 +59,9 @@ class RecordsFrom:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policy files. An Event about an invalid active policy is written on `config_map`."""
+    """The policy file. An Event about an invalid policy is written on `config_map`."""
 
     active: Path | None = None
-    candidate: Path | None = None
     config_map: ObjectKey | None = None
 
 
@@ -127,15 +126,13 @@ def start_pages(
 
     `known` is the content of the active policy file that is already in force.
     """
-    active = other = None
     if policies.active is not None:
-        active = PolicyFile(policies.active, console.policy.use, console.policy.reject, known)
-    if policies.candidate is not None:
-        other = CandidateFile(policies.candidate, console.shadow.use_policy, console.shadow.reject_policy)
-    if active is not None or other is not None:
-        config_map = policies.config_map
+        active, config_map = (
+            PolicyFile(policies.active, console.policy.use, console.policy.reject, known),
+            policies.config_map,
+        )
         rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None
-        console.supervisor.start("console-policies", partial(watch_policies, active, other, rejected))
+        console.supervisor.start("console-policy", partial(watch_policy, active, rejected))
     app = ConsoleApp(console, opened.access, rejections=rejections)
     return {server(app, opened.pages.address, PAGES, opened.pages.tls, rejections): opened.sockets}
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster
-from extender.entry.console_process import OpenPages, Pages, Policies, open_pages, start_pages
-from extender.entry.serve_process import Desk
+from extender.entry.console_process import Pages, Policies, open_pages, start_pages
 from extender.extension import Rejected, Service
 from extender.model import BerthError
 from extender.policy import Policy
@@ -26,9 +25,17 @@ from extender.web.serve_app import Probes, ServeApp
 class DeskConsole:
     """A console that gets serve's records without HTTP. `start` follows the start of serve."""
 
-    def __init__(self, desk: Desk | None = None) -> None:
-        self._candidate = desk.candidate if desk is not None else None
-        self._opened = _opened(desk) if desk is not None else None
+    def __init__(
+        self,
+        address: tuple[str, int] | None = None,
+        token: Path | None = None,
+        hosts: tuple[str, ...] = (),
+    ) -> None:
+        """`token` is a file with the token for the pages; for `hosts` see Pages.
+
+        Without an address, `start` must not be called.
+        """
+        self._opened = open_pages(Pages(address, token=token, hosts=hosts), "--console") if address else None
         self._console: Console | None = None
 
     async def post(self, body: bytes) -> None:
@@ -66,11 +73,7 @@ class DeskConsole:
         """Make the console's server, with its sockets. `known` is the content of the policy file in force."""
         assert self._opened is not None, "a console without an address cannot start a server"
         console = await self.compose(stack, service, policy)
-        return start_pages(console, self._opened, Policies(policy_file, self._candidate), known, rejections)
-
-
-def _opened(desk: Desk) -> OpenPages:
-    return open_pages(Pages(desk.address, token=desk.token, hosts=desk.hosts), "--console")
+        return start_pages(console, self._opened, Policies(policy_file), known, rejections)
 
 
 @asynccontextmanager

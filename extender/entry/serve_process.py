@@ -22,7 +22,7 @@ from extender.entry.listening import (
 )
 from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
-from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policies
+from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policy
 from extender.sockets import listen_on
 from extender.web.http_limits import PROBES, VERBS, RejectionLog
 from extender.web.serve_app import Probes, ServeApp
@@ -55,7 +55,6 @@ class Desk:
     """Options of a console in the same process. An explanation then delays filter requests that arrive during it."""
 
     address: tuple[str, int]
-    candidate: Path | None = None  # a candidate policy file
     token: Path | None = None  # a file with the token for the pages
     hosts: tuple[str, ...] = ()  # more host names that requests for the pages may have
 
@@ -100,7 +99,7 @@ async def run(
             # Imported here so that serve alone loads no code of the console.
             from extender.entry.desk import DeskConsole
 
-            desk = DeskConsole(console)
+            desk = DeskConsole(console.address, console.token, console.hosts)
             post = desk.post
         service = await stack.enter_async_context(
             Service(client, policy, span=span, supervisor=supervisor, post=post, wall_clock=wall_clock)
@@ -119,7 +118,7 @@ async def run(
             service.supervisor.start("records-authority", watch)
         if policy_file is not None:
             file = PolicyFile(policy_file, service.use_policy, service.filter_service.reject_policy, known)
-            service.supervisor.start("policies", partial(watch_policies, file))
+            service.supervisor.start("policies", partial(watch_policy, file))
         running, end_waits = dict(zip(servers, sockets, strict=True)), [service.binder.end_waits]
         if desk is not None:
             running |= await desk.start(stack, service, policy, policy_file, known, rejections)

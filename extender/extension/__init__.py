@@ -5,8 +5,8 @@ HTTP, the JSON of the extender protocol and the search for devices do not belong
 
 from extender.extension.outbox import Post, Rejected
 from extender.extension.poster import Poster
-from extender.extension.service import Service
-from extender.extension.tracing import TracedService, Traces, no_span
+from extender.extension.service import Service, TracedService
+from extender.extension.tracing import Traces, no_span
 
 __all__ = [
     "Post",

@@ -306,9 +306,12 @@ class Binder:
             status = evaluate(requirements, node, snapshot, context.budget)
             if isinstance(status, Unschedulable):
                 # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.
-                self._cache.release_node(node, self._gangs.held_members())
+                kept = self._gangs.held_members()
+                with self._cache.without_holds(node, kept) as freed:
+                    status = evaluate(requirements, node, freed, context.budget)
+                if not isinstance(status, Unschedulable):
+                    self._cache.release_node(node, kept)
                 snapshot = self._cache.snapshot()
-                status = evaluate(requirements, node, snapshot, context.budget)
         if status is None:
             raise BindError(f"node {node} is not known yet")
         if isinstance(status, Unschedulable):

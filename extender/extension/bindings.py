@@ -27,44 +27,53 @@ class Bindings:
 
         Raises BindError if the Binding was not stored, BindOutcomeUnknown if that is not known in time.
         """
-        pod = cycle.pod
+        key, now = cycle.pod.key, asyncio.get_running_loop().time()
+        end = min(cycle.started + seconds, now + _UNSURE_SECONDS)
+        error: ClusterError | None = None
+        may_be_stored = True
         try:
-            async with asyncio.timeout_at(cycle.started + seconds):
-                try:
-                    await self._writer.bind_pod(pod.key, pod.uid, cycle.node, annotations)
-                except (Conflict, Unavailable, TooMany) as error:
-                    await self._confirm(cycle, claims, annotations, error)
+            async with asyncio.timeout_at(end):
+                while (error := await self._send(cycle, annotations)) is not None:
+                    may_be_stored = not isinstance(error, TooMany)  # the API server refused it unread
+                    if await self._is_stored(cycle, claims, error):
+                        return
+                    may_be_stored = True
         except TimeoutError:
-            raise BindOutcomeUnknown(f"binding pod {pod.key}: no answer within {seconds:g} s of the call") from None
+            if not may_be_stored:
+                raise BindError(f"binding pod {key}: {error}") from None
+            took = end - cycle.started
+            raise BindOutcomeUnknown(f"binding pod {key}: no answer within {took:.3g} s of the call") from None
 
-    async def _confirm(
-        self, cycle: BindingCycle, claims: list[Claim], annotations: dict[str, str], error: ClusterError
-    ) -> None:
-        """Read whether a Binding was stored whose reply was lost or a fault. Returns if the pod is on the node.
+    async def _send(self, cycle: BindingCycle, annotations: dict[str, str]) -> ClusterError | None:
+        """Send the Binding. Returns an error after which it is to be sent again, unless it was stored."""
+        try:
+            await self._writer.bind_pod(cycle.pod.key, cycle.pod.uid, cycle.node, annotations)
+        except (Conflict, Unavailable, TooMany) as error:
+            return error
+        return None
+
+    async def _is_stored(self, cycle: BindingCycle, claims: list[Claim], error: ClusterError) -> bool:
+        """Read whether a Binding was stored that got this error. If not, the caller may send it again.
 
         A Binding whose reply was lost may be stored a little later, so the first read waits for it: after an error the
         bind takes its claims back. The claims are read before the Binding is sent again: another process may have taken
-        them over or deallocated them. Raises BindError if the Binding was not stored, BindOutcomeUnknown if no read
-        succeeds in time.
+        them over or deallocated them. Raises BindError if the Binding was not stored, and must not be sent again.
         """
-        key, uid, node = cycle.pod.key, cycle.pod.uid, cycle.node
-        deadline = asyncio.get_running_loop().time() + _UNSURE_SECONDS
-        while asyncio.get_running_loop().time() < deadline:
+        key, uid, node, refused = cycle.pod.key, cycle.pod.uid, cycle.node, error
+        while True:
             await asyncio.sleep(_pause(error))
             try:
                 pod = await self._writer.read_pod(key)
                 if pod.uid == uid and pod.node_name == node:
-                    return
-                if pod.uid != uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
-                    raise BindError(f"binding pod {key}: {error}")
+                    return True
+                if pod.uid != uid or pod.node_name or pod.deleting or isinstance(refused, Conflict):
+                    raise BindError(f"binding pod {key}: {refused}")
                 await self._claims.check_unchanged(cycle, claims)
-                await self._writer.bind_pod(key, uid, node, annotations)
-                return
+                return False
             except NotFound:
                 raise BindError(f"pod {key} does not exist any more") from None
             except (Conflict, Unavailable, TooMany) as again:
                 error = again
-        raise BindOutcomeUnknown(f"binding pod {key}: {error}")
 
 
 def _pause(error: ClusterError) -> float:

@@ -26,9 +26,10 @@ class GangBarrier:
         self._clock = clock
 
     async def arrive(self, pod: Pod, node: str, seconds: float) -> FormingGang | None:
-        """Wait until the binds of the minimum have arrived, at most `seconds`. None for a pod that is bound alone.
+        """Wait until the binds of the minimum have arrived. None for a pod that is bound alone.
 
-        Raises BindError if the gang has no plan or another node for the pod, or if its plan ends meanwhile.
+        Raises BindError if the gang has no plan or another node for the pod, or if its plan ends meanwhile; BindPending
+        if they have not arrived after `seconds`.
         """
         forming = self._gangs.forming_for(pod)
         if forming is None:
@@ -48,33 +49,31 @@ class GangBarrier:
         if len(forming.arrived) >= forming.quorum and forming.bound_elsewhere and not forming.committed:
             self._gangs.follow_kube_scheduler(forming)
         self._progress.notify()
-        left = forming.deadline - self._clock()
-        arrived = await self._wait(forming, lambda: len(forming.arrived) >= forming.quorum, min(seconds, left))
-        if not arrived and seconds < left:
-            forming.arrived.pop(pod.uid, None)
+        arrived = False
+        try:
+            arrived = await self._progress.wait_for(
+                lambda: forming.is_decided or len(forming.arrived) >= forming.quorum, seconds
+            )
+        finally:
+            if not arrived:  # this bind ends: the others must not count it
+                forming.arrived.pop(pod.uid, None)
+        if not arrived:
             raise BindPending(f"waiting for the other pods of group {forming.key.name}")
-        self._check(forming)
+        _check_not_ended(forming)
         return forming
 
     async def written(self, forming: FormingGang, uid: str) -> None:
-        """The claims of a member are written. Wait until those of the minimum are. Raises BindError if one fails."""
+        """The claims of a member are written. Wait until the gang is committed. Raises BindError if its plan ends.
+
+        The plan ends at its deadline at the latest (GangMonitor), so the wait needs no time-out of its own.
+        """
+        self._gangs.plans.expire()
         forming.written.add(uid)
         if len(forming.written) >= forming.quorum and not forming.ended:
             forming.committed, forming.progress_at = True, self._clock()
         self._progress.notify()
-        await self._wait(forming, lambda: False, forming.deadline - self._clock())
-        self._check(forming)
-
-    async def _wait(self, forming: FormingGang, met: Callable[[], bool], seconds: float) -> bool:
-        return await self._progress.wait_for(
-            lambda: forming.committed or bool(forming.ended) or met(), max(seconds, 0.0)
-        )
-
-    def _check(self, forming: FormingGang) -> None:
-        """Raise BindError if the plan has ended, or if its deadline has passed."""
-        self._gangs.plans.expire()
-        if forming.ended:
-            raise BindError(f"no pod of group {forming.key.name} is bound: {forming.ended}")
+        await self._progress.until(lambda: forming.is_decided)
+        _check_not_ended(forming)
 
     @contextmanager
     def member(self, forming: FormingGang | None, pod: Pod) -> Iterator[None]:
@@ -107,6 +106,11 @@ class GangBarrier:
         """This process shuts down: end the plans whose members still wait for each other."""
         for forming in list(self._gangs.forming.values()):
             self._gangs.plans.fail(forming, "Berth shuts down")
+
+
+def _check_not_ended(forming: FormingGang) -> None:
+    if forming.ended:
+        raise BindError(f"no pod of group {forming.key.name} is bound: {forming.ended}")
 
 
 def _as_bind_error(error: BaseException) -> BerthError:

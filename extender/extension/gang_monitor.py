@@ -13,7 +13,7 @@ from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import MISSING
-from extender.model import Code, GroupKey
+from extender.model import Code, GroupKey, Pod
 from extender.runtime import Supervisor
 from extender.scheduling import gang_minimum, is_incomplete, lacks_pod_group
 
@@ -120,10 +120,8 @@ class GangMonitor:
             if pod.membership is None or pod.membership.key != forming.key:
                 self._gangs.plans.changed(forming, f"pod {name} left group {forming.key.name}")
                 return
-            # An attempt from before the plan may be reported only now.
-            text = pod.unschedulable
-            if text != forming.planned.last_messages[uid] and forming.is_refused_with(text):
-                why = f"kube-scheduler found no node for pod {pod.key}: {text}"
+            if _is_newly_refused(forming, pod):
+                why = f"kube-scheduler found no node for pod {pod.key}: {pod.unschedulable}"
                 self._gangs.plans.fail(forming, why, self._gangs.plans.refusal(forming, [uid]))
                 return
 
@@ -135,8 +133,7 @@ class GangMonitor:
         for uid in uids:
             if uid in forming.planned.last_messages and uid not in forming.bound:
                 pod = self._cache.store.pods.get(uid)
-                said = forming.planned.last_messages[uid]
-                if pod is None or pod.deleting or (pod.unschedulable and pod.unschedulable != said):
+                if pod is None or pod.deleting or _is_newly_refused(forming, pod):
                     self._gangs.plans.leave(forming, uid)
 
     def _check_minimum(self, key: GroupKey) -> None:
@@ -166,3 +163,9 @@ class GangMonitor:
                     self._gangs.rescheduled.set()
                 else:
                     self._sink.fits()
+
+
+def _is_newly_refused(forming: FormingGang, pod: Pod) -> bool:
+    """Whether kube-scheduler found no node for a member. An attempt from before the plan may be reported only now."""
+    text = pod.unschedulable
+    return text != forming.planned.last_messages[pod.uid] and forming.is_refused_with(text)

@@ -33,6 +33,7 @@ from extender.scheduling import (
 )
 
 _CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
+_PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL, Code.GANG_CLAIM_FULL)  # they end without a change of the pods
 _SIZE = 16  # of these classes, see PodRequirements.counts_as: the needs keep their claims after the deletion
 
 
@@ -218,8 +219,8 @@ class GangPlanning:
             return found
         if isinstance(found.why, Pending):
             return _incomplete(gang)
-        if found.why.reason.code is Code.EXTENDED_STALE:
-            return found.why.reason  # it ends without a change of the pods
+        if found.why.reason.code in _PASSES:
+            return found.why.reason
         return Reason(Code.INVALID, (f"pod {found.pod.key} of the group: {found.why.reason}",))
 
     def _plan(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | WaitsForGang | GangShortage:

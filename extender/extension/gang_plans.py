@@ -15,9 +15,10 @@ from extender.extension.gang_state import FormingGang, GangCounts, WaitingGang
 from extender.extension.gang_turn import GangTurn
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
-from extender.model import BerthError, Code, GroupKey, Pod, Reason
+from extender.model import BerthError, Code, FairCache, GroupKey, Pod, Reason
 
 _KEEP_THE_TURN = (Code.GANG_WAITS, Code.GANG_UNFINISHED)  # reasons of the gang with the turn
+_PODS = 4096  # remembered pods whose bind needs no plan
 _WAIT_FOR_OTHERS = (Code.GANG_WAITS, Code.GANG_QUEUED)  # reasons of gangs that wait for the end of other plans
 
 
@@ -48,6 +49,9 @@ class GangPlans:
         self.turn = GangTurn(clock, lambda key: self._waits(key, *_KEEP_THE_TURN))
         self._log = structlog.get_logger("berth.gangs")
         self.forming: dict[GroupKey, FormingGang] = {}
+        # By UID, the group of each pod whose bind needs no plan: the minimum was bound when the pod was filtered, or
+        # when its plan ended. Later the cache may lack proof of that.
+        self.alone: FairCache[str, GroupKey] = FairCache(_PODS)
         self.counts = GangCounts()
 
     def add(self, forming: FormingGang) -> None:
@@ -117,6 +121,8 @@ class GangPlans:
             self._queue.move_to_end(forming.key.namespace)
         if not forming.committed:
             forming.ended = forming.ended or why
+        for uid in forming.planned.members - forming.bound if forming.runs else ():
+            self.alone.put(forming.key.namespace, uid, forming.key)
         for uid in forming.planned.members:
             self._release(forming, uid)
         self._cache.freed()

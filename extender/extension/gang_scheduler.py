@@ -85,8 +85,16 @@ class GangScheduler:
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         """Answer a filter request of any pod. A pod in no gang, or in a gang that runs already, is placed alone."""
-        found = self._filter(pod, pod.membership, names) if pod.membership is not None else None
-        return found if found is not None else self._filter_service.filter(pod, names, self._planned_nodes())
+        membership = pod.membership
+        if membership is not None:
+            key, forming = membership.key, self.forming.get(membership.key)
+            self.plans.alone.pop(pod.uid)
+            found = self._filter(pod, membership, names)
+            if found is not None:
+                return found
+            if forming.runs if forming is not None else gang_minimum(membership, self._cache.snapshot()):
+                self.plans.alone.put(key.namespace, pod.uid, key)
+        return self._filter_service.filter(pod, names, self._planned_nodes())
 
     def _planned_nodes(self) -> Iterator[tuple[str, GroupKey]]:
         """Each node with devices that are held for a gang, and the gang."""
@@ -350,7 +358,8 @@ class GangScheduler:
     def forming_for(self, pod: Pod) -> FormingGang | None:
         """The plan by which a pod is bound; None if it is bound alone.
 
-        Raises BindError if its gang has no plan, or if Berth does not know yet whether its minimum runs.
+        Raises BindError if its gang has no plan, or if Berth does not know whether its minimum runs: this process has
+        not answered the pod's last filter request, or answered it with a plan that ended before the minimum was bound.
         """
         membership = pod.membership
         if membership is None:
@@ -359,7 +368,7 @@ class GangScheduler:
         forming = self.forming.get(membership.key)
         if forming is not None and pod.uid in forming.planned.members:
             return forming if pod.uid not in forming.left else None
-        if forming is not None and forming.runs:
+        if forming.runs if forming is not None else self.plans.alone.get(pod.uid) == membership.key:
             return None
         problem = self._checks.problem(pod, membership)
         if forming is not None:

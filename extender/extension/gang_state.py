@@ -88,6 +88,11 @@ class FormingGang:
     ended: str = ""  # why the plan ended before the gang was committed; '' if it did not
 
     @property
+    def is_decided(self) -> bool:
+        """Whether the gang is committed, or its plan has ended before. This never changes again."""
+        return self.committed or bool(self.ended)
+
+    @property
     def settled(self) -> frozenset[str]:
         """UIDs of the members whose node kube-scheduler has chosen: a new plan must not move them."""
         return frozenset(self.answered | self.arrived.keys())

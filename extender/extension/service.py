@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
@@ -29,13 +29,17 @@ from extender.extension.orphans import OrphanCollector
 from extender.extension.outbox import Outbox, Post, PutRecord
 from extender.extension.requeue import Requeuer
 from extender.extension.sinks import ReservationSink, ServeSink
-from extender.extension.tracing import SpanFactory, no_span
+from extender.extension.tracing import SpanFactory, Traces, no_span
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import Claim, GroupSource, ObjectKey, Pod, RequestMix
 from extender.policy import Policy
 from extender.records import PolicyState
 from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
 from extender.scheduling import Evaluator
+from extender.wire import estimated_len
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
 _FLUSH_SECONDS = 1.0  # for the last records; the console may be absent
@@ -222,6 +226,43 @@ class Service:
         return PolicyState(
             filter_service.policy_generation, filter_service.policy_digest, filter_service.policy_problem
         ), self.cache.mix
+
+
+class TracedService:
+    """The verbs of a Service; each call is a span."""
+
+    def __init__(self, service: Service, traces: Traces) -> None:
+        self._service = service
+        self._traces = traces
+        self.cached_pod = service.cached_pod
+        self.rebuilds = service.rebuilds
+        self.calls = service.calls
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+        with self._traces.span(pod.uid, "filter") as span:
+            _name(span, pod.key)
+            answer = self._service.filter(pod, names)
+            passed = estimated_len(names) if answer.passed is None else len(answer.passed)
+            span.set_attributes({"berth.nodes.asked": estimated_len(names), "berth.nodes.passed": passed})
+            if answer.error:
+                self._traces.failed(span, answer.error)
+            return answer
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
+        with self._traces.span(pod.uid, "prioritize") as span:
+            _name(span, pod.key)
+            span.set_attribute("berth.nodes.asked", estimated_len(names))
+            return self._service.prioritize(pod, names)
+
+    async def bind(self, pod: ObjectKey, uid: str, node: str) -> None:
+        with self._traces.span(uid, "bind") as span:
+            _name(span, pod)
+            span.set_attribute("k8s.node.name", node)
+            await self._service.bind(pod, uid, node)
+
+
+def _name(span: Span, pod: ObjectKey) -> None:
+    span.set_attributes({"k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name})
 
 
 def _replica() -> str:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from extender.cluster import Writer
 from extender.extension.binding_cycle import newer, unchanged
-from extender.model import MAX_CONSUMERS, Claim, Consumer
+from extender.model import Claim, Consumer
 
 # Writes a claim with retries: (the known claim, one write, the claim of a retry after a fresh read). Raises BerthError.
 Retried = Callable[[Claim, Callable[[Claim], Awaitable[Claim]], Callable[[Claim, Claim], Claim]], Awaitable[Claim]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bind:
+    """A bind that waits: the claim as it knows it. Binds of members of one PodGroup may have one consumer."""
+
+    claim: Claim
+    consumer: Consumer
 
 
 @dataclass(slots=True)
@@ -19,12 +28,12 @@ class _Shared:
     """The state that binds of one claim share: `known` is the claim as last stored.
 
     `read` is the claim as last read, because another client had changed it; None if no bind had to read it. `waiting`
-    has the binds by the UID of their pod: the claim as the bind knows it, and the consumer.
+    has the binds whose consumer no write has added yet, in the order in which they came.
     """
 
     known: Claim
     read: Claim | None = None
-    waiting: dict[str, tuple[Claim, Consumer]] = field(default_factory=dict)
+    waiting: dict[_Bind, None] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -48,33 +57,37 @@ class SharedClaims:
         allocated again: to the same devices, within the same second.
         """
         shared = self._shared.setdefault(claim.uid, _Shared(claim))
-        shared.waiting[consumer.uid] = claim, consumer
+        bind = _Bind(claim, consumer)
+        shared.waiting[bind] = None
         try:
             async with shared.lock:
-                if consumer.uid in shared.waiting:  # no other bind has written it
-                    await self._write(shared, claim, consumer)
+                if bind in shared.waiting:  # no other bind has written its consumer
+                    await self._write(shared, bind)
             read = shared.read
             return read if read is not None and newer(read.resource_version, claim.resource_version) else claim
         finally:
-            shared.waiting.pop(consumer.uid, None)
+            shared.waiting.pop(bind, None)
             if not shared.waiting and self._shared.get(claim.uid) is shared:
                 del self._shared[claim.uid]
 
-    async def _write(self, shared: _Shared, claim: Claim, first: Consumer) -> None:
-        known = shared.known
+    async def _write(self, shared: _Shared, bind: _Bind) -> None:
+        claim, first, known = bind.claim, bind.consumer, shared.known
         if known.allocation != claim.allocation or known.is_reserved_for(first.uid):
             # An undo may have ended the allocation that the other binds know, or removed an earlier reservation.
             known = shared.read = await self._writer.read_claim(claim.key)
         known = unchanged(claim, known)
-        free = max(MAX_CONSUMERS - len(known.reserved_for), 1)
+        free = max(known.reservations_left, 1)
         # A bind that knows another allocation chose its node for that: it fails in its own turn.
-        others = [one for claim, one in shared.waiting.values() if claim.allocation == known.allocation]
-        batch = [first, *(one for one in others if one.uid != first.uid and not known.is_reserved_for(one.uid))][:free]
+        binds = [one for one in shared.waiting if one.claim.allocation == known.allocation]
+        others = (one.consumer for one in binds if not known.is_reserved_for(one.consumer.uid))
+        batch = dict(islice({one.uid: one for one in (first, *others)}.items(), free))
 
         def refreshed(known: Claim, fresh: Claim) -> Claim:
             shared.read = unchanged(known, fresh)
             return shared.read
 
-        shared.known = await self._retried(known, lambda claim: self._writer.add_consumers(claim, batch), refreshed)
-        for one in batch:
-            shared.waiting.pop(one.uid, None)
+        added = list(batch.values())
+        shared.known = await self._retried(known, lambda claim: self._writer.add_consumers(claim, added), refreshed)
+        for one in binds:
+            if one.consumer.uid in batch:
+                shared.waiting.pop(one, None)

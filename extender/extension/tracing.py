@@ -7,19 +7,15 @@ calls of the pod. Without `--traces`, no code of OpenTelemetry runs.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from extender import __version__
-from extender.extension.filter_service import FilterResult
-from extender.model import BerthError, ObjectKey, Pod, WireError
-from extender.wire import estimated_len
+from extender.model import BerthError, WireError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-
-    from extender.extension.service import Service
 
 # Called with (pod UID, span name); returns a context that lasts as long as the span.
 SpanFactory = Callable[[str, str], AbstractContextManager[object]]
@@ -85,40 +81,3 @@ class Traces:
     def close(self) -> None:
         """Send the remaining spans, for 3 s at most."""
         self._provider.shutdown()
-
-
-class TracedService:
-    """The verbs of a Service; each call is a span."""
-
-    def __init__(self, service: Service, traces: Traces) -> None:
-        self._service = service
-        self._traces = traces
-        self.cached_pod = service.cached_pod
-        self.rebuilds = service.rebuilds
-        self.calls = service.calls
-
-    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
-        with self._traces.span(pod.uid, "filter") as span:
-            _name(span, pod.key)
-            answer = self._service.filter(pod, names)
-            passed = estimated_len(names) if answer.passed is None else len(answer.passed)
-            span.set_attributes({"berth.nodes.asked": estimated_len(names), "berth.nodes.passed": passed})
-            if answer.error:
-                self._traces.failed(span, answer.error)
-            return answer
-
-    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
-        with self._traces.span(pod.uid, "prioritize") as span:
-            _name(span, pod.key)
-            span.set_attribute("berth.nodes.asked", estimated_len(names))
-            return self._service.prioritize(pod, names)
-
-    async def bind(self, pod: ObjectKey, uid: str, node: str) -> None:
-        with self._traces.span(uid, "bind") as span:
-            _name(span, pod)
-            span.set_attribute("k8s.node.name", node)
-            await self._service.bind(pod, uid, node)
-
-
-def _name(span: Span, pod: ObjectKey) -> None:
-    span.set_attributes({"k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name})

@@ -145,7 +145,7 @@ class _Check:
             known = is_complete(pool.slices) and not any(slice_.counter_sets for slice_ in pool.slices)
             known = known and not self._earlier_on_device(id_)
         else:
-            known = all((one.consumed or {}).keys() <= device.capacity.keys() for one in own)
+            known = all(one.amounts.keys() <= device.capacity.keys() for one in own)
             known = known or not self._earlier_on_device(id_)
             if device.consumes:
                 known = known and is_complete(pool.slices) and _drawn(device) <= counter_limits(pool.slices).keys()
@@ -195,7 +195,7 @@ def _has_room_for_all(cache: ClusterCache, id_: DeviceId, own: list[Result], dev
         return False
     used = Counter(use.shares.get(id_.device, {}))
     for one in own:
-        used.update({name: amount.nanos for name, amount in (one.consumed or {}).items()})
+        used.update(one.amounts)
     return all(used[name] <= capacity.value.nanos for name, capacity in device.capacity.items())
 
 
@@ -203,8 +203,8 @@ def _overdraws_capacity(device: Device, own: list[Result], earlier: list[Result]
     """Whether the shares together exceed a capacity of the device that the own ones consume."""
     used: Counter[str] = Counter()
     for share in (*own, *earlier):
-        used.update({name: amount.nanos for name, amount in (share.consumed or {}).items()})
-    asked = {name for share in own for name in share.consumed or {}}
+        used.update(share.amounts)
+    asked = {name for share in own for name in share.amounts}
     return any(name in device.capacity and used[name] > device.capacity[name].value.nanos for name in asked)
 
 

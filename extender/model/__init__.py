@@ -70,6 +70,7 @@ from extender.model.device import (
     is_complete,
     is_identity,
     newest_slices,
+    own_name,
 )
 from extender.model.fair_cache import FairCache
 from extender.model.gpu_topology import (
@@ -221,6 +222,7 @@ __all__ = [
     "newest_slices",
     "one_line",
     "only_node",
+    "own_name",
     "parse_quantity",
     "parse_semver",
     "printable",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from extender.model.device import DeviceId, Taint
+from extender.model.device import DeviceId, Taint, own_name
 from extender.model.node_selector import NodeSelector
 from extender.model.pod_group import GroupKey, Membership
 from extender.model.quantity import Quantity
@@ -127,6 +127,12 @@ class Result(NamedTuple):
     binding_failure_conditions: tuple[str, ...] = ()
     skip_node_operations: tuple[str, ...] = ()
 
+    @property
+    def amounts(self) -> dict[str, int]:
+        """The nanos that a share takes of each capacity, by own name. A stored amount below zero makes no room."""
+        driver = self.device.driver
+        return {own_name(name, driver): max(amount.nanos, 0) for name, amount in (self.consumed or {}).items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
@@ -189,6 +195,11 @@ class Claim:
 
     def is_reserved_for(self, pod_uid: str) -> bool:
         return any(consumer.uid == pod_uid for consumer in self.reserved_for)
+
+    @property
+    def reservations_left(self) -> int:
+        """How many consumers it may still get."""
+        return max(MAX_CONSUMERS - len(self.reserved_for), 0)
 
     @property
     def special_for(self) -> str:

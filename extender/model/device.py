@@ -38,6 +38,11 @@ class DeviceId(NamedTuple):
         return f"{self.driver}/{self.pool}/{self.device}"
 
 
+def own_name(name: str, driver: str) -> str:
+    """The name of a capacity without the domain if that is the driver's: from 1.38, both names mean the same."""
+    return name.removeprefix(f"{driver}/")
+
+
 def is_identity(name: str) -> bool:
     """Whether an attribute of this name identifies one device. Such attributes form no equivalence classes."""
     return "uuid" in name.lower() or "serial" in name.lower()
@@ -128,10 +133,14 @@ class RequestPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """An amount that a device has, and the policy for requests of a part of it."""
+    """An amount that a device has, and the policy for requests of a part of it.
+
+    `qualified`: the driver publishes the name with its own domain in front.
+    """
 
     value: Quantity
     policy: RequestPolicy | None = None
+    qualified: bool = False
 
 
 _CAPACITIES_PER_STEP = 8
@@ -224,7 +233,7 @@ NO_SELECTION = NodeSelection()
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of a slice. Capacity names stay as the driver publishes them (bare or qualified)."""
+    """One device of a slice. The names of capacities are own names, see `own_name`."""
 
     name: str
     attributes: Attributes = NO_ATTRIBUTES

@@ -186,6 +186,10 @@ class Code(Enum):
         "group {0} has a minimum above {1}: Berth binds no more pods together",
         "Each bind of the minimum waits for the others, and keeps a connection meanwhile.",
     )
+    GANG_CLAIM_FULL = (
+        "claim {1} has {2} of 256 reservations left, too few for group {0}",
+        "A claim can be reserved for at most 256 pods, and the group's waiting pods that share it need more.",
+    )
     GANG_FORMING = (
         "waits until the minimum of group {0} is bound",
         "The minimum of the group is being bound. The pods beyond the minimum follow.",

@@ -15,7 +15,7 @@ from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.heartbeat import Heartbeat
 from extender.runtime.supervisor import Supervisor
 from extender.runtime.watch_progress import WatchProgress
-from extender.runtime.watched_resources import watched_resources
+from extender.runtime.watched_kinds import watched_resources
 from extender.wire import Json
 
 _SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
@@ -58,7 +58,7 @@ class Informers:
 
     async def listed(self) -> None:
         """Wait until every kind is listed."""
-        await self.progress.wait_for(lambda: not self.not_ready, float("inf"))
+        await self.progress.until(lambda: not self.not_ready)
 
     async def _listed_and_built(self) -> None:
         """Wait until every kind is listed, and build the first snapshot."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+LOOK_SECONDS = 1.0  # between two reads of files that may change
 T = TypeVar("T")
 
 

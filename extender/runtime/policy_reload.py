@@ -1,11 +1,9 @@
-"""Reads policy files again when they change. An invalid file leaves the last valid policy in force."""
+"""Reads the policy file again when it changes. An invalid file leaves the last valid policy in force."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -13,9 +11,7 @@ import structlog
 from extender.files import name_of, read_mounted
 from extender.model import WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
-from extender.runtime.limited_call import LimitedCall
-
-LOOK_SECONDS = 1.0  # between two reads of files that may change
+from extender.runtime.limited_call import LOOK_SECONDS, LimitedCall
 
 
 def read_policy(path: Path) -> tuple[bytes, Policy]:
@@ -81,53 +77,10 @@ class PolicyFile:
         return problem
 
 
-class CandidateFile:
-    """A candidate policy file. If the file is absent, there is no candidate, and `use` gets None."""
-
-    def __init__(
-        self,
-        path: Path,
-        use: Callable[[Policy | None], None],
-        reject: Callable[[str], None],
-        exists: Callable[[Path], bool] = os.path.exists,  # Path.exists raises where a folder may not be searched
-        limit_seconds: float = 10.0,
-    ) -> None:
-        self._path = path
-        self._use = use
-        self._reject = reject
-        self._exists = LimitedCall(partial(exists, path), limit_seconds)
-        self._file: PolicyFile | None = None
-
-    async def reload(self) -> None:
-        """See PolicyFile.reload."""
-        file = self._file or PolicyFile(self._path, self._use, self._reject)
-        try:
-            exists = await self._exists()
-        except TimeoutError as error:
-            self._file = file
-            file.reject(str(error))
-            return
-        if exists:
-            self._file = file
-            await file.reload()
-        elif self._file is not None:
-            self._use(None)
-            self._file = None
-
-
-async def watch_policies(
-    active: PolicyFile | None,
-    candidate: CandidateFile | None = None,
-    rejected: Callable[[str], Awaitable[None]] | None = None,
-) -> None:
-    """Run until cancelled: reload the files once a second.
-
-    `rejected` gets each new problem of `active`.
-    """
+async def watch_policy(file: PolicyFile, rejected: Callable[[str], Awaitable[None]] | None = None) -> None:
+    """Run until cancelled: reload the file once a second. `rejected` gets each new problem."""
     while True:
-        problem = await active.reload() if active is not None else ""
+        problem = await file.reload()
         if problem and rejected is not None:
             await rejected(problem)
-        if candidate is not None:
-            await candidate.reload()
         await asyncio.sleep(LOOK_SECONDS)

@@ -25,12 +25,19 @@ class WatchProgress:
             if not woken.done() and condition():
                 woken.set_result(None)
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds. It is checked after every event."""
+        while not condition():
+            await self._next_time(condition)
+
     async def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait at most `seconds` for the condition, which is checked after every event. False after a time-out."""
+        """As `until`, but at most `seconds`. Returns whether the condition holds.
+
+        The end of the wait proves no time of another clock than the loop's: uvloop's timers may be a millisecond early.
+        """
         try:
             async with asyncio.timeout(seconds):
-                while not condition():
-                    await self._next_time(condition)
+                await self.until(condition)
         except TimeoutError:
             return condition()
         return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from extender.allocation import Snapshot
-from extender.model import CallBudget, Code, Pod, Reason
+from extender.model import CallBudget, Claim, Code, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling.gang import Gang
 from extender.scheduling.gang_plan import GangMember, GangProblem, NodeLimit
@@ -15,6 +15,7 @@ from extender.scheduling.pod_requirements import (
     Pending,
     PodRequirements,
     UnschedulableAndUnresolvable,
+    needs_reservation,
     requirements_of,
 )
 
@@ -51,7 +52,10 @@ class GangMembers:
     def first(self, count: int, kept: Collection[str] = ()) -> GangMembers:
         """The members of `kept`, and then the first ones in rank order, up to `count`."""
         ordered = sorted(self.pods, key=lambda pod: pod.uid not in kept)  # stable: otherwise in rank order
-        chosen = {pod.uid for pod in ordered[:count]}
+        return self.only({pod.uid for pod in ordered[:count]})
+
+    def only(self, chosen: Collection[str]) -> GangMembers:
+        """The members with these UIDs."""
         pods = tuple(pod for pod in self.pods if pod.uid in chosen)
         return GangMembers(pods, {pod.uid: self.requirements[pod.uid] for pod in pods if pod.uid in self.requirements})
 
@@ -69,7 +73,8 @@ def gang_members(
 ) -> GangMembers | UnreadyMember:
     """The members that may be planned together, with their requirements, or the first one that has none.
 
-    These are the first waiting members in rank order, and those of `kept`.
+    These are the first waiting members in rank order, and those of `kept`, as far as their claims have reservations
+    left.
     """
     pods = tuple(pod for rank, pod in enumerate(gang.waiting) if rank < MOST_TOGETHER or pod.uid in kept)
     requirements = {}
@@ -79,7 +84,33 @@ def gang_members(
                 requirements[member.uid] = found
             case Pending() | UnschedulableAndUnresolvable():
                 return UnreadyMember(member, found)
-    return GangMembers(pods, requirements)
+    members = GangMembers(pods, requirements)
+    without = _without_reservation(members, kept)
+    if not without:
+        return members
+    if len(pods) - len(without) < gang.missing:
+        pod = next(pod for pod in pods if pod.uid in without)
+        claim = without[pod.uid]
+        params = gang.key.name, str(claim.key), str(claim.reservations_left)
+        return UnreadyMember(pod, UnschedulableAndUnresolvable(Reason(Code.GANG_CLAIM_FULL, params)))
+    return members.only({pod.uid for pod in pods} - without.keys())
+
+
+def _without_reservation(members: GangMembers, kept: Collection[str]) -> dict[str, Claim]:
+    """By UID of each member for which a claim has no reservation left once those before it have theirs, the claim."""
+    left: dict[str, int] = {}  # by UID of the claim
+    found: dict[str, Claim] = {}
+    for pod in sorted(members.pods, key=lambda pod: pod.uid not in kept):
+        # The binds of core PodGroups find out whether a claim is the group's and has one reservation for all.
+        claims = members.requirements[pod.uid].claims if pod.uid in members.requirements and not pod.group else ()
+        needed = [claim for claim in claims if not claim.extended and needs_reservation(claim, pod)]
+        full = next((one for one in needed if not left.setdefault(one.uid, one.reservations_left)), None)
+        if full is not None:
+            found[pod.uid] = full
+            continue
+        for claim in needed:
+            left[claim.uid] -= 1
+    return found
 
 
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:

@@ -148,5 +148,4 @@ class GangTrial:
 
 
 def _amounts(result: Result) -> _Amounts:
-    consumed = result.consumed
-    return tuple(sorted((name, amount.nanos) for name, amount in consumed.items())) if consumed is not None else ()
+    return tuple(sorted(result.amounts.items()))

@@ -29,7 +29,7 @@ from extender.scheduling.status_store import StatusStore
 
 _NAME = itemgetter(0)
 _REFRESHED = 2  # stale placements that one update computes again
-# Estimated bytes, measured with tracemalloc over half-full fleets (docs/decisions/0034).
+# Estimated bytes, measured with tracemalloc over half-full fleets.
 _BASE_BYTES = 4096
 _NODE_BYTES, _EQUIVALENCE_BYTES = 80, 320  # only with own EquivalenceClasses
 _GROUP_BYTES = 112  # of a group of shared pools

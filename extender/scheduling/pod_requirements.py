@@ -16,7 +16,6 @@ from extender.model import (
     IMPLICIT_RESOURCE_PREFIX,
     MAX_ALTERNATIVES,
     MAX_CLAIMS,
-    MAX_CONSUMERS,
     UNLIMITED,
     Allocation,
     CallBudget,
@@ -153,9 +152,13 @@ class PodRequirements:
         )
 
     @property
+    def claims(self) -> tuple[Claim, ...]:
+        return (*self.pending_claims, *self.allocated_claims, *self.promised_claims)
+
+    @property
     def estimated_bytes(self) -> int:
         """The estimated memory of the claims and of the requests of containers, in bytes."""
-        claims = (*self.pending_claims, *self.allocated_claims, *self.promised_claims)
+        claims = self.claims
         results = sum(len(claim.allocation.results) for claim in claims if claim.allocation is not None)
         containers = self.extended.pod.containers if self.extended is not None else ()
         asked = sum(1 + len(container.requests) for container in containers)
@@ -165,8 +168,7 @@ class PodRequirements:
     @property
     def counts_as(self) -> int:
         """How many pods with usual claims take as much memory, see FairCache."""
-        claims = (*self.pending_claims, *self.allocated_claims, *self.promised_claims)
-        return 1 + sum(len(claim.spec.content) for claim in claims) // 2048  # bytes of JSON
+        return 1 + sum(len(claim.spec.content) for claim in self.claims) // 2048  # bytes of JSON
 
     @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:
@@ -299,7 +301,8 @@ def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
         claim = snapshot.claims.get(key)
         if claim is None:
             return Pending(f"pod {pod.key}: claim {key} is not known yet")
-        if entry.template_name and claim.owner_pod_uid != pod.uid and not _is_of_group(claim, pod):
+        is_own = claim.owner_pod_uid == pod.uid or _is_of_group(claim, pod)
+        if entry.template_name and not is_own and not claim.problem:  # no owner is known of a claim with a problem
             owner = f"the pod or its PodGroup {pod.group}" if pod.group else "the pod"
             return Pending(f"pod {pod.key}: claim {key} is not owned by {owner}")
         found.setdefault(key, (entry.name, claim))
@@ -330,9 +333,15 @@ def _unresolvable_reason(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason |
         return Reason(Code.INVALID, (f"claim {cut(str(claim.key))} is being deleted",))
     if claim.allocation is None:
         return _admin_access(claim, snapshot)
-    if len(claim.reserved_for) >= MAX_CONSUMERS and not claim.is_reserved_for(pod.uid):
+    if not claim.reservations_left and needs_reservation(claim, pod):
         return Reason(Code.CLAIM_FULL, (str(claim.key),))
     return None
+
+
+def needs_reservation(claim: Claim, pod: Pod) -> bool:
+    """Whether a bind of the pod adds a consumer to the claim: not if it has the pod or the pod's PodGroup already."""
+    groups = (one.name for one in claim.reserved_for if one.resource == "podgroups")
+    return not (claim.is_reserved_for(pod.uid) or (pod.group and pod.group in groups))
 
 
 def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:

@@ -10,7 +10,7 @@ from extender.model import DeviceRequest
 from extender.scheduling.evaluate import FilterStatus, Unschedulable
 from extender.scheduling.placements import Placement
 
-# Estimated bytes, measured with tracemalloc over half-full fleets (docs/decisions/0034).
+# Estimated bytes, measured with tracemalloc over half-full fleets.
 _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
 
 

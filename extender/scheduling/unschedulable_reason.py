@@ -29,6 +29,7 @@ from extender.model import (
     Reason,
     lowest,
     members,
+    own_name,
     readable,
     union,
 )
@@ -144,8 +145,8 @@ def _tainted(problem: Problem, devices: int, request: DeviceRequest) -> int:
 
 
 def _has_room(problem: Problem, bit: int, request: DeviceRequest) -> bool:
-    shares = problem.shares(bit)
-    return has_room(problem.inventory.devices[bit].device, request.capacity, shares, problem.features)
+    one = problem.inventory.devices[bit]
+    return has_room(one.device, one.id.driver, request, problem.shares(bit), problem.features)
 
 
 def _union(bits: Iterable[int]) -> int:
@@ -170,13 +171,18 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
     devices = [problem.inventory.devices[bit] for bit in members(matching)]
     features = problem.features
     if request.capacity and features.consumable_capacity:
-        kinds = Counter(one.device.capacity for one in devices)  # devices of one model share their capacities
-        for name, asked in sorted(request.capacity.items()):
-            most = max((have[name].value.nanos for have in kinds if name in have), default=0)
+        # Devices of one model share their capacities.
+        kinds = Counter((one.id.driver, one.device.capacity) for one in devices)
+        pays = features.pays(request)
+        for name, asked in sorted(request.capacity.items()) if pays else ():
+            known = (have[own] for driver, have in kinds if (own := own_name(name, driver)) in have)
+            most = max((one.value.nanos for one in known), default=0)
             if 0 < most < asked.nanos:
                 return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
-        refusals = {have: refusal(have, request.capacity, features) for have in kinds}
-        able = sum(count for have, count in kinds.items() if not refusals[have])
+        refusals = {
+            (driver, have): refusal(have, driver, request.capacity, features, pays=pays) for driver, have in kinds
+        }
+        able = sum(count for kind, count in kinds.items() if not refusals[kind])
         if able < needed:
             why = min(filter(None, refusals.values()))
             return Reason(Code.REFUSED_AMOUNT, (_how_few(able), request.name, why))

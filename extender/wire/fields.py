@@ -136,6 +136,20 @@ def quantities(obj: Json, key: str, path: str) -> dict[str, Quantity]:
     return {name: quantity(value, f"{path}.{key}[{name}]") for name, value in items.items()}
 
 
+def amount(value: object, path: str) -> Quantity:
+    """A quantity that is not negative. Raises WireError."""
+    found = quantity(value, path)
+    if found.nanos < 0:
+        raise WireError(path, f"must not be negative, is {found}")
+    return found
+
+
+def amounts(obj: Json, key: str, path: str) -> dict[str, Quantity]:
+    """The map of quantities obj[key], none of them negative. Raises WireError."""
+    items = get(obj, key, dict, path, {})
+    return {name: amount(value, f"{path}.{key}[{name}]") for name, value in items.items()}
+
+
 def node_selector(obj: Json, key: str, path: str) -> NodeSelector | None:
     """The core/v1 NodeSelector obj[key], or None if absent. Raises WireError."""
     if obj.get(key) is None:

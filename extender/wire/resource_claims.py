@@ -37,6 +37,7 @@ from extender.model import (
 )
 from extender.wire.fields import (
     Json,
+    amounts,
     dumped,
     get,
     many,
@@ -248,7 +249,7 @@ def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
         count=get(obj, "count", int, path, 1) or 1 if mode == "ExactCount" else 0,
         admin_access=get(obj, "adminAccess", bool, path, False),
         tolerations=many(obj, "tolerations", path, toleration),
-        capacity=_Frozen(quantities(wanted, "requests", f"{path}.capacity")) if has_requests or wanted else None,
+        capacity=_Frozen(amounts(wanted, "requests", f"{path}.capacity")) if has_requests or wanted else None,
     )
 
 

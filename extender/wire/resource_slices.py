@@ -1,4 +1,4 @@
-"""Decoding of ResourceSlices and DeviceTaintRules. It interns repeated names and values (docs/decisions/0034)."""
+"""Decoding of ResourceSlices and DeviceTaintRules. It interns repeated names and values."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from extender.model import (
     Value,
     WireError,
     cut,
+    own_name,
     parse_semver,
 )
-from extender.wire.fields import Json, get, many, need, node_selector, quantities, quantity, strings, wrong
+from extender.wire.fields import Json, amount, amounts, get, many, need, node_selector, strings, wrong
 
 _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
 _LISTS: dict[str, type] = {"ints": int, "bools": bool, "strings": str, "versions": str}
@@ -95,7 +96,7 @@ class SliceDecoder:
         return Device(
             name=intern(need(obj, "name", path)),
             attributes=self._attributes(get(obj, "attributes", dict, path, {}), f"{path}.attributes", driver),
-            capacity=self._capacity(get(obj, "capacity", dict, path, {}), f"{path}.capacity"),
+            capacity=self._capacity(get(obj, "capacity", dict, path, {}), f"{path}.capacity", driver),
             consumes=many(obj, "consumesCounters", path, _counter_use),
             selection=_selection(obj, path),
             binds_to_node=get(obj, "bindsToNode", bool, path, False),
@@ -132,10 +133,15 @@ class SliceDecoder:
             self._orders[key] = known
         return known
 
-    def _capacity(self, obj: Json, path: str) -> Capacities:
+    def _capacity(self, obj: Json, path: str, driver: str) -> Capacities:
         if not obj:
             return NO_CAPACITY
-        capacity = {intern(name): _one_capacity(value, f"{path}[{name}]") for name, value in obj.items()}
+        capacity: dict[str, Capacity] = {}
+        for name, value in obj.items():
+            own = own_name(name, driver)
+            one = _one_capacity(value, f"{path}[{name}]", qualified=own != name)
+            if one.qualified or own not in capacity:
+                capacity[intern(own)] = one
         key = frozenset(capacity.items())
         known = self._capacities.get(key)
         if known is None:
@@ -158,10 +164,11 @@ def decode_taint_rule(obj: Json) -> TaintRule:
 
 
 def _selection(obj: Json, path: str) -> NodeSelection:
+    selector = node_selector(obj, "nodeSelector", path)
+    if selector is not None and len(selector.terms) > 1:
+        raise WireError(f"{path}.nodeSelector", f"must have one term, has {len(selector.terms)}")
     found = NodeSelection(
-        intern(get(obj, "nodeName", str, path, "")),
-        get(obj, "allNodes", bool, path, False),
-        node_selector(obj, "nodeSelector", path),
+        intern(get(obj, "nodeName", str, path, "")), get(obj, "allNodes", bool, path, False), selector
     )
     return found if found.is_set else NO_SELECTION  # most devices set no field
 
@@ -212,30 +219,30 @@ def _parsed_version(kind: str, value: Any) -> tuple[str, Value, str]:
         return kind, value, f"parse semantic version: {error}"
 
 
-def _one_capacity(obj: Any, path: str) -> Capacity:
+def _one_capacity(obj: Any, path: str, *, qualified: bool) -> Capacity:
     if type(obj) is not dict:
         raise wrong(path, dict, obj)
     policy = get(obj, "requestPolicy", dict, path, {})
-    value = quantity(obj.get("value"), f"{path}.value")
-    return Capacity(value, _policy(policy, f"{path}.requestPolicy") if policy else None)
+    value = amount(obj.get("value"), f"{path}.value")
+    return Capacity(value, _policy(policy, f"{path}.requestPolicy") if policy else None, qualified)
 
 
 def _policy(obj: Json, path: str) -> RequestPolicy:
     limits = get(obj, "validRange", dict, path, {})
     values = get(obj, "validValues", list, path, [])
     return RequestPolicy(
-        default=_optional_quantity(obj, "default", path),
-        valid_values=tuple(quantity(v, f"{path}.validValues[{i}]") for i, v in enumerate(values)),
-        range_min=_optional_quantity(limits, "min", f"{path}.validRange"),
-        range_max=_optional_quantity(limits, "max", f"{path}.validRange"),
-        range_step=_optional_quantity(limits, "step", f"{path}.validRange"),
+        default=_optional_amount(obj, "default", path),
+        valid_values=tuple(amount(v, f"{path}.validValues[{i}]") for i, v in enumerate(values)),
+        range_min=_optional_amount(limits, "min", f"{path}.validRange"),
+        range_max=_optional_amount(limits, "max", f"{path}.validRange"),
+        range_step=_optional_amount(limits, "step", f"{path}.validRange"),
         has_range=obj.get("validRange") is not None,
     )
 
 
-def _optional_quantity(obj: Json, key: str, path: str) -> Quantity | None:
+def _optional_amount(obj: Json, key: str, path: str) -> Quantity | None:
     value = obj.get(key)
-    return None if value is None else quantity(value, f"{path}.{key}")
+    return None if value is None else amount(value, f"{path}.{key}")
 
 
 def _taint(obj: Json, path: str) -> Taint:
@@ -258,4 +265,4 @@ def _counters(obj: Json, path: str) -> dict[str, int]:
         if type(item) is not dict:
             raise wrong(f"{path}.counters[{name}]", dict, item)
         wrapped[name] = item.get("value")
-    return {intern(n): q.nanos for n, q in quantities({"counters": wrapped}, "counters", path).items()}
+    return {intern(n): q.nanos for n, q in amounts({"counters": wrapped}, "counters", path).items()}

@@ -1,4 +1,4 @@
-"""The agent with the rights of its manifest, on a real API server and garbage collector; NVML is the fake."""
+"""The agent with the rights of its manifest, on a real API server and garbage collector; NVML is the stand-in."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.agent import Reader, SlicePublisher
+from extender.agent.slice_publisher import SlicePublisher
 from extender.cluster import ApiClient, ClusterError, Credentials
 from extender.fabric import DRIVER, fabric_of
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import Machine, node_object
 from extender.wire import SliceDecoder
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
-from tests.fakes.nvml import FakeNvml
+from tests.fakes.nvml import Library, reading
 
 pytestmark = [
     needs(),
@@ -55,10 +55,10 @@ def slices(plane: ControlPlane) -> list[dict]:
     return plane.get("/apis/resource.k8s.io/v1/resourceslices")["items"]
 
 
-async def rounds(plane: ControlPlane, token: str, nvml: FakeNvml, count: int) -> SlicePublisher:
+async def rounds(plane: ControlPlane, token: str, nvml: Library, count: int) -> SlicePublisher:
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
     async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
-        agent = SlicePublisher(client, "gpu-worker", Reader(nvml, nvml.numa_of).read)
+        agent = SlicePublisher(client, "gpu-worker", reading(nvml))
         for _ in range(count):
             await agent.step()
         return agent
@@ -69,7 +69,7 @@ async def refused_elsewhere(plane: ControlPlane, token: str, machine: Machine) -
     force.)"""
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
     async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
-        agent = SlicePublisher(client, "other", Reader(FakeNvml(machine), FakeNvml(machine).numa_of).read)
+        agent = SlicePublisher(client, "other", reading(Library(machine)))
         await agent.step()
     for slice_ in slices(plane):
         plane.request("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{slice_['metadata']['name']}")
@@ -134,13 +134,13 @@ def test_the_manifest_gives_the_agent_its_rights(tmp_path: Path) -> None:
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": bound}
         token = plane.request("POST", f"{ACCOUNT}/token", request)["status"]["token"]
         plane.wait(lambda: asyncio.run(refused_elsewhere(plane, token, machine)), 30)
-        agent = asyncio.run(rounds(plane, token, FakeNvml(machine), 3))
+        agent = asyncio.run(rounds(plane, token, Library(machine), 3))
         assert agent.writes == 1, "three rounds without a change write once"
         (found,) = slices(plane)
         fabric = fabric_of(SliceDecoder().decode(found).devices)
         assert fabric is not None
         assert fabric.graph.size == machine.count
-        degraded = FakeNvml(machine)
+        degraded = Library(machine)
         degraded.down.add((0, 0))
         assert asyncio.run(rounds(plane, token, degraded, 1)).writes == 1, "a link that went down is written"
         asyncio.run(hostile_slices_are_denied(plane, token, machine))

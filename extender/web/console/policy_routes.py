@@ -1,4 +1,4 @@
-"""GET /v1/policy and /v1/policy/diff: the policies, their problems, and the decisions a candidate would change."""
+"""GET /v1/policy: the policy in force, and why a newer one was rejected."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from extender.console import Console, to_json
 def router(console: Console) -> APIRouter:
     """The routes of the policy."""
     routes = APIRouter(prefix="/v1/policy")
-    active, shadow = console.policy, console.shadow
+    active = console.policy
 
     @routes.get("")
     async def status() -> Response:
-        """The policy in force, the candidate, and why a file was rejected."""
+        """The policy in force, and why a newer file was rejected."""
         return _json(
             {
                 "generation": active.generation,
@@ -24,22 +24,6 @@ def router(console: Console) -> APIRouter:
                 "problem": active.problem,
                 "policy": active.policy.model_dump(mode="json"),
                 "processes": [to_json(stream) for stream in console.ingest.streams()],
-                "candidate": shadow.policy.model_dump(mode="json") if shadow.policy is not None else None,
-                "candidate_problem": shadow.problem,
-            }
-        )
-
-    @routes.get("/diff")
-    async def diff() -> Response:
-        """The last decisions that the candidate policy would change."""
-        known = shadow.comparisons()
-        return _json(
-            {
-                "candidate": shadow.policy is not None,
-                "problem": shadow.problem,
-                "compared": len(known),
-                "left_out": shadow.left_out,
-                "changed": [to_json(one) for one in known if one.differs],
             }
         )
 
