@@ -51,8 +51,8 @@ CORE = {
 # All that the core may import from outside: nothing here has I/O, a clock, randomness or threads of control.
 ALLOWED = {
     "__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime",
-    "decimal", "enum", "functools", "hashlib", "heapq", "ipaddress", "itertools", "math", "operator", "re", "reprlib",
-    "struct", "sys", "types", "typing", "urllib.parse", "weakref", "zoneinfo",
+    "decimal", "difflib", "enum", "functools", "hashlib", "heapq", "ipaddress", "itertools", "math", "operator", "re",
+    "reprlib", "struct", "sys", "types", "typing", "urllib.parse", "weakref", "zoneinfo",
     "cachetools", "orjson", "pydantic", "re2", "yaml",
 }  # fmt: skip
 BUILTINS = {"open", "print", "input", "__import__"}

@@ -147,3 +147,29 @@ async def test_a_failed_loop_and_a_failed_bind_are_counted_and_the_pod_is_bound_
         finally:
             await supervisor.stop()
     assert supervisor.failures["scheduler"] == 2
+
+
+async def test_a_pod_waits_for_a_resource_that_no_node_and_no_class_provides() -> None:
+    """As NodeResourcesFit: a misspelt name, a class that is absent, and a device plugin's resource that is used up."""
+    cluster = cluster_with(0)
+    cluster.add_node("m", carried_machines()["t4-4"])
+    offers = {"status": {"allocatable": {"x.dev/plugin": "2"}}}
+    cluster.api.registry.patch(RESOURCES["", "nodes"], ("", "m"), offers, "status", strategic=False)
+
+    def asks(name: str, resource: str, count: int = 1) -> None:
+        limits = {"limits": {resource: str(count)}}
+        cluster.apply(pod(name, containers=[{"name": "main", "image": "pause", "resources": limits}]))
+
+    async with scheduling(cluster, Extender(cluster)) as scheduler:
+        for resource in ("x.dev/plugins", "deviceclass.resource.kubernetes.io/absent"):
+            asks(resource.partition("/")[2], resource)
+            waits = {f"Insufficient {resource}": 2}
+            name = f"default/{resource.partition('/')[2]}"
+            await eventually(lambda n=name, w=waits: scheduler.pending().get(n) == w, scheduler.pending)
+        asks("first", "x.dev/plugin", 2)
+        await eventually(lambda: bound(cluster) == 1, "the pod is bound to the node that offers the resource")
+        assert cluster.store["pods", ("default", "first")]["spec"]["nodeName"] == "m"
+        asks("second", "x.dev/plugin")
+        await eventually(lambda: "default/second" in scheduler.pending(), scheduler.pending)
+        asks("implicit", "deviceclass.resource.kubernetes.io/gpu.nvidia.com")
+        await eventually(lambda: bound(cluster) == 2, "a DeviceClass provides the resource")

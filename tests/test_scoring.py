@@ -92,6 +92,9 @@ def test_gpus_in_use_without_an_allocation(drift: str, avoided: bool, fits: bool
             if fits:
                 sentences = " ".join(part["sentence"] for part in found["best"][0]["parts"])
                 assert "no memory requested for 5 GPUs: 398 GiB assumed of 398 GiB unclaimed" in sentences, sentences
+            if drift == "filter":
+                reason = "memory of matching devices is in use without a claim for request gpu"
+                assert reason in found["sentence"]
             if drift == "penalise":
                 assert any("memory in use that no claim holds" in p["sentence"] for p in found["best"][0]["parts"])
 

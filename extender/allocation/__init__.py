@@ -13,6 +13,7 @@ Semantics are those of Kubernetes' structured allocator (docs/allocation.md), wi
 docs/decisions/ records. The package contains no I/O and no preferences: a caller passes them as an order.
 """
 
+from extender.allocation.capacity import has_room, refusal
 from extender.allocation.choose import Preference, choose, choose_plain
 from extender.allocation.constraints import UNREADABLE, attribute_values
 from extender.allocation.counters import left_of
@@ -30,7 +31,7 @@ from extender.allocation.inventory import Inventory, inventory
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters, counter_limits, overdrawn_counters, problem_of, usage_of
-from extender.allocation.pools import KnownPools, Pool, gather, same_objects, slices_of
+from extender.allocation.pools import KnownPools, Pool, PoolDevice, gather, same_objects, slices_of
 from extender.allocation.problem import (
     SHARES,
     UNUSED,
@@ -77,6 +78,7 @@ __all__ = [
     "NodeState",
     "Pick",
     "Pool",
+    "PoolDevice",
     "PoolGroup",
     "PoolUse",
     "Preference",
@@ -101,6 +103,7 @@ __all__ = [
     "find_class",
     "from_gates",
     "gather",
+    "has_room",
     "hypothetical_snapshot",
     "interned",
     "inventory",
@@ -109,6 +112,7 @@ __all__ = [
     "live_use",
     "overdrawn_counters",
     "problem_of",
+    "refusal",
     "same_objects",
     "select",
     "slices_of",

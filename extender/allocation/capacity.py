@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.allocation.features import Features
-from extender.model import BINARY_SI, MAX_INT64, NANO, Capacity, Device, InvalidClaim, Quantity, RequestPolicy, own_name
+from extender.model import (
+    BINARY_SI,
+    MAX_INT64,
+    NANO,
+    Capacities,
+    Capacity,
+    Device,
+    DeviceRequest,
+    InvalidClaim,
+    Quantity,
+    RequestPolicy,
+    own_name,
+)
 
 Amounts = Mapping[str, int]
 NOTHING: Amounts = {}
@@ -43,10 +55,42 @@ def published(device: Device, driver: str, taken: Mapping[str, Quantity]) -> dic
     return {f"{driver}/{name}" if device.capacity[name].qualified else name: taken[name] for name in taken}
 
 
-def undefined(device: Device, driver: str, wanted: Mapping[str, Quantity] | None) -> str:
-    """A requested capacity that the device lacks; if it has all, the first one: its policy forbids some amount."""
-    asked = wanted or {}
-    return next((name for name in asked if own_name(name, driver) not in device.capacity), min(asked, default=""))
+def refusal(
+    have: Capacities, driver: str, wanted: Mapping[str, Quantity] | None, features: Features, *, pays: bool = True
+) -> str:
+    """Why a free device with these capacities cannot serve a request, as a clause; '' if it can.
+
+    `pays`: the request takes the amounts, see Features.pays.
+    """
+    asked = {own_name(name, driver): amount for name, amount in (wanted or {}).items()}
+    for name in sorted(asked):
+        if name not in have:
+            return f"a device has no capacity {name}" + (f", but {', '.join(sorted(have))}" if have else "")
+    for name, capacity in sorted(have.items()):
+        policy = capacity.policy
+        unit = _unit(policy) if features.fractional_ranges and policy is not None else NANO
+        amount = _rounded(asked.get(name), capacity, unit)
+        if policy is not None and _violates(amount, policy, unit):
+            return f"one request may have {_allowed(policy, name)}, not {asked.get(name, amount)}"
+        if pays and amount > capacity.value:
+            rounded = f", and {asked[name]} is rounded up to" if asked.get(name, amount) != amount else ", not"
+            return f"a device has {capacity.value} of {name}{rounded} {amount}"
+    return ""
+
+
+def _allowed(policy: RequestPolicy, name: str) -> str:
+    """The amounts of a capacity that one request may have, as text."""
+    if not policy.has_range:
+        *others, last = map(str, policy.valid_values)
+        return f"{', '.join(others)} or {last} of {name}" if others else f"{last} of {name}"
+    low, most, step = policy.range_min, policy.range_max, policy.range_step
+    steps = f", in steps of {step}" if step is not None and step.nanos else ""
+    if most is None:
+        return f"{name}{steps}"
+    if step is not None and step.nanos:
+        start = low.nanos if low is not None else 0
+        most = Quantity(start + (most.nanos - start) // step.nanos * step.nanos, most.form)
+    return f"{most} of {name} at most{steps}"
 
 
 def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Amounts) -> bool:
@@ -55,6 +99,16 @@ def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Am
         used.get(name, 0) + using.get(name, 0) + amount.nanos <= device.capacity[name].value.nanos
         for name, amount in taken.items()
     )
+
+
+def has_room(device: Device, driver: str, request: DeviceRequest, used: Amounts | None, features: Features) -> bool:
+    """Whether the device can serve a request besides `used`. Raises InvalidClaim."""
+    if not features.consumable_capacity:
+        return True
+    taken = consumption(device, driver, request.capacity, features)
+    if taken is None or not features.pays(request):
+        return taken is not None
+    return fits(device, taken, used or NOTHING, NOTHING)
 
 
 def _unit(policy: RequestPolicy) -> int:

@@ -130,4 +130,9 @@ def _build(claim: str, position: int, constraint: Constraint, *, lists: bool) ->
         return MatchAttribute(constraint, lists=lists)
     if constraint.kind == "distinct":
         return DistinctAttribute(constraint, lists=lists)
-    raise InvalidClaim(f"claim {claim}: spec.devices.constraints[{position}] is empty (unsupported constraint type?)")
+    problem = (
+        "has two attributes: the API server accepts one"
+        if constraint.kind
+        else "is empty (unsupported constraint type?)"
+    )
+    raise InvalidClaim(f"claim {claim}: spec.devices.constraints[{position}] {problem}")

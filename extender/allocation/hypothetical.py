@@ -27,7 +27,7 @@ def with_devices_released(node_info: NodeInfo, results: Collection[Result], *, i
     `idle`: their workloads end, so that the memory that is in use on a device counts only if it has other consumers.
     """
     before, pools = node_info.allocated_state.pools, dict(node_info.allocated_state.pools)
-    results = [result for result in results if not result.admin_access]
+    results = [result for result in results if not result.admin_access]  # admin access holds nothing
     for result in results:
         key = PoolKey(result.device.driver, result.device.pool)
         pools[key] = _without(pools.get(key, UNUSED), result)

@@ -83,9 +83,4 @@ class MatchingDevices:
         pool_device = self._problem.inventory.devices[bit]
         device, driver, features = pool_device.device, pool_device.id.driver, self._problem.features
         spend(1 + device.capacity.steps)
-        if not features.consumable_capacity:
-            return True
-        taken = capacity.consumption(device, driver, request.capacity, features)
-        if taken is None or not features.pays(request):
-            return taken is not None
-        return capacity.fits(device, taken, self._problem.shares(bit) or capacity.NOTHING, capacity.NOTHING)
+        return capacity.has_room(device, driver, request, self._problem.shares(bit), features)

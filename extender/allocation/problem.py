@@ -49,6 +49,7 @@ class Selection(NamedTuple):
     error: int
     explain: Callable[[int], str]  # bit of `error` to the text of the failure
     unsupported: int = 0  # devices that match but have unsupported fields (Inventory.unsupported)
+    drifting: int = 0  # devices that match but are left out, because their memory is in use without a claim
 
 
 @dataclass(frozen=True, slots=True)

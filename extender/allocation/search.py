@@ -297,10 +297,12 @@ class Search:
         device, driver = pool_device.device, pool_device.id.driver
         used, using = self._problem.shares(bit) or capacity.NOTHING, self._consumed_here.get(bit, capacity.NOTHING)
         taken = capacity.consumption(device, driver, request.capacity, features)
-        if taken is None:
-            self._reject(request, bit, "undefined-capacity", capacity.undefined(device, driver, request.capacity))
+        pays = features.pays(request)
+        if taken is None or (pays and not capacity.fits(device, taken, capacity.NOTHING, capacity.NOTHING)):
+            why = capacity.refusal(device.capacity, driver, request.capacity, features, pays=pays)
+            self._reject(request, bit, "undefined-capacity", why)
             return None
-        if features.pays(request) and not capacity.fits(device, taken, used, using):
+        if pays and not capacity.fits(device, taken, used, using):
             self._reject(request, bit, "capacity", capacity.short_of(device, taken, used, using))
             return None
         return taken

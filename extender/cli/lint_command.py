@@ -68,10 +68,7 @@ def lint_command(
     ]
     made = [obj for _, obj in checked.objects]
     found += _admin_access(supply, made)
-    with contextlib.suppress(WireError):  # the checks above name the faults of pods and templates
-        pods = hypothetical_pods(made)
-        found += refused_pods(pods)
-        found += impossible_topologies(pods, supply)
+    found += _of_pods(made, supply, snapshot)
     found = list(dict.fromkeys(found))  # several pods may use one template
     prints_manifests = fix and not unreadable and not lost
     if found or not unreadable:
@@ -86,6 +83,21 @@ def lint_command(
         raise typer.Exit(2)
     if any(finding.severity != "note" for finding in found):
         raise typer.Exit(1)
+
+
+def _of_pods(made: list[Json], supply: Objects, snapshot: Path | None) -> list[LintFinding]:
+    """The findings about the pods that the files create, and with a snapshot about claims without a pod."""
+    found, pods = list[LintFinding](), list[HypotheticalPod]()
+    with contextlib.suppress(WireError):  # other checks name the faults of pods and templates
+        pods = hypothetical_pods(made)
+        found += refused_pods(pods)
+        found += impossible_topologies(pods, supply)
+    if snapshot is not None:
+        from extender.cli.impossible_pods import impossible_pods  # it loads the cache and the explanations
+
+        with contextlib.suppress(WireError):
+            found += impossible_pods(pods, supply, [*documents(snapshot), *made])
+    return found
 
 
 def _supply(snapshot: Path) -> list[Json]:

@@ -15,6 +15,7 @@ from extender.diagnosis.group_rows import group_rows
 from extender.diagnosis.near_misses import claims_on
 from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
 from extender.diagnosis.scenario import Scenario, apply_scenario, devices_of, with_new_group, without_own_holds
+from extender.diagnosis.selector_stats import failing_terms
 
 __all__ = [
     "CHECKS",
@@ -36,6 +37,7 @@ __all__ = [
     "explain",
     "explain_gang",
     "explain_job",
+    "failing_terms",
     "fleet_stats",
     "group_rows",
     "groups_named",

@@ -13,7 +13,18 @@ from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
-from extender.model import SCHEDULER, CallBudgetSpent, Code, Pod, Reason, WireError, counted, one_line, shown
+from extender.model import (
+    FREEABLE_CODES,
+    SCHEDULER,
+    CallBudgetSpent,
+    Code,
+    Pod,
+    Reason,
+    WireError,
+    counted,
+    one_line,
+    shown,
+)
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -30,6 +41,7 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
     scored_node,
+    unprovided_resource,
 )
 
 _EXAMPLES = 3  # node names per reason
@@ -124,6 +136,8 @@ def explain(
     """
     requirements = requirements_of(pod, snapshot, policy)
     name = str(pod.key)
+    if resource := unprovided_resource(pod, snapshot):
+        requirements = UnschedulableAndUnresolvable(Reason(Code.NO_RESOURCE, (resource,)))
     match requirements:
         case Skip():
             return Explanation(name, "not-ours", no_devices(pod))
@@ -198,7 +212,7 @@ def _explain(
             unschedulable.add(
                 EquivalentNodes(one.status, one.nodes, one.first, without_holds.get(first) or node_infos[first])
             )
-    candidates = near_misses.nodes_to_try(unschedulable.classes)
+    candidates, may_fit = near_misses.nodes_to_try(unschedulable.classes)
     claims_by_pool = near_misses.claims_on(
         (*(one.shown.node_info for one in unschedulable.reasons.values()), *candidates), snapshot
     )
@@ -217,9 +231,14 @@ def _explain(
     found_misses: list[NearMiss] = [
         *near_misses.by_device_count(requirements, unschedulable.classes, context, ignores_identity=ignores_identity),
         *near_misses.by_releasing_claims(
-            candidates, requirements, context, claims_by_pool, ignores_identity=ignores_identity
+            candidates,
+            requirements,
+            context,
+            claims_by_pool,
+            covers_all=may_fit == len(candidates) or (ignores_identity and len(candidates) < near_misses.MOST_NODES),
+            ignores_identity=ignores_identity,
         ),
-        *near_misses.by_capacity(requirements, (node_info for node_info, _ in unschedulable.samples.values())),
+        *near_misses.by_devices(requirements, unschedulable.samples.values(), context),
         *near_misses.by_terms(terms),
     ]
     ordered = sorted(found_misses, key=lambda near_miss: (near_miss.of_group, near_miss.cost))
@@ -276,7 +295,11 @@ def _by_reason(
 
 def _with_causes(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> UnschedulableNodes:
     node_info, status = one.shown.node_info, one.shown.status
-    freeable = status.reason.code in near_misses.FREEABLE_CODES
-    others = near_misses.claims_of_node(node_info, claims_by_pool) if freeable else ()
-    why = causes(traces.of(node_info), map(near_misses.held_by, others))
+    held: tuple[str, ...] = ()
+    if status.reason.code in FREEABLE_CODES:
+        claims = near_misses.others_on_node(node_info, claims_by_pool, traces.requirements)
+        held = near_misses.usable_held(
+            claims, near_misses.usable_devices(node_info, traces.requirements, traces.context)
+        )
+    why = causes(traces.of(node_info), held)
     return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)

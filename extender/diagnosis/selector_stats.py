@@ -10,11 +10,12 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
 from extender.cel.dra import Selector, evaluated
 from extender.cel.dra.terms import left_side, observed_value
-from extender.model import Device, Slice, counted, one_line
-from extender.scheduling import EvaluationContext, PodRequirements
+from extender.model import Device, Semver, Slice, counted, one_line
+from extender.scheduling import EvaluationContext, PodRequirements, attributes_like
 
 _SHOWN_VALUES = 3
 _VALUES = 256  # distinct values that are counted
+_DEFAULTS = {str: '""', int: "0", bool: "false", Semver: 'semver("0.0.0")'}  # of attributes, in CEL
 
 
 @dataclass(slots=True)
@@ -29,7 +30,10 @@ class TermStats:
     instead: Counter[str] = field(default_factory=Counter)  # values of the devices that did not pass, with counts
     # Attribute or capacity that the term reads, to the number of devices that have it.
     published: dict[str, int] = field(default_factory=dict)
+    similar: str = ""  # attributes of the devices with the names of those that none publishes, as text
     problem: str = ""  # the compile error; then no device was evaluated
+    lacking: tuple[str, str] | None = None  # the first device on which the term fails, and the path that it lacks
+    defaults: dict[str, str] = field(default_factory=dict)  # path to a neutral value of the type that devices have
 
     def sentence(self) -> str:
         """The result as a sentence for users."""
@@ -46,9 +50,21 @@ class TermStats:
             found += f"; {others}"
         if missing:
             found += "; " + ", ".join(f"`{one_line(name)}` is published by 0 of {asked}" for name in missing)
+            found += self.similar
         elif self.failed:
             found += f"; it has no value on {self.failed}"
+        if self.lacking is not None and not missing:
+            found += f": {self._remedy(*self.lacking)}"
         return found
+
+    def _remedy(self, device: str, path: str) -> str:
+        """How the term can allow for devices that lack the attribute or capacity of this path."""
+        kind, _, name = path.partition(":")
+        domain, _, short = one_line(name).rpartition("/")
+        of, default = f'device.{kind}["{domain}"]', self.defaults.get(path, "")
+        ways = [f"write {of}.?{short}.orValue({default})"] if default else []
+        advice = ", or ".join([*ways, f'check "{short}" in {of} first'])
+        return f"device {one_line(device)} lacks {short}, and one such device can make its node unusable; {advice}"
 
 
 Devices = dict[tuple[str, int], list[Device]]
@@ -95,6 +111,15 @@ def selector_stats(
     return findings
 
 
+def failing_terms(requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext) -> list[str]:
+    """The selector terms that fail on devices without an attribute or capacity, as sentences with a remedy.
+
+    Raises CallBudgetSpent.
+    """
+    found = selector_stats(requirements, snapshot, None, context)
+    return [term.sentence() for term in found if term.failed and (term.passed or term.lacking is not None)]
+
+
 def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -> Devices:
     """Count the devices that pass the term, and return them."""
     selector = context.masks.selector(finding.term, context.budget)
@@ -103,7 +128,12 @@ def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -
         finding.asked, finding.passed = count, count
         return devices
     term = _Term(finding, selector, _reads(selector), context)
-    return {key: term.count(key, some) for key, some in devices.items()}
+    left = {key: term.count(key, some) for key, some in devices.items()}
+    for path, _ in term.reads or ():
+        kind, _, name = path.partition(":")
+        if kind == "attributes" and not finding.published.get(name.rpartition("/")[2]):
+            finding.similar = attributes_like(name, (device for some in devices.values() for device in some))
+    return left
 
 
 def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
@@ -167,15 +197,21 @@ class _Term:
         """Evaluate the first device of a group, and count the result for all of them."""
         driver, weight = key
         device, count, finding = group[0], weight * len(group), self.finding
-        for name, read in self.reads or ():
-            has = read(device, driver) is not None
-            finding.published[name] = finding.published.get(name, 0) + (count if has else 0)
+        for path, read in self.reads or ():
+            value, name = read(device, driver), path.rpartition("/")[2]
+            finding.published[name] = finding.published.get(name, 0) + (count if value is not None else 0)
+            default = 'quantity("0")' if path.startswith("capacity:") else _DEFAULTS.get(type(value), "")
+            if value is not None and default:
+                finding.defaults[path] = default
         try:
             if evaluated(self.selector.match, device, driver, self.context.budget):
                 finding.passed += count
                 return True
         except CelError:
             finding.failed += count
+            lacks = next((path for path, read in self.reads or () if read(device, driver) is None), "")
+            if lacks and finding.lacking is None:
+                finding.lacking = device.name, lacks
         # With this many distinct values, such as UUIDs, a single value is not useful.
         value = self._observed(device, driver) if len(finding.instead) < _VALUES else ""
         if value:
@@ -204,14 +240,14 @@ def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) ->
 
 
 def _reads(selector: Selector) -> list[Read] | None:
-    """Name and reader of everything that a selector reads; None if it reads whole maps."""
+    """Path, as 'attributes:DOMAIN/ID', and reader of everything that a selector reads; None if it reads whole maps."""
     found: list[Read] = []
     for path in sorted(selector.reads - {"driver"}):
         kind, _, name = path.partition(":")
         if not name or name.endswith("*"):
             return None
         domain, _, short = name.partition("/")
-        found.append((short, _attribute(name) if kind == "attributes" else _capacity(name, domain, short)))
+        found.append((path, _attribute(name) if kind == "attributes" else _capacity(name, domain, short)))
     return found
 
 

@@ -97,7 +97,7 @@ from extender.model.quantity import (
     readable,
     whole_units,
 )
-from extender.model.reasons import Code, Reason
+from extender.model.reasons import FREEABLE_CODES, Code, Reason
 from extender.model.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
 from extender.model.reservation import Reservation, ReservationState
 from extender.model.semver import Semver, parse_semver
@@ -122,6 +122,7 @@ __all__ = [
     "DISTANCES",
     "EXTENDED_CLAIM_ANNOTATION",
     "FINALIZER",
+    "FREEABLE_CODES",
     "GENERATED_PREFIX",
     "GROUP_ANNOTATION",
     "IMPLICIT_RESOURCE_PREFIX",

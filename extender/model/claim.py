@@ -89,7 +89,7 @@ def _covers(names: tuple[str, ...], request: str) -> bool:
 class Constraint:
     """A matchAttribute or distinctAttribute constraint. Empty `requests` means all requests of the claim."""
 
-    kind: str  # "match", "distinct", or "" for a kind that this version does not support
+    kind: str  # "match", "distinct", "both" (the API server rejects it), or "" for a kind that is not supported
     attribute: str = ""
     requests: tuple[str, ...] = ()
 

@@ -42,6 +42,10 @@ class Code(Enum):
         "matching devices are held by a pod being scheduled",
         "Berth holds the devices for another pod that is being scheduled. This pod is retried automatically.",
     )
+    DRIFT = (
+        "memory of matching devices is in use without a claim for request {0}",
+        "A process outside of DRA uses these GPUs, and the policy has `drift: filter`.",
+    )
     TAINTED = (
         "matching devices are tainted for request {0}",
         "The matching devices carry NoSchedule or NoExecute taints that the request does not tolerate.",
@@ -53,6 +57,14 @@ class Code(Enum):
     TOO_SMALL = (
         "{0} asked for, the largest matching device has {1}",
         "No matching device of this node has that much in total. An H100 sold as 80 GB has 79.6Gi.",
+    )
+    REFUSED_AMOUNT = (
+        "{0} can serve request {1} even when free: {2}",
+        "No wait helps. The matching devices lack a requested capacity, or their policy forbids the amount.",
+    )
+    NO_ATTRIBUTE = (
+        "{0} for request {1} with the attribute {2}",
+        "No wait helps. A constraint of the claim compares an attribute that matching devices do not have.",
     )
     PARTITION = (
         "no free set of {0} GPUs is a partition of Fabric Manager",
@@ -71,7 +83,7 @@ class Code(Enum):
         "The devices consume CPU or memory of the node (alpha). Berth never allocates such devices.",
     )
     CONSTRAINT = (
-        "no free devices agree on {0}",
+        "no free devices satisfy the constraint on {0}",
         "No combination of free devices satisfies matchAttribute or distinctAttribute.",
     )
     COMBINATION = (
@@ -129,6 +141,10 @@ class Code(Enum):
     NODE_UNKNOWN = (
         "node is not known yet",
         "kube-scheduler already knows the node, but Berth's watch has not shown it yet.",
+    )
+    NO_RESOURCE = (
+        "no node and no DeviceClass provides {0}",
+        "Only explanations have this reason: kube-scheduler says `Insufficient`, and does not ask Berth.",
     )
     EXTENDED_STALE = (
         "the extended-resource claim of an earlier attempt is being removed",
@@ -211,6 +227,21 @@ class Code(Enum):
         "The group collects devices (`gang_collect_seconds`). This pod is retried afterwards.",
     )
 
+
+FREEABLE_CODES = frozenset(
+    {
+        Code.IN_USE,
+        Code.HELD,
+        Code.TAINTED,  # devices without the taint may be in use
+        Code.COUNTERS,
+        Code.CAPACITY,
+        Code.CONSTRAINT,
+        Code.COMBINATION,
+        Code.TOPOLOGY,
+        Code.BANDWIDTH,
+    }
+)
+"""The reasons that the end of other pods can remove."""
 
 # The last parameter is a sentence, such as one that names object, field and value.
 _SENTENCES = (Code.INVALID, Code.POOL_INVALID, Code.GANG_BIND_FAILED)

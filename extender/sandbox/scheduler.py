@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import orjson
 
+from extender.model import IMPLICIT_RESOURCE_PREFIX, NANO, WireError, parse_quantity
 from extender.sandbox.apiserver.versioned_store import Change, ObjectStore
-from extender.wire import Json
+from extender.wire import Json, decode_pod
 
 _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds
+_ENDED = ("Succeeded", "Failed")
 _POLL_SECONDS = 0.02  # the queue is checked this often without an event
 _JSON = {"Content-Type": "application/json"}
 # Kinds whose changes requeue a pod that an extender rejected (1.34 to 1.36). ResourceSlices are not among them.
@@ -165,7 +168,7 @@ class Scheduler:
     # -- the extender's verbs --------------------------------------------------------------------------------
 
     async def _place(self, session: aiohttp.ClientSession, pod: Json, waiting: _Waiting) -> str | None:
-        names = [node["metadata"]["name"] for node in self._store.all("nodes")]
+        names, waiting.reasons = self._with_resources(pod)
         if not names:
             return None
         self._start = (self._start + 1) % len(names)
@@ -192,6 +195,32 @@ class Scheduler:
         if len(feasible) == 1:
             return str(feasible[0])
         return await self._prioritized(session, {**args, "NodeNames": feasible}, feasible)
+
+    def _with_resources(self, pod: Json) -> tuple[list[str], dict[str, int]]:
+        """The nodes that have the pod's extended resources, as NodeResourcesFit finds them; the reasons of the others.
+
+        A node that does not offer a resource at all leaves it to the DeviceClass that provides it.
+        """
+        asked, provided = _scalars(pod), set[str]()
+        for class_ in self._store.all("deviceclasses") if asked else ():
+            explicit = (class_.get("spec") or {}).get("extendedResourceName")
+            provided |= {IMPLICIT_RESOURCE_PREFIX + class_["metadata"]["name"], *([explicit] if explicit else ())}
+        names, reasons = list[str](), dict[str, str]()
+        for node in self._store.all("nodes"):
+            name, offers = node["metadata"]["name"], (node.get("status") or {}).get("allocatable") or {}
+            for resource, amount in asked.items():
+                offered = parse_quantity(str(offers.get(resource, 0))).nanos // NANO
+                if (offered or resource not in provided) and amount > offered - self._used(name, resource, offered):
+                    reasons[name] = f"Insufficient {resource}"
+            if name not in reasons:
+                names.append(name)
+        return names, _histogram(reasons)
+
+    def _used(self, node: str, resource: str, offered: int) -> int:
+        """How much of a resource that the node offers the pods on the node have."""
+        pods = self._store.all("pods") if offered else ()
+        on_node = (pod for pod in pods if (pod.get("spec") or {}).get("nodeName") == node)
+        return sum(_scalars(pod)[resource] for pod in on_node if (pod.get("status") or {}).get("phase") not in _ENDED)
 
     async def _prioritized(self, session: aiohttp.ClientSession, args: Json, feasible: list[str]) -> str:
         """The best node. A tie is broken at random, as by kube-scheduler, but in the same way at each attempt."""
@@ -229,6 +258,22 @@ class Scheduler:
 
 class _ExtenderError(Exception):
     """The extender returned an error."""
+
+
+def _scalars(pod: Json) -> Counter[str]:
+    """The extended resources that a pod asks for. An init container that ends counts if it asks for more."""
+    found, first = Counter[str](), Counter[str]()
+    try:
+        containers = decode_pod(pod).containers
+    except WireError:  # a real API server would refuse this pod
+        return found
+    for container in containers:
+        asked = Counter({name: amount for name, amount in container.requests if amount})
+        if container.init and not container.sidecar:
+            first |= asked
+        else:
+            found += asked
+    return found | first
 
 
 def _histogram(reasons: dict[str, str]) -> dict[str, int]:

@@ -57,11 +57,13 @@ from extender.scheduling.pod_requirements import (
     leftover_claims,
     requirements_of,
     too_many_claims,
+    unprovided_resource,
 )
 from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
 from extender.scheduling.selected_nodes import SelectedNodes
 from extender.scheduling.shortlist import scores, shortlist
+from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
     "MAX_STEPS",
@@ -102,6 +104,7 @@ __all__ = [
     "Unschedulable",
     "UnschedulableAndUnresolvable",
     "UsableNodes",
+    "attributes_like",
     "class_of_resource",
     "difference",
     "disagreement",
@@ -140,4 +143,5 @@ __all__ = [
     "scores",
     "shortlist",
     "too_many_claims",
+    "unprovided_resource",
 ]

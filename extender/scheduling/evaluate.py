@@ -101,7 +101,8 @@ def problem_for(
             known = shared(claim, request)
             unwanted = excluded_devices(node_info, requirements)
             if unwanted and not request.admin_access:
-                known = known._replace(match=known.match & ~unwanted)
+                drifting = known.match & unwanted & node_info.drift
+                known = known._replace(match=known.match & ~unwanted, drifting=drifting)
             if forbidden and (mask := forbidden.get((claim, request.name))):
                 known = known._replace(match=known.match & ~mask, error=known.error & ~mask)
             remembered[claim, request.name] = known

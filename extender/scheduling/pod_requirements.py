@@ -273,6 +273,17 @@ def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
     return snapshot.extended_resources.get(name)
 
 
+def unprovided_resource(pod: Pod, snapshot: Snapshot) -> str:
+    """The first resource of the pod that no node offers and no DeviceClass provides, such as a misspelt one; or ''.
+
+    kube-scheduler refuses the pod before it asks Berth, unless its configuration leaves the resource to an extender.
+    """
+    asked = sorted({name for container in pod.containers for name, amount in container.requests if amount})
+    unknown = [name for name in asked if class_of_resource(name, snapshot) is None]
+    offered = frozenset[str]().union(*(one.node.allocatable for one in snapshot.node_infos.values() if unknown))
+    return next((name for name in unknown if name not in offered), "")
+
+
 def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
     """The pod's claims by the pod's own names, in pod order, each claim once."""
     found: dict[ObjectKey, tuple[str, Claim]] = {}

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from difflib import get_close_matches
 
-from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, field_of
-from extender.model import NANO, UNLIMITED, CallBudget, Code, DeviceRequest, Reason, lowest, members, own_name, readable
+from extender.allocation import (
+    CauseRecorder,
+    NodeInfo,
+    Problem,
+    Selection,
+    attribute_values,
+    blocking_taint,
+    field_of,
+    has_room,
+    refusal,
+)
+from extender.model import (
+    FREEABLE_CODES,
+    NANO,
+    UNLIMITED,
+    CallBudget,
+    ClaimSpec,
+    Code,
+    Device,
+    DeviceRequest,
+    Reason,
+    lowest,
+    members,
+    own_name,
+    readable,
+    union,
+)
 from extender.scoring import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
 _CODES = (
-    ("constraint", Code.CONSTRAINT),
     ("counters", Code.COUNTERS),
     ("compatibility-groups", Code.COMPATIBILITY_GROUPS),
     ("capacity", Code.CAPACITY),
@@ -46,67 +72,151 @@ def unschedulable_reason(
         return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
     # Counted once: five hundred requests may have twenty thousand causes.
     excluded = Counter((name, cause) for (name, _), (cause, _) in recorder.causes.items())
+    passing: Reason | None = None
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             budget.check()
-            reason = _request(node_info, problem, name, request.alternatives[-1], excluded)
-            if reason is not None:
+            reason = _nearest(
+                _alternative(node_info, problem, name, spec, one, excluded) for one in request.alternatives
+            )
+            if reason is not None and reason.code not in FREEABLE_CODES:
                 return reason
-    return _by_cause(recorder)
+            passing = passing or reason
+    return passing or _by_cause(recorder)
 
 
-def _request(
-    node_info: NodeInfo, problem: Problem, claim: str, request: DeviceRequest, excluded: Counter[tuple[str, str]]
+def _nearest(reasons: Iterable[Reason | None]) -> Reason | None:
+    """The reason of a request by those of its alternatives: None if one has none, else the last that can pass."""
+    found: Reason | None = None
+    for reason in reasons:
+        if reason is None:
+            return None
+        if found is None or reason.code in FREEABLE_CODES or found.code not in FREEABLE_CODES:
+            found = reason
+    return found
+
+
+def _alternative(
+    node_info: NodeInfo,
+    problem: Problem,
+    claim: str,
+    spec: ClaimSpec,
+    request: DeviceRequest,
+    excluded: Counter[tuple[str, str]],
 ) -> Reason | None:
     selection = problem.select(claim, request)
-    needed = request.count if request.mode == "ExactCount" else 1
-    matching = selection.match
+    matching, is_all = selection.match, request.mode == "All"
+    needed = 1 if is_all else request.count
     left_out = _left_out(node_info, selection, request, needed)
     if left_out is not None:
         return left_out
+    if matching.bit_count() < needed <= (matching | selection.drifting).bit_count():
+        return Reason(Code.DRIFT, (request.name,))
     if not matching:
         return Reason(Code.NO_MATCH, (request.name,))
     if matching.bit_count() < needed:
         return Reason(Code.TOO_FEW, (request.name,))
+    impossible = _impossible(problem, spec, request, matching, needed)
+    if impossible is not None:
+        return impossible
+    if is_all:  # every device with room for the request
+        matching = _union(bit for bit in members(matching) if _has_room(problem, bit, request))
+        needed = matching.bit_count()
+        if not needed:
+            return Reason(Code.CAPACITY, (request.name,))
+    tolerated, idle = matching & ~_tainted(problem, matching, request), matching & ~node_info.busy
     if request.admin_access:
-        return None
-    too_small = _too_small(node_info, matching, request)
-    if too_small is not None:
-        return too_small
-    if (matching & ~node_info.busy).bit_count() < needed:
-        only_held = (matching & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
+        return Reason(Code.TAINTED, (request.name,)) if tolerated.bit_count() < needed else None
+    free = tolerated & idle
+    if free.bit_count() < needed and (tolerated.bit_count() < needed or needed <= idle.bit_count()):
+        return Reason(Code.TAINTED, (request.name,))
+    if free.bit_count() < needed:
+        only_held = (tolerated & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
         return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request.name,))
-    return _by_own_cause(request, excluded, (matching & ~node_info.busy).bit_count() - needed)
+    return _by_own_cause(request, excluded, free.bit_count() - needed)
+
+
+def _tainted(problem: Problem, devices: int, request: DeviceRequest) -> int:
+    """Those of these devices that have a taint that the request does not tolerate."""
+    if not problem.features.taints:
+        return 0
+    found = problem.inventory.devices
+    return _union(bit for bit in members(devices) if blocking_taint(found[bit].device, request.tolerations) is not None)
+
+
+def _has_room(problem: Problem, bit: int, request: DeviceRequest) -> bool:
+    one = problem.inventory.devices[bit]
+    return has_room(one.device, one.id.driver, request, problem.shares(bit), problem.features)
+
+
+def _union(bits: Iterable[int]) -> int:
+    return union([1 << bit for bit in bits])
 
 
 def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest, needed: int) -> Reason | None:
     """The reason if the request fails because Berth does not support a feature of matching devices."""
-    free, more = selection.match & ~node_info.busy, selection.unsupported & ~node_info.busy
-    short = request.mode == "All" or not selection.match or free.bit_count() < needed <= (free | more).bit_count()
+    most = (selection.match | selection.unsupported).bit_count()
+    short = request.mode == "All" or not selection.match or selection.match.bit_count() < needed <= most
     if not selection.unsupported or not short:
         return None
     field = field_of(node_info.inventory, lowest(selection.unsupported))
     return Reason(Code.NODE_ALLOCATABLE, (request.name, field))
 
 
-def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Reason | None:
-    """The reason if a requested capacity exceeds the total of every matching device, so waiting does not help."""
-    if not request.capacity:
+def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, matching: int, needed: int) -> Reason | None:
+    """The reason if too few of the matching devices could serve the request even when all are free."""
+    if not request.capacity and not spec.constraints:
         return None
-    # Devices of one model share their capacities.
-    devices = node_info.inventory.devices
-    found = {(devices[bit].id.driver, devices[bit].device.capacity) for bit in members(matching)}
-    for name, asked in sorted(request.capacity.items()):
-        known = (have[own] for driver, have in found if (own := own_name(name, driver)) in have)
-        most = max((one.value.nanos for one in known), default=0)
-        if 0 < most < asked.nanos:
-            return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
+    devices = [problem.inventory.devices[bit] for bit in members(matching)]
+    features = problem.features
+    if request.capacity and features.consumable_capacity:
+        # Devices of one model share their capacities.
+        kinds = Counter((one.id.driver, one.device.capacity) for one in devices)
+        pays = features.pays(request)
+        for name, asked in sorted(request.capacity.items()) if pays else ():
+            known = (have[own] for driver, have in kinds if (own := own_name(name, driver)) in have)
+            most = max((one.value.nanos for one in known), default=0)
+            if 0 < most < asked.nanos:
+                return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
+        refusals = {
+            (driver, have): refusal(have, driver, request.capacity, features, pays=pays) for driver, have in kinds
+        }
+        able = sum(count for kind, count in kinds.items() if not refusals[kind])
+        if able < needed:
+            why = min(filter(None, refusals.values()))
+            return Reason(Code.REFUSED_AMOUNT, (_how_few(able), request.name, why))
+    for constraint in spec.constraints:
+        if not constraint.attribute or not constraint.covers(request.name):
+            continue
+        if constraint.attribute in dict(request.derived):  # computed, also where the devices lack it
+            continue
+        attribute, lists = constraint.attribute, features.list_attributes
+        able = sum(attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None for one in devices)
+        if able < needed:
+            hint = attributes_like(attribute, (one.device for one in devices))
+            return Reason(Code.NO_ATTRIBUTE, (_how_few(able), request.name, f"{attribute}{hint}"))
     return None
+
+
+def attributes_like(name: str, devices: Iterable[Device]) -> str:
+    """A hint about an attribute that devices lack: those with a similar name, as ' (they have DOMAIN/ID)'; or ''."""
+    known: dict[str, set[str]] = {}
+    for schema in {device.attributes.schema for device in devices}:
+        for full in schema.names:
+            known.setdefault(full.rpartition("/")[2], set()).add(full)
+    close = get_close_matches(name.rpartition("/")[2], known, 1)
+    hints = [] if "/" in name else ["the API server rejects a name without a domain"]
+    hints += [f"they have {', '.join(sorted(known[close[0]]))}"] if close else []
+    return f" ({'; '.join(hints)})" if hints else ""
+
+
+def _how_few(devices: int) -> str:
+    return "too few devices" if devices else "no device"
 
 
 def _by_own_cause(request: DeviceRequest, excluded: Counter[tuple[str, str]], spare: int) -> Reason | None:
     """The first cause that excludes more free devices than the request can spare."""
-    found = (code for cause, code in _CODES[1:] if excluded[request.name, cause] > spare)
+    found = (code for cause, code in _CODES if excluded[request.name, cause] > spare)
     code = next(found, None)
     return Reason(code, (request.name,)) if code is not None else None
 
@@ -118,7 +228,7 @@ def _by_cause(recorder: CauseRecorder) -> Reason:
     requests: dict[str, str] = {}  # cause to the last request by name
     for (name, _), (cause, _) in recorder.causes.items():
         requests[cause] = max(name, requests.get(cause, ""))
-    for cause, code in _CODES[1:]:
+    for cause, code in _CODES:
         if cause in requests:
             return Reason(code, (requests[cause],))
     return Reason(Code.COMBINATION)

@@ -276,11 +276,10 @@ def _selector(obj: Json, path: str) -> str:
 
 def _constraint(obj: Json, path: str) -> Constraint:
     requests = strings(obj, "requests", path)
-    for kind, key in (("match", "matchAttribute"), ("distinct", "distinctAttribute")):
-        attribute = get(obj, key, str, path, "")
-        if attribute:
-            return Constraint(kind, attribute, requests)
-    return Constraint("", requests=requests)
+    match, distinct = get(obj, "matchAttribute", str, path, ""), get(obj, "distinctAttribute", str, path, "")
+    if match and distinct:
+        return Constraint("both", requests=requests)
+    return Constraint("match" if match else "distinct" if distinct else "", match or distinct, requests)
 
 
 def _config(obj: Json, path: str) -> Config:
