@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from extender.extension.outbox import PutRecord
 
 from extender.cluster import Writer, now_rfc3339
 from extender.console import Console
@@ -17,7 +18,6 @@ from extender.extension import no_span
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
-from extender.extension.outbox import PutRecord
 from extender.extension.tracing import SpanFactory
 from extender.model import ObjectKey
 from extender.policy import Policy

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from extender.extension.outbox import MakeRecord
+from extender.records import Bound
 from structlog.testing import capture_logs
 
 from extender.extension.binding_cycle import BindOutcomeUnknown
 from extender.extension.live_reads import LANDING_SECONDS
-from extender.extension.outbox import MakeRecord
 from extender.model import ObjectKey, Pod
-from extender.records import Bound
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
 from tests.dra_worlds import CLAIMS, extended

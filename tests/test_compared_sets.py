@@ -6,13 +6,13 @@ import asyncio
 import tracemalloc
 
 import pytest
+from extender.records import Bound
 
 from extender.console import DecisionHistory
 from extender.console.set_comparer import SetComparer
 from extender.diagnosis import ComparedSets
 from extender.diagnosis.compared_sets import GpuSet
 from extender.model import ObjectKey
-from extender.records import Bound
 from extender.scheduling import Decision, ScoredNode
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from extender.records import Batch, Bound, PolicyState
 
 from extender.allocation import Features
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster, Explainer, UnknownGroup
 from extender.model import DEFAULT_MIX, Allocation, Claim, Consumer, DeviceId, GroupKey, ObjectKey, Pod, Result
 from extender.policy import Policy
-from extender.records import Batch, Bound, PolicyState
 from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
 from extender.scheduling import Decision, Evaluator, ScoredNode
 from extender.web.console.console_app import routes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from extender.console import DecisionHistory
 from extender.console.hold_times import HoldTimes
-from extender.model import Code, ObjectKey, Reason, ReservationState
 from extender.records import Attempted, Bound, Released, Reserved
+
+from extender.console import DecisionHistory
+from extender.model import Code, ObjectKey, Reason, ReservationState
 from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scoring import ScorePart
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from extender.records import Attempted
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Writer
@@ -15,7 +16,6 @@ from extender.console import DecisionHistory, Explainer, ForkedCallFailed
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Brief
 from extender.model import ObjectKey
-from extender.records import Attempted
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.scheduling import Attempt
 from tests.eventually import eventually

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from extender.records import Attempted
 
 from extender.cache import ClusterCache
 from extender.console import ActivePolicy, DecisionHistory, Explainer, TooManyQuestions
@@ -23,7 +24,6 @@ from extender.diagnosis import Scenario
 from extender.manifests import Hypothetical, hypothetical
 from extender.model import MAX_CLAIMS, ObjectKey
 from extender.policy import Policy
-from extender.records import Attempted
 from extender.runtime import Rebuilds
 from extender.scheduling import Attempt, Evaluator
 from tests.eventually import eventually

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from extender.records import Attempted
 
 from extender.cluster import Writer
 from extender.console import ActivePolicy, DecisionHistory, Explainer
@@ -14,7 +15,6 @@ from extender.console.explainer import Brief
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
 from extender.policy import Policy
-from extender.records import Attempted
 from extender.scheduling import Attempt
 from tests.commands import berth_beside
 from tests.eventually import eventually

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 import structlog
 from cachetools import LRUCache
 
+from extender.cache import CacheListener
 from extender.cluster import ClusterError, Writer
-from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Brief, Explainer
 from extender.console.forked_call import ForkedCallFailed
-from extender.model import FairCache, ObjectKey
+from extender.model import SCHEDULER, FairCache, ObjectKey, Pod
 
 _PAUSE_SECONDS = 0.2  # between two Events
 _POD_SECONDS = 60.0  # between two Events on one pod
@@ -28,19 +28,17 @@ _REST = 9.0  # pause after an explanation, as a multiple of the time that it too
 _REPORTED = ("refused", "gave-up", "blocked")  # outcomes that an Event explains better than kube-scheduler's own Event
 
 
-class EventRecorder:
-    """A background task of the console. `unschedulable` only queues a pod; `run` explains it and writes the Event."""
+class EventRecorder(CacheListener):
+    """A background task of the console. A pod that kube-scheduler could not place is only queued; `run` explains it."""
 
     def __init__(
         self,
         explainer: Explainer,
-        history: DecisionHistory,
         writer: Writer,
         clock: Callable[[], float],
         remembered: int = _REMEMBERED,
     ) -> None:
         self._explainer = explainer
-        self._history = history
         self._writer = writer
         self._clock = clock
         # Pod UID to (hash of the reasons, time) of the last Event; the texts may be long.
@@ -51,17 +49,17 @@ class EventRecorder:
         self._log = structlog.get_logger("berth.events")
         self.events = 0  # Events written
 
-    def unschedulable(self, pod: ObjectKey, uid: str) -> None:
-        """Queue a pod whose last filter request no node passed."""
-        entry = self._history.entry(uid)
-        if entry is None or not entry.attempts or not entry.attempts[-1].reasons:
+    def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        if after is None or after.scheduler != SCHEDULER or not (after.unschedulable and after.concerns_berth):
             return
-        reasons = hash(tuple(text for text, _ in entry.attempts[-1].reasons))
-        last_reasons, when = self._recorded.get(uid, (None, float("-inf")))
+        if before is not None and before.unschedulable == after.unschedulable:
+            return
+        reasons = hash(after.unschedulable)
+        last_reasons, when = self._recorded.get(after.uid, (None, float("-inf")))
         if reasons == last_reasons or self._clock() - when < _POD_SECONDS:
             return
-        self._recorded[uid] = reasons, self._clock()
-        self._queue.put(pod.namespace, uid, pod)
+        self._recorded[after.uid] = reasons, self._clock()
+        self._queue.put(after.key.namespace, after.uid, after.key)
         self._queued.set()
 
     async def policy_rejected(self, config_map: ObjectKey, problem: str) -> None:

@@ -13,7 +13,7 @@ from extender.cache import ALL_NODES, ClusterCache
 from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
 from extender.console.bound_member_reader import BoundMemberReader, ReadBound
-from extender.console.decision_history import DecisionHistory, PodHistory
+from extender.console.decision_history import DecisionHistory, decision_of
 from extender.console.group_explainer import GroupExplainer
 from extender.console.questions import Questions
 from extender.diagnosis import (
@@ -54,7 +54,7 @@ _WAITING = 6  # questions; the last is answered within the 30 s for which `berth
 
 
 class UnknownPod(BerthError):
-    """No pod of this name waits, and the history has no decision about it."""
+    """No pod of this name waits or is bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,10 @@ class Explainer:
         read_pod: Callable[[ObjectKey], Awaitable[Pod]] | None = None,
         *,
         read_bound: ReadBound | None = None,
-        held_at: Mapping[str, str] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
     ) -> None:
-        """`read_bound` is that of BoundMemberReader. `held_at` has the time of each hold by claim UID, as RFC 3339.
-
-        See Rebuilds.done for `rebuilt`.
-        """
+        """`read_bound` is that of BoundMemberReader. See Rebuilds.done for `rebuilt`."""
         self._cache = cache
         self._evaluator = evaluator
         self._history = history
@@ -102,7 +98,7 @@ class Explainer:
         self._work_seconds = work_seconds
         self._rankings = RankingCache(_RANKINGS_BYTES)
         self._bound_members = BoundMemberReader(cache, read_pod, read_bound, rebuilt)
-        self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
+        self._groups = GroupExplainer(cache, evaluator, policy, self._rankings, clock)
         self._questions = Questions(clock, _WAITING, rebuilt)
         policy.follow(self._rankings.clear)
 
@@ -143,12 +139,12 @@ class Explainer:
             groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
             async with self._bound_members.known(groups):
                 found = await self._questions.answer(
-                    lambda seconds: self.explain_remembered(key, scenario, policy, narrated, work_seconds=seconds),
+                    lambda seconds: self.explain_waiting(key, scenario, policy, narrated, work_seconds=seconds),
                     self._work_seconds,
                 )
             return found or await self._read(key)
 
-    def explain_remembered(
+    def explain_waiting(
         self,
         key: ObjectKey,
         scenario: Scenario | None,
@@ -157,19 +153,15 @@ class Explainer:
         *,
         work_seconds: float | None = None,
     ) -> Json | None:
-        """Explain a waiting pod, or return the decision of a bound pod from the history; None for any other pod.
+        """Explain a waiting pod; None if no pod of this name waits.
 
         A pod that is placed with its group gets the outcome of the group, and `alone` has the explanation of the pod
         alone. `work_seconds` limits the work; by default it is the limit of the explainer.
         """
-        entry, pod = self._history.newest(key), self._waiting_pod(key)
-        if pod is not None:
-            found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
-            return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
-        if entry is None or entry.decision is None:
+        pod = self._waiting_pod(key)
+        if pod is None:
             return None
-        more = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
-        return {"pod": str(key), "outcome": "bound", **more, **self._record(entry)}
+        return self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
 
     async def brief_in_turn(self, key: ObjectKey, work_seconds: float) -> Brief | None:
         """`brief`, after the questions that wait."""
@@ -196,9 +188,7 @@ class Explainer:
         return pod.membership.key if pod is not None and pod.membership is not None else None
 
     def _waiting_pod(self, key: ObjectKey) -> Pod | None:
-        entry, pods = self._history.newest(key), self._cache.store.pods
-        pod = pods.get(entry.uid) if entry is not None else None
-        return pod or next((pod for pod in pods.values() if pod.key == key), None)
+        return next((pod for pod in self._cache.store.pods.values() if pod.key == key), None)
 
     def _of_waiting(
         self, pod: Pod, scenario: Scenario, policy: Policy | None, narrated: str, work_seconds: float | None
@@ -239,33 +229,36 @@ class Explainer:
         """
         seconds = self._work_seconds if work_seconds is None else work_seconds
         groups = self._groups.named(key, scenario, seconds, bound_members)
-        return [{**to_json(group), "remembered_since": self._history.since} for group in groups]
+        return [to_json(group) for group in groups]
 
     async def _read(self, key: ObjectKey) -> Json:
-        """Explain a pod that neither cache nor history has, from its object, if it is bound. Raises UnknownPod."""
-        since = f" since {self._history.since}" if self._history.since else ""
-        unknown = UnknownPod(
-            f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}"
-        )
+        """Explain a bound pod from its object and its claims. Raises UnknownPod."""
+        unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and is not bound")
         if self._read_pod is None or not (is_object_name(key.namespace) and is_object_name(key.name)):
             raise unknown
         try:
             pod = await self._read_pod(key)
         except ClusterError as error:
             raise unknown from error
-        await self._rebuilt()
-        note = pod.annotations.get(DECISION_ANNOTATION)
-        if note is not None:
-            outcome, sentence = "bound", f"pod {key} was bound to {pod.node_name or '?'}: {note}"
-        elif not pod.node_name:
+        if not pod.node_name:
             raise unknown
-        elif isinstance(requirements_of(pod, self._cache.snapshot(), self._policy.policy), Skip):
+        await self._rebuilt()
+        snapshot = self._cache.snapshot()
+        entry, note = self._history.entry(pod.uid), pod.annotations.get(DECISION_ANNOTATION)
+        decision = entry.decision if entry is not None else decision_of(pod, snapshot)
+        outcome = "bound"
+        if note is not None:
+            sentence = f"pod {key} was bound to {pod.node_name}: {note}"
+        elif isinstance(requirements_of(pod, snapshot, self._policy.policy), Skip):
             outcome, sentence = "not-ours", f"{no_devices(pod)}; the pod is bound to node {pod.node_name}"
         else:  # no annotation is written if all claims were allocated before
             why = "its claims were allocated before, or another scheduler bound it"
-            outcome, sentence = "bound", f"pod {key} is bound to {pod.node_name}, without a decision of Berth: {why}"
-        more = {"remembered_since": self._history.since, "gang": _group_named_by(pod)}
-        return {"pod": str(key), "outcome": outcome, "sentence": sentence, **more}
+            sentence = f"pod {key} is bound to {pod.node_name}, without a decision of Berth: {why}"
+        found: Json = {"pod": str(key), "outcome": outcome, "sentence": sentence, "gang": _group_named_by(pod)}
+        if note is not None and decision is not None:
+            found["decision"] = to_json(decision)
+            found["sets"] = to_json(entry.sets) if entry is not None and entry.sets is not None else None
+        return found
 
     async def hypothetical_all(
         self, given: Hypothetical, scenario: Scenario, policy: Policy | None, narrated: str = ""
@@ -292,7 +285,7 @@ class Explainer:
         """Explain the groups and then the pods of one request, which share the work limit.
 
         The classes of the request count as applied. Each group and pod is explained as if the others did not exist. A
-        pod that is placed with its group gets the outcome of the group, as in `explain_remembered`. Raises
+        pod that is placed with its group gets the outcome of the group, as in `explain_waiting`. Raises
         WireError as GroupExplainer.hypothetical does.
         """
         scenario = replace(scenario, classes=given.classes)
@@ -349,16 +342,8 @@ class Explainer:
         except CallBudgetSpent:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)
-        other = other_scheduler(pod) if found["outcome"] != "not-ours" and self._history.entry(pod.uid) is None else ""
+        other = other_scheduler(pod) if found["outcome"] != "not-ours" else ""
         return {**found, "sentence": f"{other}. With it, {found['sentence']}"} if other else found
-
-    def _record(self, entry: PodHistory) -> Json:
-        return {
-            "attempts": [to_json(attempt) for attempt in entry.attempts],
-            "change": entry.change(),
-            "decision": to_json(entry.decision) if entry.decision is not None else None,
-            "sets": to_json(entry.sets) if entry.sets is not None else None,
-        }
 
 
 def _unfinished(pod: Pod, why: str) -> Json:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.diagnosis.gang_explanation import GangExplanation, GangHistory, PlannedMember
+from extender.diagnosis.gang_explanation import GangExplanation, PlannedMember
 from extender.diagnosis.gang_question import GangQuestion, where
 from extender.diagnosis.gang_refusal import gang_refusal
 from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
@@ -68,7 +68,6 @@ def explain_gang(
     policy: Policy,
     context: EvaluationContext,
     caches: PlannerCaches,
-    history: GangHistory,
     bound_member: Membership | None,
 ) -> GangExplanation:
     """The explanation of a group. `pods` are those without a node, as `groups_named` gives them.
@@ -91,8 +90,8 @@ def explain_gang(
         gang.missing,
         gang.topology,
         gang.topology_label,
-        (*bound_members(key, snapshot), *members_without_node(gang.waiting, pods, snapshot, history)),
-        *_since(gang, history),
+        (*bound_members(key, snapshot), *members_without_node(gang.waiting, pods, snapshot)),
+        *_since(gang),
     )
     problem = _problem(gang, pods, snapshot)
     if problem:
@@ -109,11 +108,11 @@ def explain_gang(
         return _runs(found, gang, snapshot, policy)
     held = _held(gang.waiting, snapshot)
     if held:
-        return _planned(found, gang, held, history, snapshot, policy)
+        return _planned(found, gang, held, snapshot, policy)
     if not gang.is_complete:
         return replace(found, sentence=_incomplete(gang, pods, snapshot))
     found = _explain(found, gang, snapshot, policy, context, caches)
-    return replace(found, sentence=found.sentence + _last_answer(gang, history)) if found.outcome == "fits" else found
+    return replace(found, sentence=found.sentence + _last_answer(gang)) if found.outcome == "fits" else found
 
 
 def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
@@ -230,12 +229,12 @@ def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
     return f"its minimum is {minimum}, and a gang has at least 2" if minimum else _NO_MINIMUM
 
 
-def _since(gang: Gang, history: GangHistory) -> tuple[str, str]:
-    """The first attempt since all pods existed, or the first attempt while they do not; and which of both it is."""
-    known, is_complete = [history.of(pod.uid) for pod in gang.waiting], bool(gang.minimum) and gang.is_complete
-    times = [one.complete_at if is_complete else one.first_at for one in known]
-    since = min(filter(None, times), default="")
-    return since, "first attempt since all pods existed" if is_complete else "first attempt"
+def _since(gang: Gang) -> tuple[str, str]:
+    """When the last of all pods was created, or the first while they do not all exist; and which of both it is."""
+    times = [pod.created for pod in gang.waiting if pod.created]
+    if bool(gang.minimum) and gang.is_complete:
+        return max(times, default=""), "all pods exist"
+    return min(times, default=""), "the first pod exists"
 
 
 def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
@@ -293,7 +292,6 @@ def _planned(
     found: GangExplanation,
     gang: Gang,
     held: Mapping[str, Sequence[tuple[str, Reservation]]],
-    history: GangHistory,
     snapshot: Snapshot,
     policy: Policy,
 ) -> GangExplanation:
@@ -303,14 +301,11 @@ def _planned(
         if own:
             devices = tuple(str(result.device) for reservation in own for result in reservation.results)
             plan.append(PlannedMember(str(pod.key), own[0].node, devices))
-    times = (history.held_at.get(claim_uid, "") for own in held.values() for claim_uid, _ in own)
-    since = min(filter(None, times), default="")
     nodes = sorted({member.node for member in plan})
     found = _in_domain(found, [*nodes, *gang.placed], snapshot, policy)
     place = f" {where(found.level, found.domain)}" if found.level and found.level != NODE else ""
     text = f"group {found.group} is planned: {counted(len(plan), 'pod')} with devices held on {_some(nodes)}{place}"
-    text += f", since {since}" if since else ""
-    return replace(found, outcome="planned", sentence=text, plan=tuple(plan), since=since, since_event="planned")
+    return replace(found, outcome="planned", sentence=text, plan=tuple(plan))
 
 
 def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot: Snapshot) -> GangExplanation:
@@ -332,13 +327,10 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
     )
 
 
-def _last_answer(gang: Gang, history: GangHistory) -> str:
-    """The newest rejection of a waiting member: kube-scheduler may lack CPU or memory, which no plan shows."""
-    last = [known[-1] for pod in gang.waiting if (known := history.of(pod.uid).attempts)]
-    newest = max(last, key=lambda attempt: (attempt.at, not attempt.fitting), default=None)
-    if newest is None or newest.fitting or not newest.reasons:
-        return ""
-    return f"; its last answer, at {newest.at}, was: {newest.reasons[0][0]}"
+def _last_answer(gang: Gang) -> str:
+    """What kube-scheduler wrote about a waiting member: it may lack CPU or memory, which no plan shows."""
+    text = next((pod.unschedulable for pod in gang.waiting if pod.unschedulable), "")
+    return f"; the last answer of kube-scheduler was: {text}" if text else ""
 
 
 def _some(names: Sequence[str]) -> str:

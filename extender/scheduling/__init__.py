@@ -5,7 +5,14 @@ Every decision depends only on a snapshot, a pod and a policy. This package has 
 
 from extender.scheduling.binding_conditions import Readiness, readiness
 from extender.scheduling.collected_domain import CollectedDomain
-from extender.scheduling.decision import Attempt, Decision, ScoredNode, runner_up_text, scored_node
+from extender.scheduling.decision import (
+    Decision,
+    ScoredNode,
+    decision_text,
+    parse_decision,
+    runner_up_text,
+    scored_node,
+)
 from extender.scheduling.domains import NODE, Domain, Domains, natural
 from extender.scheduling.emptied_domains import EmptiedDomains, EmptyNodes, domains_by_room, own_devices
 from extender.scheduling.equivalence_key import ignores_identity
@@ -67,7 +74,6 @@ __all__ = [
     "MOST_TOGETHER",
     "NODE",
     "SPECIAL_NAME",
-    "Attempt",
     "CollectedDomain",
     "Decision",
     "Domain",
@@ -102,6 +108,7 @@ __all__ = [
     "UnschedulableAndUnresolvable",
     "UsableNodes",
     "class_of_resource",
+    "decision_text",
     "difference",
     "disagreement",
     "domains_by_room",
@@ -126,6 +133,7 @@ __all__ = [
     "new_allocations",
     "no_room",
     "own_devices",
+    "parse_decision",
     "placed_members",
     "plan_gang",
     "plan_sizes",

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-
 from extender.records.encoding import encode
+
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import Console, ControlPlane, needs
 from tests.e2e.test_real_control_plane import make_fleet, pod

@@ -118,12 +118,6 @@ const openPod = (pod) => open(pod, async () => {
   }
   const terms = (found.terms || []).filter((term) => !found.misses?.includes(term));
   if (terms.length) section("Terms of the selectors", bullets(terms));
-  if (found.attempts?.length) {
-    const reasons = (a) => a.reasons.map(([text, count]) => `${text} on ${counted(count, "node")}`).join("; ") || "–";
-    const ago = (a) => el("span", {}, age(a.at), " ago");
-    const rows = found.attempts.map((a) => [ago(a), `${a.fitting} of ${a.asked}`, reasons(a)]);
-    section("Attempts", table(["when", "nodes that fit", "most frequent reasons"], rows.reverse()));
-  }
   return parts;
 });
 
@@ -163,7 +157,7 @@ function groupParts(found) {
   const when = (m) => (age(m.since) ? el("span", {}, age(m.since), " ago") : "–");
   const members = found.members.map((m) =>
     [link("pod", m.pod), m.state, m.node ? link("node", m.node) : "–", m.reason || "–", when(m)]);
-  section("Members", table(["pod", "state", "node", "reason", "first attempt"], members));
+  section("Members", table(["pod", "state", "node", "reason", "waits"], members));
   const plan = found.plan.map((p) => [link("pod", p.pod), link("node", p.node), p.devices.join(", ")]);
   if (plan.length) section("Plan", table(["pod", "node", "devices"], plan));
   const names = (h) => (h.pods.length ? h.pods : h.claims).join(", ");
