@@ -6,18 +6,18 @@ import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
-from extender.records import Attempted
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Writer
-from extender.console import DecisionHistory, Explainer, ForkedCallFailed
+from extender.console import Explainer, ForkedCallFailed
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Brief
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.scheduling import Attempt
+from extender.wire import decode_pod
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -25,15 +25,14 @@ pytestmark = pytest.mark.loopback
 
 
 class World:
-    """An event recorder beside that of the console, which gets no record because nothing sends a filter request."""
+    """An event recorder beside that of the console, which hears of no pod: the test tells it."""
 
     def __init__(self, b: Berthing, client: ApiClient, remembered: int, explainer: Explainer | None = None) -> None:
         self.now = 1000.0
         self.b = b
-        self.history = DecisionHistory()
         self.listed = asyncio.Event()
         self.event_recorder = EventRecorder(
-            explainer or b.console.explainer, self.history, Writer(client, "test"), lambda: self.now, remembered
+            explainer or b.console.explainer, Writer(client, "test"), lambda: self.now, remembered
         )
 
     async def run(self) -> None:
@@ -50,12 +49,11 @@ class World:
         await self.b.settled()
 
     def refused(self, name: str, reason: str = "in use", namespace: str = "default") -> None:
-        """A record of a filter request that named no node."""
-        key = ObjectKey(namespace, name)
-        found = self.b.cluster.store.get("pods", (namespace, name))
-        uid = found["metadata"]["uid"] if found is not None else f"uid-{name}"
-        self.history.record_attempt(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
-        self.event_recorder.unschedulable(key, uid)
+        """The watch shows that kube-scheduler could not place the pod."""
+        found = self.b.cluster.store.get("pods", (namespace, name)) or pod(name, name)
+        uid = found["metadata"].get("uid") or f"uid-{name}"
+        known = decode_pod({**found, "metadata": {"namespace": namespace, "name": name, "uid": uid}})
+        self.event_recorder.pod_changed(None, replace(known, unschedulable=reason))
 
     def pods_with_events(self) -> list[str]:
         """In the order in which the Events were written."""
@@ -109,7 +107,7 @@ async def test_no_event_before_everything_is_listed() -> None:
 
 async def test_a_pod_that_the_watch_shows_later_has_its_event_in_the_end() -> None:
     async with recording() as w:
-        w.refused("early")  # the record was faster than the watch
+        w.refused("early")  # deleted meanwhile
         await w.waits("other")
         w.refused("other")
         await eventually(lambda: w.pods_with_events() == ["other"])
@@ -150,10 +148,9 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
 
 
 async def test_the_reasons_of_past_events_take_no_memory() -> None:
-    """A forged record may have 64 reasons of 1 KiB, and the recorder remembers thousands of pods."""
+    """A condition may have long reasons, and the recorder remembers thousands of pods."""
     async with recording() as w:
-        w.history = DecisionHistory(limit_bytes=1)
-        w.event_recorder = EventRecorder(w.b.console.explainer, w.history, Writer(w.b.console.client), lambda: w.now)
+        w.event_recorder = EventRecorder(w.b.console.explainer, Writer(w.b.console.client), lambda: w.now)
         tracemalloc.start()
         for number in range(100):
             w.refused(f"p{number}", f"{number}" * 20_000)

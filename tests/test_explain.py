@@ -18,7 +18,7 @@ from extender.cli.main import commands
 from extender.manifests import hypothetical
 from extender.model import WireError
 from tests.eventually import eventually
-from tests.explain_worlds import recorded, run_pod, why
+from tests.explain_worlds import run_pod, why
 from tests.running_berth import berthing, claim, pod
 
 cli = commands()
@@ -34,7 +34,6 @@ def test_near_misses_name_the_claim_whose_devices_are_needed() -> None:
             for i in range(2):
                 assert await run_pod(b, f"big-{i}", [claim(f"big-{i}", 8)])
             await run_pod(b, "late", [claim("late", 2)])
-            await recorded(b, "late")
             found = await why(b, "late")
             assert found["outcome"] == "refused"
             assert found["nodes"] == 2
@@ -44,7 +43,6 @@ def test_near_misses_name_the_claim_whose_devices_are_needed() -> None:
             assert any(
                 m.startswith("fits on n1 if gpu-0, gpu-1") and "held by default/big-" in m for m in found["misses"]
             ), found["misses"]
-            assert found["attempts"][-1]["fitting"] == 0
             again = await why(b, "late", free="default/big-0")
             assert again["outcome"] == "fits"
             assert again["fitting"] == 1

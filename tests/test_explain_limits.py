@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from extender.records import Attempted
 
 from extender.cache import ClusterCache
 from extender.console import ActivePolicy, DecisionHistory, Explainer, TooManyQuestions
@@ -22,11 +21,12 @@ from extender.console.fleet_sampler import FleetTrend
 from extender.console.questions import Questions
 from extender.diagnosis import Scenario
 from extender.manifests import Hypothetical, hypothetical
-from extender.model import MAX_CLAIMS, ObjectKey
+from extender.model import MAX_CLAIMS
 from extender.policy import Policy
 from extender.runtime import Rebuilds
-from extender.scheduling import Attempt, Evaluator
+from extender.scheduling import Evaluator
 from tests.eventually import eventually
+from tests.explain_worlds import refused
 from tests.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -168,8 +168,7 @@ async def test_probes_records_and_pages_are_served_during_a_costly_explanation(
         await b.settled()
         asked = asyncio.ensure_future(b.client.request(method, path, json=body))
         await eventually(clock.held.exists, lambda: asked.result().text if asked.done() else "the child")
-        await b.filter("other", ["n1"])
-        await eventually(lambda: b.console.history.newest(ObjectKey("default", "other")))
+        await refused(b, "other", "the watch goes on")
         for other in ("/livez", "/v1/fleet", "/console/metrics"):
             assert (await b.client.get(other)).status_code == 200
         assert not asked.done(), "the child waits"
@@ -275,8 +274,8 @@ async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
             b.cluster.apply(claim(f"p{n}", 9))
             b.cluster.apply(pod(f"p{n}", f"p{n}"))
         await b.settled()
-        for found in list(b.console.cache.store.pods.values()):
-            history.record_attempt(Attempted(found.key, found.uid, Attempt("now", 0, 1, (("in use", 1),))))
+        for n in range(20):
+            await refused(b, f"p{n}", "in use")
         overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0, b.console.rebuilt)
         pages = [overview.updates() for _ in range(10)]
         news = await asyncio.gather(*(anext(page) for page in pages))

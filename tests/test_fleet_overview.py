@@ -9,9 +9,8 @@ import orjson
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
-from extender.model import ObjectKey
 from tests.commands import berth_beside
-from tests.eventually import eventually
+from tests.explain_worlds import decided, refused
 from tests.running_berth import Berthing, berthing, claim, pod
 
 cli = commands()
@@ -32,9 +31,8 @@ async def test_fleet_commands() -> None:
         node = (await b.filter("a"))["NodeNames"][0]
         assert await b.bind("a", node) == ""
         await b.settled()
-        await b.filter("b")
-        history = b.console.history
-        await eventually(lambda: history.newest(ObjectKey("default", "b")), "the record of the pod that waits")
+        await refused(b, "b", "0/2 nodes are available")
+        await decided(b, "a")
         code, out = await command(b, "nodes", "n1")
         assert code == 0
         assert "n1" in out
