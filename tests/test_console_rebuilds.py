@@ -15,7 +15,18 @@ from extender.allocation import Features
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster, Explainer, UnknownGroup
 from extender.console.decision_history import DecidedPod, DecisionReader
-from extender.model import SCHEDULER, Allocation, Claim, Consumer, DeviceId, GroupKey, ObjectKey, Pod, Result
+from extender.model import (
+    DECISION_ANNOTATION,
+    SCHEDULER,
+    Allocation,
+    Claim,
+    Consumer,
+    DeviceId,
+    GroupKey,
+    ObjectKey,
+    Pod,
+    Result,
+)
 from extender.policy import Policy
 from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
 from extender.scheduling import Decision, Evaluator, ScoredNode
@@ -61,9 +72,9 @@ def decisions(console: Console) -> Coroutine[Any, Any, object]:
     pod = console.cache.store.pods["u-p"]
 
     async def read_pod(_: ObjectKey) -> Pod:
-        return replace(pod, node_name="n1")
+        return replace(pod, node_name="n1", annotations={DECISION_ANNOTATION: ""})
 
-    reader = DecisionReader(console.cache, console.history, read_pod, console.set_comparer.bound, lambda: "now")
+    reader = DecisionReader(console.cache, console.history, read_pod, console.set_comparer.bound)
     reader.pod_changed(replace(pod, scheduler=SCHEDULER), None)
     return reader.run(listed, console.rebuilt)
 

@@ -18,7 +18,7 @@ from extender.cli.main import commands
 from extender.manifests import hypothetical
 from extender.model import WireError
 from tests.eventually import eventually
-from tests.explain_worlds import run_pod, why
+from tests.explain_worlds import refused, run_pod, why
 from tests.running_berth import berthing, claim, pod
 
 cli = commands()
@@ -157,6 +157,7 @@ def test_explaining_changes_nothing() -> None:
         async with berthing({"n1": H100}) as b:
             await run_pod(b, "a", [claim("a", 8)])
             await run_pod(b, "p", [claim("p", 2)])
+            await refused(b, "p", "0/1 nodes are available: 1 in use.")
             await eventually(lambda: b.console.event_recorder.events == 1)
             allocated = b.app.service.cache.allocated_devices
             before = {key: allocated.pool(key) for key in allocated.pools()}
@@ -271,18 +272,17 @@ def test_one_event_when_the_reason_changes() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
             await run_pod(b, "a", [claim("a", 8)])
-            for _ in range(3):
-                await run_pod(b, "p", [claim("p", 2)]) if b.cluster.store.get(
-                    "pods", ("default", "p")
-                ) is None else await b.filter("p")
+            await run_pod(b, "p", [claim("p", 2)])
+            await refused(b, "p", "0/1 nodes are available: 1 in use.")
             await eventually(lambda: len(b.cluster.store.all("events")) == 1)
             event = b.cluster.store.all("events")[0]
             assert event["regarding"]["name"] == "p"
             assert event["reason"] == "NotPlaced"
             assert "matching devices are in use" in event["note"]
             assert "held by default/a" in event["note"]
-            await b.filter("p")
+            await refused(b, "p", "0/2 nodes are available: 2 in use.")
             await run_pod(b, "q", [claim("q", 2)])
+            await refused(b, "q", "0/1 nodes are available: 1 in use.")
             await eventually(lambda: len(b.cluster.store.all("events")) > 1)
             regarded = [event["regarding"]["name"] for event in b.cluster.store.all("events")]
             assert sorted(regarded) == ["p", "q"], "events come in order: nothing about p stands before that about q"

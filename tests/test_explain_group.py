@@ -13,6 +13,7 @@ from extender.entry.console_process import application
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.commands import berth_beside
 from tests.eventually import eventually
+from tests.explain_worlds import refused
 from tests.process_worlds import free_port, write_kubeconfig
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_console import console, sandbox, serve
@@ -38,13 +39,13 @@ async def test_the_life_of_a_gang_as_the_route_tells_it() -> None:
         await b.settled()
         node = (await b.filter("big"))["NodeNames"][0]
         assert await b.bind("big", node) == ""
-        await reasons(b, "p0")
-        await eventually(lambda: b.console.history.entry(b.pod("p0")["metadata"]["uid"]), "a record of p0")
+        (reason,) = await reasons(b, "p0")
+        await refused(b, "p0", reason)
         found = await explained(b)
         assert found["outcome"] == "waiting"
         assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
         assert found["members"][0]["reason"] == "waits until at least 3 pods of group job and their claims exist"
-        assert found["since"] == found["members"][0]["since"] != ""
+        assert (found["since"], found["since_event"]) == (found["members"][0]["since"], "the first pod exists")
 
         member(b, "p2")
         await b.settled()

@@ -31,7 +31,7 @@ async def test_fleet_commands() -> None:
         node = (await b.filter("a"))["NodeNames"][0]
         assert await b.bind("a", node) == ""
         await b.settled()
-        await refused(b, "b", "0/2 nodes are available")
+        await refused(b, "b", "0/2 nodes are available: 2 too few devices match request gpu.")
         await decided(b, "a")
         code, out = await command(b, "nodes", "n1")
         assert code == 0

@@ -110,9 +110,7 @@ class Console:
         self.event_recorder = EventRecorder(self.explainer, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, clock)
-        self.decision_reader = DecisionReader(
-            self.cache, self.history, writer.read_pod, self.set_comparer.bound, now_rfc3339
-        )
+        self.decision_reader = DecisionReader(self.cache, self.history, writer.read_pod, self.set_comparer.bound)
         self.cache.listen(self.decision_reader)
         self.cache.listen(self.event_recorder)
 

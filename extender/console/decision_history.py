@@ -1,8 +1,9 @@
 """The last decisions about bound pods, for the page: read from the API server when a pod has left the watch.
 
 The watch of pods has those without a node. A pod of Berth's scheduler leaves it when it is bound or deleted, so the
-console then reads the pod once: if it has a node, its annotation and its claims show the decision. A restart of the
-console loses the list; each bound pod keeps its annotation.
+console then reads the pod once: if it has a node, its annotation and its claims show the decision. The annotation is
+only text, since users may change it: the devices are those of the claims. A restart of the console loses the list; each
+bound pod keeps its annotation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from extender.fabric import bandwidth
 from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, FairCache, ObjectKey, Pod, Result
 from extender.scheduling import Decision, ScoredNode, parse_decision
 
-_PODS = 2048  # decisions; each has at most MAX_RESULTS devices and some 4 KiB of texts
+_PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
 _WAITING = 512  # pods to read; those beyond are left out
 _READS = 5  # of one pod: the watch of claims may be later than that of pods
 _LATE_SECONDS = 0.2  # before the next read of the same pods
@@ -86,7 +87,7 @@ class DecisionHistory:
 class DecisionReader(CacheListener):
     """A background task of the console. A pod that leaves the watch is only queued; `run` reads it.
 
-    `decided` gets each decision. `now` returns RFC 3339.
+    `decided` gets each decision.
     """
 
     def __init__(
@@ -95,22 +96,20 @@ class DecisionReader(CacheListener):
         history: DecisionHistory,
         read_pod: Callable[[ObjectKey], Awaitable[Pod]],
         decided: Callable[[DecidedPod], None],
-        now: Callable[[], str],
         waiting: int = _WAITING,
     ) -> None:
         self._cache = cache
         self._history = history
         self._read_pod = read_pod
         self._decided = decided
-        self._now = now
-        self._queue: FairCache[str, tuple[ObjectKey, str, int]] = FairCache(waiting)  # by pod UID: pod, when, reads
+        self._queue: FairCache[str, tuple[ObjectKey, int]] = FairCache(waiting)  # pod UID to pod and number of reads
         self._queued = asyncio.Event()
         self._log = structlog.get_logger("berth.decisions")
         self.left_out = 0  # pods that were not read: too many left the watch at once
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         if after is None and before is not None and _may_be_bound(before):
-            self._put(before.uid, before.key, self._now(), 0)
+            self._put(before.uid, before.key, 0)
 
     async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
         """Run until cancelled, once every kind is listed. See Rebuilds.done for `rebuilt`."""
@@ -120,20 +119,20 @@ class DecisionReader(CacheListener):
             self._queued.clear()
             late = []
             while (following := self._queue.take_turn()) is not None:
-                uid, (key, at, reads) = following
-                if not await self._read(key, uid, at, rebuilt) and reads + 1 < _READS:
-                    late.append((uid, key, at, reads + 1))
+                uid, (key, reads) = following
+                if not await self._read(key, uid, rebuilt) and reads + 1 < _READS:
+                    late.append((uid, key, reads + 1))
             if late:
                 await asyncio.sleep(_LATE_SECONDS)
                 for one in late:
                     self._put(*one)
 
-    def _put(self, uid: str, key: ObjectKey, at: str, reads: int) -> None:
-        self.left_out += len(self._queue.put(key.namespace, uid, (key, at, reads)))
+    def _put(self, uid: str, key: ObjectKey, reads: int) -> None:
+        self.left_out += len(self._queue.put(key.namespace, uid, (key, reads)))
         self._queued.set()
 
-    async def _read(self, key: ObjectKey, uid: str, at: str, rebuilt: Callable[[], Awaitable[None]]) -> bool:
-        """Read one pod. Returns whether the result is final: the watch shows its claims, or the pod is not bound."""
+    async def _read(self, key: ObjectKey, uid: str, rebuilt: Callable[[], Awaitable[None]]) -> bool:
+        """Read one pod. Returns whether the result is final: the watch shows its claims, or there is no decision."""
         try:
             pod = await self._read_pod(key)
         except NotFound:
@@ -141,10 +140,10 @@ class DecisionReader(CacheListener):
         except ClusterError as error:
             self._log.info("a pod that left the watch cannot be read", pod=str(key), problem=str(error))
             return False
-        if pod.uid != uid or not pod.node_name:
-            return pod.uid != uid
+        if pod.uid != uid or DECISION_ANNOTATION not in pod.annotations:
+            return True
         await rebuilt()
-        decision = decision_of(pod, self._cache.snapshot(), at)
+        decision = decision_of(pod, self._cache.snapshot())
         if decision is None:
             return False
         self._history.record_decision(key, uid, decision)
@@ -154,22 +153,22 @@ class DecisionReader(CacheListener):
         return True
 
 
-def decision_of(pod: Pod, snapshot: Snapshot, at: str = "") -> Decision | None:
-    """The decision about a bound pod by its annotation and its claims; None while the cache shows no devices of it.
+def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
+    """The decision about a bound pod, by its annotation and its claims; None without one, or if no claim has devices.
 
-    `at` is its time as RFC 3339, by default that of the allocation. The bandwidths are those of the fleet as it is now.
+    The bandwidths are those of the fleet as it is now.
     """
-    claims = [claim for claim in _claims_of(pod, snapshot) if claim.allocation is not None]
-    results = [result for claim in claims if claim.allocation is not None for result in claim.allocation.results]
-    if not results:
+    allocations = [claim.allocation for claim in _claims_of(pod, snapshot) if claim.allocation is not None]
+    results = [result for allocation in allocations for result in allocation.results]
+    note = pod.annotations.get(DECISION_ANNOTATION)
+    if note is None or not results:
         return None
-    times = [claim.allocation.timestamp for claim in claims if claim.allocation is not None]
-    noted = parse_decision(pod.annotations.get(DECISION_ANNOTATION, ""))
+    noted = parse_decision(note)
     node_info = snapshot.node_infos.get(pod.node_name)
     ring, best, source = _ring(node_info, results, snapshot) if node_info is not None else (0.0, 0.0, "")
     devices = tuple(str(result.device) for result in results[:_DEVICES])
     chosen = ScoredNode(pod.node_name, noted.score, devices, ring, best, source, noted.parts)
-    return Decision(at or max(times, default=""), chosen, noted.runner_up, noted.margin)
+    return Decision(max(allocation.timestamp for allocation in allocations), chosen, noted.runner_up, noted.margin)
 
 
 def _claims_of(pod: Pod, snapshot: Snapshot) -> list[Claim]:

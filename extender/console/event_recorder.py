@@ -9,6 +9,7 @@ the gang, which is explained once for all of them that are queued.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -20,7 +21,12 @@ from extender.console.explainer import Brief, Explainer
 from extender.console.forked_call import ForkedCallFailed
 from extender.model import SCHEDULER, FairCache, ObjectKey, Pod
 
+_NEVER: tuple[int | None, float] = (None, float("-inf"))
+_COUNT = re.compile(
+    r"(?:^|[:,.] )(?:preemption: )?[0-9]+(?:/[0-9]+)? |\.$"
+)  # how many nodes, in kube-scheduler's message
 _PAUSE_SECONDS = 0.2  # between two Events
+_EARLY_SECONDS = 1.0  # before the next look at pods that had an Event within the last minute
 _POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
@@ -41,7 +47,7 @@ class EventRecorder(CacheListener):
         self._explainer = explainer
         self._writer = writer
         self._clock = clock
-        # Pod UID to (hash of the reasons, time) of the last Event; the texts may be long.
+        # Pod UID to the hash of the last reasons, which may be long, and the time of the last explanation.
         self._recorded: LRUCache[str, tuple[int | None, float]] = LRUCache(remembered)
         self._queue: FairCache[str, ObjectKey] = FairCache(remembered)  # pod UID to pod
         self._queued = asyncio.Event()
@@ -54,13 +60,11 @@ class EventRecorder(CacheListener):
             return
         if before is not None and before.unschedulable == after.unschedulable:
             return
-        reasons = hash(after.unschedulable)
-        last_reasons, when = self._recorded.get(after.uid, (None, float("-inf")))
-        if reasons == last_reasons or self._clock() - when < _POD_SECONDS:
-            return
-        self._recorded[after.uid] = reasons, self._clock()
-        self._queue.put(after.key.namespace, after.uid, after.key)
-        self._queued.set()
+        reasons, (known, when) = _reasons(after.unschedulable), self._recorded.get(after.uid, _NEVER)
+        if reasons != known:
+            self._recorded[after.uid] = reasons, when
+            self._queue.put(after.key.namespace, after.uid, after.key)
+            self._queued.set()
 
     async def policy_rejected(self, config_map: ObjectKey, problem: str) -> None:
         """Write an Event on the ConfigMap of the policy: its policy is not valid."""
@@ -79,24 +83,41 @@ class EventRecorder(CacheListener):
         await listed()
         while True:
             await self._queued.wait()
-            while (following := self._queue.take_turn()) is not None:
-                uid, pod = following
-                began = self._clock()
-                found = await self._explained(pod)
-                rest = _REST * min(self._clock() - began, _WORK_SECONDS)
-                for other, name in ((uid, pod), *self._take_members(found)):
-                    if found is not None and found.outcome in _REPORTED:
-                        await self._record(other, name, found)
-                    elif other in self._recorded:  # so that the same reasons can cause an Event later
-                        self._recorded[other] = None, self._recorded[other][1]
-                    await asyncio.sleep(_PAUSE_SECONDS)
-                await asyncio.sleep(max(0.0, rest - _PAUSE_SECONDS))
             self._queued.clear()
+            early = []
+            while (following := self._queue.take_turn()) is not None:
+                if self._is_due(following[0]):
+                    await self._explain(*following)
+                else:
+                    early.append(following)
+            if early:
+                await asyncio.sleep(_EARLY_SECONDS)
+                for uid, pod in early:
+                    self._queue.put(pod.namespace, uid, pod)
+                self._queued.set()
+
+    async def _explain(self, uid: str, pod: ObjectKey) -> None:
+        began = self._clock()
+        found = await self._explained(pod)
+        rest = _REST * min(self._clock() - began, _WORK_SECONDS)
+        for other, name in ((uid, pod), *self._take_members(found)):
+            reasons = self._recorded.get(other, _NEVER)[0]
+            if found is not None and found.outcome in _REPORTED:
+                await self._record(other, name, found)
+            else:
+                reasons = None  # so that the same reasons can cause an Event later
+            self._recorded[other] = reasons, self._clock()
+            await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(max(0.0, rest - _PAUSE_SECONDS))
+
+    def _is_due(self, uid: str) -> bool:
+        return self._clock() - self._recorded.get(uid, _NEVER)[1] >= _POD_SECONDS
 
     def _take_members(self, found: Brief | None) -> list[tuple[str, ObjectKey]]:
         """Take the other pods of an explained gang out of the queue."""
         group = found.group if found is not None else None
-        taken = [(uid, pod) for uid, pod in self._queue.items() if group and self._explainer.group_of(uid) == group]
+        queued = [(uid, pod) for uid, pod in self._queue.items() if group and self._explainer.group_of(uid) == group]
+        taken = [(uid, pod) for uid, pod in queued if self._is_due(uid)]
         for uid, _ in taken:
             self._queue.pop(uid)
         return taken
@@ -124,3 +145,8 @@ class EventRecorder(CacheListener):
             self.events += 1
         except ClusterError as error:
             self._log.warning("could not write an Event", pod=str(pod), problem=str(error))
+
+
+def _reasons(message: str) -> int:
+    """A hash of the reasons in kube-scheduler's message, without the numbers of nodes and the order, which they set."""
+    return hash(frozenset(_COUNT.split(message)))

@@ -255,7 +255,7 @@ class Explainer:
             why = "its claims were allocated before, or another scheduler bound it"
             sentence = f"pod {key} is bound to {pod.node_name}, without a decision of Berth: {why}"
         found: Json = {"pod": str(key), "outcome": outcome, "sentence": sentence, "gang": _group_named_by(pod)}
-        if note is not None and decision is not None:
+        if decision is not None:
             found["decision"] = to_json(decision)
             found["sets"] = to_json(entry.sets) if entry is not None and entry.sets is not None else None
         return found

@@ -13,10 +13,10 @@ from extender.scheduling.pod_requirements import PodRequirements
 from extender.scoring import ScorePart
 
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
-_FIELDS = re.compile(r"; (?=score \d|devices |[a-z]+ \d\.\d\d: |runner-up )")  # a sentence may have "; ", too
-_SCORE = re.compile(r"score (\d+\.\d+)")
-_PART = re.compile(r"([a-z]+) (\d\.\d\d): (.*)", re.DOTALL)
-_RUNNER_UP = re.compile(r"runner-up (\S+), (?:as good|(\d+\.\d+) behind)")
+_FIELDS = re.compile(r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |runner-up )")  # a sentence may have "; ", too
+_SCORE = re.compile(r"score ([0-9]{1,3}\.[0-9]{3})")
+_PART = re.compile(r"([a-z]+) ([0-9]\.[0-9]{2}): (.*)", re.DOTALL)
+_RUNNER_UP = re.compile(r"runner-up (\S+), (?:as good|([0-9]{1,3}\.[0-9]{3}) behind)")
 
 
 @dataclass(frozen=True, slots=True)
