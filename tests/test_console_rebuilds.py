@@ -25,6 +25,7 @@ from extender.model import (
     GroupKey,
     ObjectKey,
     Pod,
+    PodClaim,
     Result,
 )
 from extender.policy import Policy
@@ -75,7 +76,7 @@ def decisions(console: Console) -> Coroutine[Any, Any, object]:
         return replace(pod, node_name="n1", annotations={DECISION_ANNOTATION: ""})
 
     reader = DecisionReader(console.cache, console.history, read_pod, console.set_comparer.bound)
-    reader.pod_changed(replace(pod, scheduler=SCHEDULER), None)
+    reader.pod_changed(replace(pod, scheduler=SCHEDULER, claims=(PodClaim("gpu", "c"),)), None)
     return reader.run(listed, console.rebuilt)
 
 

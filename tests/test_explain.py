@@ -340,6 +340,7 @@ async def test_one_line_per_decision() -> None:
         async with berthing({"n1": H100}) as b:
             await run_pod(b, "p", [claim("p", 2)])
             await run_pod(b, "q", [claim("q", 7)])
+            await refused(b, "q", "0/1 nodes are available: 1 in use.")
             await eventually(lambda: any(line["event"] == "not placed" for line in lines))
     (bound,) = [line for line in lines if line["event"] == "bound"]
     assert (bound["pod"], bound["node"], bound["claims"], len(bound["devices"])) == (
@@ -350,9 +351,9 @@ async def test_one_line_per_decision() -> None:
     )
     assert bound["seconds"] >= 0
     assert bound["generation"] > 0
-    (refused,) = [line for line in lines if line["event"] == "not placed"]
-    assert refused["pod"] == "default/q"
-    assert refused["because"].startswith("pod default/q fits nowhere")
+    (line,) = [line for line in lines if line["event"] == "not placed"]
+    assert line["pod"] == "default/q"
+    assert line["because"].startswith("pod default/q fits nowhere")
 
 
 async def test_extended_resources_that_no_node_has_are_explained() -> None:
