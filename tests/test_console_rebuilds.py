@@ -16,7 +16,6 @@ from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster, Explainer, UnknownGroup
 from extender.console.decision_history import DecidedPod, DecisionReader
 from extender.model import (
-    DECISION_ANNOTATION,
     SCHEDULER,
     Allocation,
     Claim,
@@ -73,7 +72,7 @@ def decisions(console: Console) -> Coroutine[Any, Any, object]:
     pod = console.cache.store.pods["u-p"]
 
     async def read_pod(_: ObjectKey) -> Pod:
-        return replace(pod, node_name="n1", annotations={DECISION_ANNOTATION: ""})
+        return replace(pod, node_name="n1")
 
     reader = DecisionReader(console.cache, console.history, read_pod, console.set_comparer.bound)
     reader.pod_changed(replace(pod, scheduler=SCHEDULER, claims=(PodClaim("gpu", "c"),)), None)

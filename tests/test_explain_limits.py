@@ -154,7 +154,7 @@ class HeldInChild:
         ("POST", "/v1/explain", {"pod": "default/p", "policy": "evaluation_seconds: 1"}),
     ],
 )
-async def test_probes_records_and_pages_are_served_during_a_costly_explanation(
+async def test_probes_and_pages_are_served_during_a_costly_explanation(
     method: str, path: str, body: Any, tmp_path: Path
 ) -> None:
     """An explanation once kept the event loop busy for 2 s."""
@@ -179,7 +179,7 @@ async def test_probes_records_and_pages_are_served_during_a_costly_explanation(
 
 
 async def test_few_explanations_wait_and_further_requests_are_rejected() -> None:
-    """Explanations of 2 s each for one user once delayed records and pages for minutes."""
+    """Explanations of 2 s each for one user once delayed pages for minutes."""
     path = "/v1/explain/default/p"
     async with berthing({"n1": "hgx-h100-8"}) as b:
         b.console.explainer = explainer(b, Ticking(1e6), 1e9)

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 async def explained(b: Berthing, name: str) -> Json:
-    """The explanation by GET, which is that by POST; a record may arrive between the two."""
+    """The explanation by GET, which is that by POST; an event may arrive between the two."""
 
     async def equal() -> Json | None:
         reply = await b.client.get(f"/v1/explain/default/{name}")

@@ -132,7 +132,7 @@ class DecisionReader(CacheListener):
         self._queued.set()
 
     async def _read(self, key: ObjectKey, uid: str, rebuilt: Callable[[], Awaitable[None]]) -> bool:
-        """Read one pod. Returns whether the result is final: the watch shows its claims, or there is no decision."""
+        """Read one pod. Returns whether the result is final: the watch shows its claims, or the pod is not bound."""
         try:
             pod = await self._read_pod(key)
         except NotFound:
@@ -140,7 +140,7 @@ class DecisionReader(CacheListener):
         except ClusterError as error:
             self._log.info("a pod that left the watch cannot be read", pod=str(key), problem=str(error))
             return False
-        if pod.uid != uid or DECISION_ANNOTATION not in pod.annotations:
+        if pod.uid != uid or not pod.node_name:
             return True
         await rebuilt()
         decision = decision_of(pod, self._cache.snapshot())
@@ -154,21 +154,23 @@ class DecisionReader(CacheListener):
 
 
 def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
-    """The decision about a bound pod, by its annotation and its claims; None without one, or if no claim has devices.
+    """The decision about a bound pod of Berth's scheduler, by its annotation and its claims.
 
-    The bandwidths are those of the fleet as it is now.
+    None if no claim has devices yet. The Binding has no annotation if all of them were allocated before, for another
+    pod. The bandwidths are those of the fleet as it is now.
     """
     allocations = [claim.allocation for claim in _claims_of(pod, snapshot) if claim.allocation is not None]
     results = [result for allocation in allocations for result in allocation.results]
-    note = pod.annotations.get(DECISION_ANNOTATION)
-    if note is None or not results:
+    if pod.scheduler != SCHEDULER or not results:
         return None
+    at, devices = max(one.timestamp for one in allocations), tuple(str(one.device) for one in results[:_DEVICES])
+    note, node_info = pod.annotations.get(DECISION_ANNOTATION), snapshot.node_infos.get(pod.node_name)
+    if note is None:
+        return Decision(at, ScoredNode(pod.node_name, 0.0, (), 0.0, 0.0, "", (), devices))
     noted = parse_decision(note)
-    node_info = snapshot.node_infos.get(pod.node_name)
     ring, best, source = _ring(node_info, results, snapshot) if node_info is not None else (0.0, 0.0, "")
-    devices = tuple(str(result.device) for result in results[:_DEVICES])
     chosen = ScoredNode(pod.node_name, noted.score, devices, ring, best, source, noted.parts)
-    return Decision(max(allocation.timestamp for allocation in allocations), chosen, noted.runner_up, noted.margin)
+    return Decision(at, chosen, noted.runner_up, noted.margin)
 
 
 def _claims_of(pod: Pod, snapshot: Snapshot) -> list[Claim]:

@@ -8,6 +8,7 @@ from extender.model import (
     DECISION_ANNOTATION,
     MAX_CLAIMS,
     NANO,
+    REASON_BYTES,
     Container,
     Node,
     NodeSelector,
@@ -173,7 +174,7 @@ def _condition(obj: Json, path: str) -> tuple[str, bool, str]:
     false = get(obj, "status", str, path, "") == "False"
     counts = false and get(obj, "reason", str, path, "") != "SchedulerError"
     text = get(obj, "message", str, path, "") if counts else ""
-    return get(obj, "type", str, path, ""), false, cut(text)
+    return get(obj, "type", str, path, ""), false, cut(text, REASON_BYTES)
 
 
 def decode_pod_group(obj: Json) -> PodGroup:
