@@ -149,7 +149,7 @@ function groupParts(found) {
   const topology = found.topology && `topology ${found.topology}`;
   const label = found.topology_label && `one value of ${found.topology_label}`;
   const facts = [`named by ${found.source}`, minimum, topology, label].filter(Boolean).join(" · ");
-  parts.push(quiet(facts, ...(age(found.since) ? [` · ${found.since_event} `, age(found.since), " ago"] : [])));
+  parts.push(quiet(facts, ...(age(found.since) ? [` · ${found.since_event} for `, age(found.since)] : [])));
   if (misses.length) section("What would help", bullets(misses, "advice"));
   if (found.cut_short) parts.push(quiet(found.cut_short));
   const row = fleet.groups.find((one) => one.group === found.group);
@@ -157,7 +157,7 @@ function groupParts(found) {
   const when = (m) => (age(m.since) ? el("span", {}, age(m.since), " ago") : "–");
   const members = found.members.map((m) =>
     [link("pod", m.pod), m.state, m.node ? link("node", m.node) : "–", m.reason || "–", when(m)]);
-  section("Members", table(["pod", "state", "node", "reason", "waits"], members));
+  section("Members", table(["pod", "state", "node", "reason", "created"], members));
   const plan = found.plan.map((p) => [link("pod", p.pod), link("node", p.node), p.devices.join(", ")]);
   if (plan.length) section("Plan", table(["pod", "node", "devices"], plan));
   const names = (h) => (h.pods.length ? h.pods : h.claims).join(", ");
