@@ -76,16 +76,30 @@ async def recording(remembered: int = 100, explainer: Explainer | None = None) -
 
 async def test_one_event_for_each_reason_and_at_most_one_a_minute() -> None:
     async with recording() as w:
-        await w.waits("p")
-        for reason in ("in use", "in use", "tainted"):
-            w.refused("p", reason)
+        for name in ("p", "q"):
+            await w.waits(name)
+        w.refused("p")
+        await eventually(lambda: w.pods_with_events() == ["p"])
+        w.refused("p", "tainted")
+        w.refused("q")
+        await eventually(lambda: w.event_recorder.events == 2)
+        assert w.pods_with_events() == ["p", "q"], "that of p is put off, not lost"
+        w.now += 60
+        await eventually(lambda: w.event_recorder.events == 3)
+
+
+async def test_other_numbers_of_nodes_are_no_other_reason() -> None:
+    """kube-scheduler sorts the reasons by their texts, which begin with the numbers."""
+    async with recording() as w:
+        for name in ("p", "q"):
+            await w.waits(name)
+        w.refused("p", "0/3 nodes are available: 1 in use, 2 tainted. preemption: 0/3 nodes are available: 3 no help.")
         await eventually(lambda: w.pods_with_events() == ["p"])
         w.now += 60
-        w.refused("p")
-        await w.waits("q")
+        w.refused("p", "0/4 nodes are available: 1 tainted, 3 in use. preemption: 0/4 nodes are available: 4 no help.")
         w.refused("q")
-        await eventually(lambda: w.pods_with_events() == ["p", "q"])  # Events come in order: none of p comes before
-        w.refused("p", "tainted")
+        await eventually(lambda: w.event_recorder.events == 2)
+        w.refused("p", "0/4 nodes are available: 4 in use. preemption: 0/4 nodes are available: 4 no help.")
         await eventually(lambda: w.event_recorder.events == 3)
 
 

@@ -11,7 +11,6 @@ from extender.cluster.discovery import is_absent
 from extender.cluster.pager import pages
 from extender.cluster.reflector import Reflector, WatchedResource
 from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
-from extender.cluster.tls import tls_context
 from extender.cluster.writer import Writer
 
 __all__ = [
@@ -36,6 +35,5 @@ __all__ = [
     "now_rfc3339",
     "pages",
     "seconds_since",
-    "tls_context",
     "utc_now",
 ]

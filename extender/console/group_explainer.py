@@ -30,7 +30,6 @@ from extender.model import (
     Membership,
     ObjectKey,
     Pod,
-    name_on_claims,
     one_line,
 )
 from extender.policy import Policy
@@ -137,13 +136,6 @@ class GroupExplainer:
         if any(one.pod.scheduler != SCHEDULER for one in members):
             notes.append(f"Berth places its pods only with schedulerName {SCHEDULER}, which they lack")
         return replace(found, sentence="; ".join([found.sentence, *notes]), members=())
-
-    def of_bound(self, pod: ObjectKey, uid: str) -> str:
-        """The group of a bound pod as namespace/name, by its claims; '' if they name none."""
-        for claim in self._cache.store.claims.values():
-            if claim.group and any(consumer.uid == uid for consumer in claim.reserved_for):
-                return f"{pod.namespace}/{name_on_claims(claim.group)}"
-        return ""
 
     def _context(self, snapshot: Snapshot, seconds: float) -> EvaluationContext:
         budget = CallBudget(seconds, sys.maxsize, self._clock)

@@ -19,8 +19,7 @@ from extender.scheduling import Evaluator
 _WAITING = 256  # decisions in the queue; those beyond get no comparison
 _WORK_SECONDS = 0.05  # of one comparison
 _REST = 4.0  # pause after a comparison, as a multiple of the time that it took
-_LATE_SECONDS = 1.0  # before a check of the claims: the watch of claims may be late
-_CHECKS = 5  # for the claims of one pod
+_LATE_SECONDS = 1.0  # before the comparisons: decisions about pods that were bound a moment later come meanwhile
 
 
 @dataclass(slots=True)
@@ -31,7 +30,6 @@ class _Queued:
     node_info: NodeInfo
     later: list[tuple[str, ...]] = field(default_factory=list)  # the devices of each such pod
     lacks_later: bool = False  # a later pod found the queue full, so `later` is not complete
-    checks: int = 0
 
 
 class SetComparer:
@@ -86,27 +84,22 @@ class SetComparer:
             await self._queued.wait()
             await asyncio.sleep(_LATE_SECONDS)
             self._queued.clear()
-            for _ in range(len(self._queue)):
+            while self._queue:
                 await rebuilt()
-                one = self._queue.popleft()
                 began = self._clock()
-                if not self._compare(one) and one.checks < _CHECKS:
-                    self._queue.append(one)
-                    self._queued.set()
+                self._compare(self._queue.popleft())
                 await asyncio.sleep(_REST * (self._clock() - began))
 
-    def _compare(self, one: _Queued) -> bool:
-        """Compare one decision. Returns whether the watch shows its claims, or a comparison would be wrong."""
+    def _compare(self, one: _Queued) -> None:
+        """Compare one decision, unless the result could be wrong or its claims have changed."""
         if one.lacks_later:
             self.left_out += 1
-            return True
-        one.checks += 1
+            return
         snapshot = self._cache.snapshot()
         claims = _claims(one.decided, snapshot)
         found = self._sets_of(one, claims, snapshot) if claims else None
         if found is not None:
             self._history.record_sets(one.decided.uid, found)
-        return bool(claims)
 
     def _sets_of(self, one: _Queued, claims: list[Claim], snapshot: Snapshot) -> ComparedSets | None:
         budget = CallBudget(_WORK_SECONDS, sys.maxsize, self._clock)
@@ -119,7 +112,7 @@ class SetComparer:
 
 
 def _claims(decided: DecidedPod, snapshot: Snapshot) -> list[Claim]:
-    """The claims that this decision allocated, by key; none while the watch does not show all their devices."""
+    """The claims that this decision allocated, by key; none unless they have exactly its devices."""
     devices = set(decided.decision.chosen.devices)
     found = [claim for claim in _claims_with(devices, snapshot) if claim.is_reserved_for(decided.uid)]
     return found if set[str]().union(*map(_devices, found)) == devices else []

@@ -105,7 +105,8 @@ function boundParts(found) {
 
 const openPod = (pod) => open(pod, async () => {
   const found = await ask(`/v1/explain/${inPath(pod)}`), [parts, section] = sections();
-  if (found.sentence) parts.push(el("p", { className: "lead" }, soft(withoutAdvice(found.sentence, found.misses))));
+  const sentence = found.decision ? "" : withoutAdvice(found.sentence, found.misses);
+  if (sentence) parts.push(el("p", { className: "lead" }, soft(sentence)));
   if (found.gang) parts.push(el("p", {}, "All about its group: ", link("group", found.gang)));
   if (found.decision) parts.push(...boundParts(found));
   const advice = found.misses?.map((miss) => miss.replace(`group ${found.gang} `, ""));
