@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import suppress
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -52,7 +54,7 @@ class FleetOverview:
         self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
         self._refreshes = 0  # changes that refreshes found
         self._groups: list[Json] = []  # rows, as of the last refresh
-        self._waiting: list[Pod] = []  # pods that wait, the oldest first, as of the last refresh
+        self._waiting: list[Pod] = []  # pods that wait, the namespaces in turn, as of the last refresh
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
         # Pod UID to (resourceVersion of the pod, version of the snapshot, nearest miss).
         self._nearest: LRUCache[str, tuple[str, int, str]] = LRUCache(_PENDING)
@@ -168,9 +170,15 @@ class FleetOverview:
         return [pod for _, pod in sorted(changed, key=lambda one: one[0])]
 
     def _find_waiting(self) -> None:
+        """Find the waiting pods: the oldest of each namespace, then the second oldest of each, and so on.
+
+        So the pods of one namespace hide no others.
+        """
         pods = self._cache.store.pods.values()
         found = [pod for pod in pods if pod.scheduler == SCHEDULER and pod.may_need_devices and pod.is_waiting]
         found.sort(key=lambda pod: (not pod.tried, pod.created, pod.key))
+        places = defaultdict[str, Iterator[int]](count)
+        found.sort(key=lambda pod: next(places[pod.key.namespace]))
         if found != self._waiting:
             self._waiting = found
             self._refreshes += 1
