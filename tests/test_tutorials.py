@@ -113,7 +113,7 @@ def requests_of_kubectl(run: Run) -> Kubectl:
                 return asked("DELETE", f"{_PATHS[kind]}/{name}")
             case ["wait", "--for=condition=PodScheduled", pod, *_]:
                 path = f"{_PATHS['pod']}/{pod.removeprefix('pod/')}"
-                return _until(lambda: (text := asked("GET", path)) and "PodScheduled" in text and text)
+                return _until(lambda: (text := asked("GET", path)) and '"nodeName"' in text and text)
             case ["get", kind, "--field-selector", selector]:
                 return asked("GET", _PATHS[kind], params={"fieldSelector": selector})
             case ["get", kind, "-o", "wide"] | ["get", kind]:
