@@ -199,25 +199,6 @@ class Finding(BaseModel):
     sentence: str
 
 
-class PolicyInForce(BaseModel):
-    """The policy of a process. `problem` says why it rejected a newer one."""
-
-    generation: int
-    digest: str
-    problem: str
-
-
-class Process(BaseModel):
-    """A process of berth serve: the seconds since it was heard, its last record, and how many records it lost."""
-
-    replica: str
-    epoch: str
-    heard_seconds: float
-    last: int
-    lost: int
-    policy: PolicyInForce
-
-
 class Version(BaseModel):
     """The release of Berth."""
 
@@ -233,7 +214,6 @@ REPLIES: Mapping[str, Any] = {
     "GET /v1/nodes/{name}": NodeDetail,
     "GET /v1/claims": list[berth_client.ClaimReply],
     "GET /v1/audit": list[Finding],
-    "GET /v1/processes": list[Process],
     "GET /v1/updates": None,  # a stream
     "GET /v1/policy": berth_client.PolicyStatusReply,
 }

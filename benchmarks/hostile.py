@@ -37,10 +37,7 @@ import orjson
 
 from benchmarks.hostile_pods import ATTACKS, NAMESPACE, Attack, costly_claim, hostile, is_hostile
 from benchmarks.processes import Bench, Berth, Http, body_for, cpu_seconds
-from benchmarks.servers import TOKEN
-from extender.cli.console_command import AUDIENCE, SENDER
 from extender.sandbox import Cluster, carried_machines, listening
-from extender.sandbox.apiserver.tokens import TokenUser
 from tests.process_worlds import free_port
 from tests.running_berth import claim, pod
 
@@ -60,7 +57,7 @@ class Fleet:
     """
 
     def __init__(self, nodes: int, attack: Attack) -> None:
-        self.cluster = Cluster(tokens={TOKEN: TokenUser(SENDER, (AUDIENCE,))})
+        self.cluster = Cluster()
         self.attack = attack
         self.swapped = 0
         for i in range(nodes):

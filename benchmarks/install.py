@@ -65,15 +65,10 @@ class Installation:
     def start_pods(self) -> None:
         """The containers of the Deployments, on ports of their own."""
         port = free_port()
-        records = f"127.0.0.1:{free_port()}"
         (self.folder / "policy.yaml").write_text(self.config("berth-policy", "policy.yaml"))
-        token = self.kubectl("-n", "berth-system", "create", "token", "berth", "--audience=berth-console").strip()
-        (self.folder / "records-token").write_text(token)
         moved = {
-            r"http://berth-console\.berth-system\.svc:8890": f"http://{records}", r"0\.0\.0\.0:8890": records,
             r"0\.0\.0\.0:8889": self.pages.removeprefix("http://"), r"127\.0\.0\.1:8888": f"127.0.0.1:{port}",
             r"0\.0\.0\.0:\d+": f"127.0.0.1:{free_port()}", "/etc/berth/": f"{self.folder}/",
-            "/var/run/secrets/berth-console/token": f"{self.folder}/records-token",
         }  # fmt: skip
         self.start_berth("berth-console", "console", "berth-console", moved)
         self.start_berth("berth-scheduler", "berth", "berth", moved)

@@ -127,7 +127,7 @@ class Bench:
                 }
             )
         )
-        port, pages, records = free_port(), free_port(), free_port()
+        port, pages = free_port(), free_port()
         begin = time.monotonic()
         serve = self.start(
             "extender",
@@ -136,10 +136,6 @@ class Bench:
             str(config),
             "--listen",
             f"127.0.0.1:{port}",
-            "--records",
-            f"http://127.0.0.1:{records}",
-            "--records-token-file",
-            str(token),
         )
         ready(port)
         ready_s = time.monotonic() - begin
@@ -150,8 +146,6 @@ class Bench:
             str(config),
             "--listen",
             f"127.0.0.1:{pages}",
-            "--records",
-            f"127.0.0.1:{records}",
         )
         ready(pages)
         return Berth(serve, port, ready_s, console, pages)

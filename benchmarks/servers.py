@@ -14,9 +14,7 @@ import time
 import uvicorn
 
 from benchmarks.allocation import mig_slices
-from extender.cli.console_command import AUDIENCE, SENDER
 from extender.sandbox import Cluster, carried_machines, listening
-from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.web.asgi import Receive, Scope, Send
 from tests.running_berth import claim, pod
@@ -104,7 +102,7 @@ async def churn(cluster: Cluster, count: int) -> None:
 
 
 async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
-    cluster = Cluster(tokens={TOKEN: TokenUser(SENDER, (AUDIENCE,))})
+    cluster = Cluster()
     cluster.apply(MIG_CLASS)
     fill(cluster, count, mix, occupancy)
     of_mig = {"deviceClassName": "mig.example.com"} if mix == "mig" else {}

@@ -1,6 +1,6 @@
 """`berth serve` under a wall clock that jumps a day to either side.
 
-python -m tests.chaos_clock SEED serve --listen HOST:PORT --kubeconfig FILE [--records URL --records-token-file FILE]
+python -m tests.chaos_clock SEED serve --listen HOST:PORT --kubeconfig FILE
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import uvloop
 from extender.cli.addresses import parse_listen
 from extender.cli.logs import set_up_logging
 from extender.cluster import load_credentials
-from extender.entry.serve_process import Listen, RecordsTo, run
+from extender.entry.serve_process import Listen, run
 
 _DAY_SECONDS = 86_400
 
@@ -40,15 +40,10 @@ def main() -> None:
     parser.add_argument("command", choices=["serve"])
     parser.add_argument("--listen", type=parse_listen, required=True)
     parser.add_argument("--kubeconfig", type=Path, required=True)
-    parser.add_argument("--records")
-    parser.add_argument("--records-token-file", type=Path)
     found = parser.parse_args()
     set_up_logging()
-    to = RecordsTo(found.records, found.records_token_file) if found.records else None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        serving = run(
-            load_credentials(found.kubeconfig), Listen(found.listen), console=to, wall_clock=JumpingClock(found.seed)
-        )
+        serving = run(load_credentials(found.kubeconfig), Listen(found.listen), wall_clock=JumpingClock(found.seed))
         runner.run(serving)
 
 

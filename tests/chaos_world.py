@@ -24,7 +24,6 @@ import yaml
 
 from extender.sandbox import Cluster, Scheduler, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.tokens import TokenUser
 from tests.eventually import HANG_SECONDS, eventually
 from tests.process_starter import Started, start
 
@@ -123,28 +122,20 @@ class Berths:
             "users": [{"name": "u", "user": {}}],
         }
         self._kubeconfig.write_text(yaml.safe_dump(config))
-        self._token = folder / "token"
-        self._token.write_text("good")
         self._processes: dict[int, subprocess.Popen[bytes] | Started] = {}
         self.kills = 0
 
-    async def start(self, port: int, checkout: Path | None = None, *, jumps: bool = False, records: int = 0) -> None:
-        """A `berth serve` until it is ready, perhaps of another checkout; its wall clock may jump. Its records go to a
-        console's port, or nowhere."""
-        sends = (
-            ("--records", f"http://127.0.0.1:{records}", "--records-token-file", str(self._token)) if records else ()
-        )
-        words = ("serve", "--listen", f"127.0.0.1:{port}", *sends)
+    async def start(self, port: int, checkout: Path | None = None, *, jumps: bool = False) -> None:
+        """A `berth serve` until it is ready, perhaps of another checkout; its wall clock may jump."""
+        words = ("serve", "--listen", f"127.0.0.1:{port}")
         if jumps:
             await self._start(port, checkout, "tests.chaos_clock", str(port), *words)
         else:
             await self._start(port, checkout, "extender", *words)
 
-    async def start_console(self, port: int, records: int) -> None:
-        """A console that takes records, until it is ready."""
-        await self._start(
-            port, None, "extender", "console", "--listen", f"127.0.0.1:{port}", "--records", f"127.0.0.1:{records}"
-        )
+    async def start_console(self, port: int) -> None:
+        """A console until it is ready."""
+        await self._start(port, None, "extender", "console", "--listen", f"127.0.0.1:{port}")
 
     async def _start(self, port: int, checkout: Path | None, module: str, *words: str) -> None:
         words = (*words, "--kubeconfig", str(self._kubeconfig))
@@ -197,8 +188,7 @@ def _start_in(checkout: Path, *words: str) -> subprocess.Popen[bytes]:
 
 @asynccontextmanager
 async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterator[tuple[Cluster, Faults, Berths]]:
-    sender = TokenUser("system:serviceaccount:berth-system:berth", ("berth-console",))
-    cluster = Cluster(bookmark_seconds=0.5, tokens={"good": sender})
+    cluster = Cluster(bookmark_seconds=0.5)
     for name, machine in (nodes or NODES).items():
         cluster.add_node(name, carried_machines()[machine])
     faults = Faults(cluster.api, seed)

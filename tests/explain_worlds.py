@@ -8,8 +8,8 @@ from typing import Any
 
 from extender.cli.cluster_dump import dump_of
 from extender.cli.explain_command import _offline
-from extender.console.decision_history import PodHistory
-from extender.model import GROUP_ANNOTATION, ObjectKey
+from extender.console.decision_history import DecidedPod
+from extender.model import GROUP_ANNOTATION
 from extender.wire import Json
 from tests.eventually import eventually
 from tests.running_berth import Berthing, pod
@@ -29,9 +29,20 @@ async def run_pod(b: Berthing, name: str, claims: list[dict], annotations: dict[
     return ""
 
 
-async def recorded(b: Berthing, name: str) -> PodHistory:
-    """The console's history of a pod, once a record of the pod has arrived."""
-    return await eventually(lambda: b.console.history.newest(ObjectKey("default", name)), f"a record of {name}")
+async def decided(b: Berthing, name: str) -> DecidedPod:
+    """The decision about a bound pod, once the console has read it."""
+    uid = b.pod(name)["metadata"]["uid"]
+    return await eventually(lambda: b.console.history.entry(uid), f"the decision about {name}")
+
+
+async def refused(b: Berthing, name: str, message: str, namespace: str = "default") -> None:
+    """Write the condition of a pod that kube-scheduler could not place, and wait until the console's watch shows it."""
+    obj = b.cluster.store["pods", (namespace, name)]
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    status = {**obj.get("status", {}), "conditions": [condition]}
+    b.cluster.store.put("pods", (namespace, name), {**obj, "status": status})
+    uid, pods = obj["metadata"]["uid"], b.console.cache.store.pods
+    await eventually(lambda: uid in pods and pods[uid].unschedulable == message, f"the condition of {name}")
 
 
 async def why(b: Berthing, name: str, **params: str) -> dict:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from extender.diagnosis import GangExplanation, GangHistory, PlannerCaches, explain_gang, groups_named
+from extender.diagnosis import GangExplanation, PlannerCaches, explain_gang, groups_named
 from extender.model import UNLIMITED, CallBudget, Membership, Result
 from extender.wire import decode_pod
 from tests.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
 from tests.running_berth import claim, pod
 
 NIC = "nic.example.com"
-NO_HISTORY = GangHistory()
 
 
 def members(world: GangWorld, size: int, gpus: int = 8, minimum: int = 0, **notes: str) -> None:
@@ -74,7 +73,6 @@ def free(world: GangWorld, name: str) -> None:
 def explained(
     world: GangWorld,
     budget: CallBudget = UNLIMITED,
-    history: GangHistory = NO_HISTORY,
     bound_member: Membership | None = None,
     name: str = "job",
 ) -> GangExplanation:
@@ -82,7 +80,7 @@ def explained(
     ((group, pods),) = groups_named(snapshot, "default", name).items()
     context = world.evaluator.evaluation_context(snapshot, budget)
     caches = PlannerCaches(world.rankings, world.memory)
-    return explain_gang(group, pods, snapshot, POLICY, context, caches, history, bound_member)
+    return explain_gang(group, pods, snapshot, POLICY, context, caches, bound_member)
 
 
 def sentences(found: GangExplanation) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from extender.extension import no_span
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
-from extender.extension.outbox import PutRecord
 from extender.extension.tracing import SpanFactory
 from extender.model import ObjectKey
 from extender.policy import Policy
@@ -171,11 +170,10 @@ def binder_of(
     b: Serving,
     times: BindTimes | None = None,
     span: SpanFactory = no_span,
-    put: PutRecord = lambda _: None,
 ) -> Binder:
-    """A second binder on the cache of a service, with other times, spans or records."""
+    """A second binder on the cache of a service, with other times or spans."""
     s = b.app.service
-    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", put, s.supervisor, lambda: "", span)
+    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", s.supervisor, lambda: "", span)
     writer, progress = Writer(s.client, "test"), s.informers.progress
     gangs = GangBarrier(s.gangs, progress, s.clock)
     return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from extender.cluster import Credentials
 from extender.entry import console_process as console_entry
-from extender.entry.console_process import Pages, Policies, RecordsFrom
+from extender.entry.console_process import Pages, Policies
 from extender.entry.desk import both
 from extender.entry.listening import ServerEnded, Tls, serve_all, server
-from extender.entry.serve_process import Desk, Listen, RecordsTo, run
+from extender.entry.serve_process import Desk, Listen, run
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.sockets import listen_on
@@ -42,11 +42,11 @@ WATCHES = {
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
 SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "background-evaluation"}
-PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "silent-processes"}
-SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
+PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "decisions"}
+SERVE = SERVICE | {"certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policy"}
-BOTH = SERVICE | PEOPLE | {"records"}
-DESK = SERVICE | PEOPLE | {"records", "policies", "console-policy"}
+BOTH = SERVICE | PEOPLE
+DESK = SERVICE | PEOPLE | {"policies", "console-policy"}
 
 
 async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.AsyncClient, probes: str) -> None:
@@ -117,8 +117,7 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
     listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         credentials = Credentials(api, None, lambda: None)
-        unreachable = RecordsTo("https://127.0.0.1:9", ca=tmp_path / "ca.crt")
-        serving = asyncio.create_task(run(credentials, listen, policy, unreachable, supervisor=supervisor))
+        serving = asyncio.create_task(run(credentials, listen, policy, supervisor=supervisor))
         url = f"http://127.0.0.1:{probes}"
         async with ends_on_sigterm(serving):
             await answers(client, f"{url}/readyz", "ok", serving)
@@ -139,7 +138,7 @@ async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         serving = asyncio.create_task(console_entry.run(
             Credentials(api, None, lambda: None), Pages(("127.0.0.1", port), tls=tls),
-            RecordsFrom(("127.0.0.1", free_port()), "a", frozenset({"u"})), Policies(policy), supervisor,
+            Policies(policy), supervisor,
         ))  # fmt: skip
         url = f"https://127.0.0.1:{port}"
         async with ends_on_sigterm(serving):
@@ -227,7 +226,7 @@ def test_every_task_is_documented_at_its_process() -> None:
     places = [set(re.findall(r"`([a-z][a-z-]*)`", place)) for place in text.split("\n* ")]
     common, serve, console, one, agent = places
     assert agent == {"publisher"}
-    files = {"certificates", "policies", "console-policy", "records-authority"}
+    files = {"certificates", "policies", "console-policy"}
     assert serve | common | WATCHES == SERVE | {"bind", "take-back"}
     assert console | common | WATCHES == CONSOLE
     assert (serve | console | common | WATCHES) - files == BOTH | {"bind", "take-back"}, "as in `berth run`"

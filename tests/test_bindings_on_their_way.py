@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from extender.extension.binding_cycle import BindOutcomeUnknown
 from extender.extension.live_reads import LANDING_SECONDS
-from extender.extension.outbox import MakeRecord
-from extender.model import ObjectKey, Pod
-from extender.records import Bound
+from extender.model import ObjectKey
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
 from tests.dra_worlds import CLAIMS, extended
 from tests.eventually import eventually
 from tests.faulty_world import World
-from tests.running_berth import Serving, berthing, binder_of, bug_after, claim, pod
+from tests.running_berth import Serving, berthing, bug_after, claim, pod
 from tests.skipping_loop import in_virtual_time
 
 pytestmark = pytest.mark.loopback
@@ -122,30 +118,6 @@ async def test_a_bug_while_the_binding_is_on_its_way_takes_nothing_from_the_pod(
         await bind_with_a_bug(b, after="write claims")
         assert b.node_of("p") == "n1"
         assert len(b.held()) == 2
-
-
-async def test_a_bug_in_the_record_of_a_binding_is_no_error_for_kube_scheduler() -> None:
-    def fail(_: MakeRecord) -> None:
-        raise KeyError("a bug")
-
-    async with berthing({"n1": "t4-4"}) as b:
-        await two_claims(b)
-        with capture_logs() as lines:
-            await binder_of(b, put=fail).bind(ObjectKey(*P), b.pod("p")["metadata"]["uid"], "n1")
-        assert b.node_of("p") == "n1"
-        assert "a Binding cannot be reported" in [line["event"] for line in lines]
-
-
-async def test_the_record_of_a_binding_that_waits_does_not_keep_the_pod() -> None:
-    """2,048 records wait for a console that is down, and a pod may take 100 KB."""
-    makes: list[Any] = []
-    async with berthing({"n1": "t4-4"}) as b:
-        await two_claims(b)
-        await binder_of(b, put=makes.append).bind(ObjectKey(*P), b.pod("p")["metadata"]["uid"], "n1")
-    (make,) = [make for make in makes if isinstance(make(), Bound)]
-    kept = [cell.cell_contents for cell in make.__closure__]
-    assert kept
-    assert not any(isinstance(one, Pod) for one in kept)
 
 
 def test_the_special_claim_of_a_bind_with_an_unknown_outcome_stays_until_its_binding_has_come() -> None:

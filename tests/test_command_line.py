@@ -57,8 +57,6 @@ LINES: dict[str, str] = {
     "serve --listen [::1:80": "--listen: must be HOST:PORT with a port below 65536, is '[::1:80'",
     "serve --listen [:80": "--listen: must be HOST:PORT with a port below 65536, is '[:80'",
     "serve --probes :65536": "--probes: must be HOST:PORT with a port below 65536, is ':65536'",
-    "serve --records http://x:1/y": "--records: must be http://HOST:PORT or https://HOST:PORT without a path, "
-    "is 'http://x:1/y'",
     "run --api-port 65536": "--api-port: must be a port below 65536, is 65536",
     # names
     "agent --node A_B": f"--node: {NAME.format(236)}'A_B'",

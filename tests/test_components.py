@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from tests.manifests import COMPONENTS, MANIFESTS, PAIRS, needs_kubectl, option, rendered
+from tests.manifests import COMPONENTS, MANIFESTS, PAIRS, needs_kubectl, rendered
 
 GIVEN = {"berth-tls", "berth-console-tls", "berth-page-token", "kube-root-ca.crt"}  # made by the user or the cluster
 Json = dict
@@ -74,8 +74,6 @@ def verb_faults(objects: dict[tuple[str, str], Json]) -> Iterator[str]:
         yield f"Berth serves {berth['args']}, the scheduler calls {url.scheme}"
     console = objects["Deployment", "berth-console"]["spec"]["template"]["spec"]["containers"][0]
     secured = any(arg.startswith("--tls-cert=") for arg in console["args"])
-    if {urlsplit(option(berth, "--records")).scheme == "https", secured} != {secured}:
-        yield "serve and the console disagree on TLS"
     labels = objects["Service", "berth-console"]["metadata"]["labels"]
     if (labels.get("berth.dev/metrics-scheme") == "https") != secured:
         yield "Prometheus would call the console by the wrong protocol"

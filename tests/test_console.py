@@ -15,12 +15,11 @@ import httpx
 import pytest
 
 from extender.cluster import ApiClient, Credentials
-from extender.entry.console_process import Pages, Policies, RecordsFrom
+from extender.entry.console_process import Pages, Policies
 from extender.entry.console_process import run as run_console
-from extender.extension import Poster, Service
+from extender.extension import Service
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
-from extender.sandbox.apiserver.tokens import TokenUser
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.process_starter import start
@@ -28,15 +27,10 @@ from tests.process_worlds import free_port, process, write_kubeconfig
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]
-BERTH = "system:serviceaccount:berth-system:berth"
-TOKENS = {
-    "good": TokenUser(BERTH, ("berth-console",)),
-    "other-account": TokenUser("system:serviceaccount:x:y", ("berth-console",)),
-}
 
 
 def sandbox() -> Cluster:
-    cluster = Cluster(bookmark_seconds=0.5, tokens=TOKENS)
+    cluster = Cluster(bookmark_seconds=0.5)
     for name in ("n1", "n2"):
         cluster.add_node(name, carried_machines()["t4-4"])
     return cluster
@@ -69,14 +63,11 @@ class Serve:
 
 
 @asynccontextmanager
-async def serve(
-    cluster: Cluster, api: str, records: str = "", token: Path | None = None, replica: str = ""
-) -> AsyncIterator[Serve]:
-    """A replica of serve that sends records to this address, or none."""
+async def serve(cluster: Cluster, api: str) -> AsyncIterator[Serve]:
+    """A replica of serve."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(Credentials(api, None, lambda: None)))
-        post = await stack.enter_async_context(Poster(records, token)) if records else None
-        service = await stack.enter_async_context(Service(client, Policy(), post=post, replica=replica))
+        service = await stack.enter_async_context(Service(client, Policy()))
         url = await stack.enter_async_context(listening(ServeApp(service, Probes(service)), "127.0.0.1", 0))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False))
         await eventually(lambda: not service.informers.not_ready)
@@ -84,11 +75,10 @@ async def serve(
 
 
 @asynccontextmanager
-async def console(api: str, pages: int, records: int) -> AsyncIterator[httpx.AsyncClient]:
+async def console(api: str, pages: int) -> AsyncIterator[httpx.AsyncClient]:
     """The console as `berth console` runs it, and a client of its pages."""
-    sender = RecordsFrom(("127.0.0.1", records), "berth-console", frozenset({BERTH}))
     credentials = Credentials(api, None, lambda: None)
-    task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages)), sender, Policies()))
+    task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages)), Policies()))
     try:
         await answers(f"http://127.0.0.1:{pages}/readyz", 200)
         url = f"http://127.0.0.1:{pages}"
@@ -123,28 +113,24 @@ async def explained(client: httpx.AsyncClient, name: str, key: str) -> Json:
     return await eventually(field_of_pod, f"{key} of {name}")
 
 
-def good_token(folder: Path) -> Path:
-    (folder / "token").write_text("good")
-    return folder / "token"
+def tried(cluster: Cluster, name: str, message: str) -> None:
+    """kube-scheduler could not place the pod."""
+    obj = cluster.store["pods", ("default", name)]
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    cluster.store.put("pods", ("default", name), {**obj, "status": {"conditions": [condition]}})
 
 
-async def test_the_console_sees_the_decisions_of_serve(tmp_path: Path) -> None:
-    cluster, pages, records = sandbox(), free_port(), free_port()
-    async with (
-        cluster.serving() as api,
-        console(api, pages, records) as people,
-        serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one,
-    ):
+async def test_the_console_sees_the_decisions_of_serve() -> None:
+    """By the API server alone: neither process knows an address of the other."""
+    cluster, pages = sandbox(), free_port()
+    async with cluster.serving() as api, console(api, pages) as people, serve(cluster, api) as one:
         for name, count in (("p", 2), ("late", 5)):
             cluster.apply(claim(name, count))
             cluster.apply(pod(name, name))
         node = (await one.filter("p"))[0]
-        await sees(people, "ffffffhh")
         assert await one.filter("late") == []
-        waiting = await explained(people, "late", "attempts")
-        assert waiting["outcome"] == "refused"
-        assert waiting["attempts"][0]["fitting"] == 0
-        assert waiting["remembered_since"]
+        why = "0/2 nodes are available: 2 too few matching devices"
+        tried(cluster, "late", why)
         assert await one.bind("p", node) == ""
         await sees(people, "ffffffuu")
         found = await explained(people, "p", "decision")
@@ -152,186 +138,88 @@ async def test_the_console_sees_the_decisions_of_serve(tmp_path: Path) -> None:
         assert found["decision"]["chosen"]["node"] == node
         assert found["decision"]["runner_up"] in {"n1", "n2"} - {node}
         assert found["decision"]["chosen"]["parts"]
-        fleet = (await people.get("/v1/fleet")).json()
-        assert [decided["pod"] for decided in fleet["decisions"]] == ["default/p"]
+        assert len(found["decision"]["chosen"]["devices"]) == 2
+
+        async def decided() -> Json | None:
+            fleet = (await people.get("/v1/fleet")).json()
+            return fleet if fleet["decisions"] and fleet["pending"][0]["sentence"] == why else None
+
+        fleet = await eventually(decided, "the page has the decision and the reason")
+        assert [one["pod"] for one in fleet["decisions"]] == ["default/p"]
+        assert fleet["decisions"][0]["devices"] == 2
         assert fleet["remembered_since"]
         assert [waits["pod"] for waits in fleet["pending"]] == ["default/late"]
+        assert (await explained(people, "late", "outcome"))["outcome"] == "refused"
 
 
-async def test_holds_that_end_vanish_from_the_console(tmp_path: Path) -> None:
-    cluster, pages, records = sandbox(), free_port(), free_port()
-    async with (
-        cluster.serving() as api,
-        console(api, pages, records) as people,
-        serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one,
-    ):
-        cluster.apply(claim("p"))
-        cluster.apply(pod("p", "p"))
-        await one.filter("p")
-        await sees(people, "fffffffh")
-        cluster.store.remove("pods", ("default", "p"))
-        await sees(people, "ffffffff")
-
-
-async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) -> None:
-    """The console explains earlier decisions from the annotations of bound pods, and takes serve's next records."""
-    cluster, pages, records = sandbox(), free_port(), free_port()
-    async with (
-        cluster.serving() as api,
-        serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one,
-    ):
+async def test_a_restarted_console_explains_earlier_decisions() -> None:
+    """From the annotations and claims of bound pods. The list of the page starts again."""
+    cluster, pages = sandbox(), free_port()
+    async with cluster.serving() as api, serve(cluster, api) as one:
         for name in ("p", "q"):
             cluster.apply(claim(name))
             cluster.apply(pod(name, name))
         cluster.apply(pod("other", "q", schedulerName="default-scheduler"))
         cluster.apply(pod("no-devices"))
-        async with console(api, pages, records) as people:
+        async with console(api, pages) as people:
             assert await one.bind("p", (await one.filter("p"))[0]) == ""
             first = await explained(people, "p", "decision")
-        async with console(api, pages, records) as people:
-            reply = await people.get("/v1/explain/default/p")
-            known = reply.json()
+        async with console(api, pages) as people:
+            known = await explained(people, "p", "decision")
             assert known["outcome"] == "bound", known
-            assert "decision" not in known, known
-            assert "pod default/p was bound to" in known["sentence"]
-            assert "score " in known["sentence"]
-            since = (await people.get("/v1/fleet")).json()["remembered_since"]
-            assert since >= first["remembered_since"]
-            assert known["remembered_since"] == since
-            assert (await people.get("/v1/explain/default/q")).json()["remembered_since"] == since
-            waiting = {"pod": "default/q", "pods": 1, "since": "", "nearest": ""}
+            assert known["sentence"].startswith("pod default/p was bound to n")
+            assert known["decision"]["chosen"] == first["decision"]["chosen"]
             fleet = (await people.get("/v1/fleet")).json()
-            assert fleet["waiting"] == 1
-            assert fleet["pending"] == [{**waiting, "sentence": f"no filter request is remembered since {since}"}]
+            assert (fleet["decisions"], fleet["waiting"]) == ([], 1)
+            assert fleet["pending"][0]["pod"] == "default/q"
+            assert fleet["pending"][0]["sentence"] == "kube-scheduler has not reported an attempt yet"
             unknown = (await people.get("/v1/explain/default/absent")).json()["error"]
-            assert unknown.endswith(f"no decision about it is remembered since {since}")
-            assert await one.bind("q", (await one.filter("q"))[0]) == ""
-            assert (await explained(people, "q", "decision"))["remembered_since"] == since
+            assert unknown == "pod default/absent does not wait for Berth, and is not bound"
 
 
-async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
-    """Serve chooses the same nodes and devices without a console, with a dead one, and with one that rejects the
-    records.
-    """
-    (tmp_path / "token").write_text("other-account")
-    chosen: list[tuple[str, Any, str]] = []
-    for where in ("none", "dead", "rejects"):
-        cluster, pages, records = sandbox(), free_port(), free_port()
-        async with AsyncExitStack() as stack:
-            api = await stack.enter_async_context(cluster.serving())
-            if where == "rejects":
-                await stack.enter_async_context(console(api, pages, records))
-            address = f"http://127.0.0.1:{records}" if where != "none" else ""
-            one = await stack.enter_async_context(serve(cluster, api, address, tmp_path / "token"))
-            for name, count in (("p", 2), ("q", 3), ("late", 5)):
-                cluster.apply(claim(name, count))
-                cluster.apply(pod(name, name))
-                nodes = await one.filter(name)
-                chosen.append((name, nodes, await one.bind(name, nodes[0]) if nodes else ""))
-            results = [c["status"].get("allocation", {}).get("devices") for c in cluster.store.all("resourceclaims")]
-            chosen.append(
-                ("devices", [[(r["pool"], r["device"]) for r in found["results"]] for found in results if found], "")
-            )
-            outbox = one.service.outbox
-            assert (outbox is None) == (where == "none")
-            if outbox is not None:
-                await eventually(lambda box=outbox: box.failures)
-                assert outbox.sent == 0
-                text = (await one.client.get("/metrics")).text
-                assert "berth_records_failures_total" in text
-                assert "berth_records_failures_total 0.0" not in text
-    third = len(chosen) // 3
-    assert chosen[:third] == chosen[third : 2 * third] == chosen[2 * third :]
-    assert [found[1:] for found in chosen[:third] if found[0] == "late"] == [([], "")]
+async def test_the_decision_of_a_deleted_pod_is_not_told_for_a_new_one_of_its_name() -> None:
+    cluster, pages = sandbox(), free_port()
+    async with cluster.serving() as api, serve(cluster, api) as one, console(api, pages) as people:
+        cluster.apply(claim("p"))
+        cluster.apply(pod("p", "p"))
+        assert await one.bind("p", (await one.filter("p"))[0]) == ""
+        await explained(people, "p", "decision")
+        for kind in ("pods", "resourceclaims"):
+            cluster.store.remove(kind, ("default", "p"))
+        cluster.apply(claim("p", 9))
+        cluster.apply(pod("p", "p"))
+
+        async def waits() -> bool:
+            found = (await people.get("/v1/explain/default/p")).json()
+            return found.get("outcome") == "refused" and "decision" not in found
+
+        await eventually(waits, "the new pod waits")
 
 
-async def test_two_replicas_are_one_history(tmp_path: Path) -> None:
-    cluster, pages, records = sandbox(), free_port(), free_port()
-    address, token = f"http://127.0.0.1:{records}", good_token(tmp_path)
-    async with (
-        cluster.serving() as api,
-        console(api, pages, records) as people,
-        serve(cluster, api, address, token, "a") as one,
-        serve(cluster, api, address, token, "b") as other,
-    ):
-        for name in ("p", "q", "late"):
-            cluster.apply(claim(name, 5 if name == "late" else 1))
-            cluster.apply(pod(name, name))
-
-        async def placed(by: Serve, name: str) -> bool:
-            """Both replicas may choose one device. Then the later writer gives up, and the pod is tried again."""
-            return await by.bind(name, (await by.filter(name))[0]) == ""
-
-        assert await one.filter("late") == []
-        assert await other.filter("late") == []
-        await asyncio.gather(eventually(lambda: placed(one, "p")), eventually(lambda: placed(other, "q")))
-        for name in ("p", "q"):
-            await explained(people, name, "decision")
-
-        async def both_attempts() -> bool:
-            return len((await explained(people, "late", "attempts"))["attempts"]) == 2
-
-        await eventually(both_attempts, "the attempts of both replicas")
-        processes = (await people.get("/v1/processes")).json()
-        assert {found["replica"] for found in processes} == {"a", "b"}
-        await sees(people, "ffffffuu")
-
-
-async def test_processes_and_policy_keep_their_fields(tmp_path: Path) -> None:
+async def test_the_policy_keeps_its_fields() -> None:
     """`berth policy status` and others read them."""
-    cluster, pages, records = sandbox(), free_port(), free_port()
-    async with (
-        cluster.serving() as api,
-        console(api, pages, records) as people,
-        serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)),
-    ):
-
-        async def heard() -> list[Json]:
-            return (await people.get("/v1/processes")).json()
-
-        (found,) = await eventually(heard, "serve's first batch")
-        assert set(found) == {"replica", "epoch", "heard_seconds", "last", "lost", "policy", "mix"}
-        assert set(found["policy"]) == {"generation", "digest", "problem"}
-        assert found["mix"]
-        assert set(found["mix"][0][0]) == {"cpu", "memory", "gpus", "milli", "models"}
+    cluster, pages = sandbox(), free_port()
+    async with cluster.serving() as api, console(api, pages) as people:
         status = (await people.get("/v1/policy")).json()
-        assert set(status) == {
-            "generation",
-            "digest",
-            "problem",
-            "policy",
-            "processes",
-        }
+        assert set(status) == {"generation", "digest", "problem", "policy"}
         assert status["policy"] == Policy().model_dump(mode="json")
-        assert status["digest"] == found["policy"]["digest"]
 
 
 async def test_two_processes(tmp_path: Path) -> None:
-    """As they are deployed: `berth serve --records` and `berth console --records`, and a console that is killed."""
-    cluster, verbs, pages, records = sandbox(), free_port(), free_port(), free_port()
-    token = str(good_token(tmp_path))
+    """As they are deployed: `berth serve` and `berth console`, and a console that is killed."""
+    cluster, verbs, pages = sandbox(), free_port(), free_port()
     (tmp_path / "policy.yaml").write_text("candidates: 1")
     policy = ("--policy", str(tmp_path / "policy.yaml"))
-    people = (
-        "console",
-        "--listen",
-        f"127.0.0.1:{pages}",
-        "--records",
-        f"127.0.0.1:{records}",
-        "--policy-configmap",
-        "berth-system/berth-policy",
-        *policy,
-    )
+    people = ("console", "--listen", f"127.0.0.1:{pages}", "--policy-configmap", "berth-system/berth-policy", *policy)
     async with cluster.serving() as api, AsyncExitStack() as stack:
         write_kubeconfig(tmp_path, api)
         client = await stack.enter_async_context(
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{verbs}", timeout=HANG_SECONDS, verify=False)
         )
-        sender = ("--records", f"http://127.0.0.1:{records}", "--records-token-file", token)
-        await stack.enter_async_context(process(tmp_path, "serve", "--listen", f"127.0.0.1:{verbs}", *sender, *policy))
+        await stack.enter_async_context(process(tmp_path, "serve", "--listen", f"127.0.0.1:{verbs}", *policy))
         killed = start(*people, "--kubeconfig", str(tmp_path / "kubeconfig"))
         await answers(f"http://127.0.0.1:{verbs}/readyz", 200)
-        await answers(f"http://127.0.0.1:{pages}/v1/processes", 200, '"epoch"')
+        await answers(f"http://127.0.0.1:{pages}/readyz", 200)
         killed.kill()
         await asyncio.to_thread(killed.wait)
         cluster.apply(claim("p"))
@@ -339,7 +227,6 @@ async def test_two_processes(tmp_path: Path) -> None:
         one = Serve(None, client, cluster)  # type: ignore[arg-type]  # never read here
         assert await one.bind("p", (await one.filter("p"))[0]) == "", "a dead console stops nothing"
         await stack.enter_async_context(process(tmp_path, *people))
-        await answers(f"http://127.0.0.1:{pages}/v1/processes", 200, '"epoch"')
         await answers(f"http://127.0.0.1:{pages}/v1/explain/default/p", 200, "bound")
         (tmp_path / "policy.yaml").write_text("candidates: many")
         await answers(
@@ -354,7 +241,7 @@ async def test_two_processes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/fleet", "/v1/explain/a/b", "/v1/nodes/a", "/v1/claims"])
 async def test_the_console_says_when_it_is_not_ready(path: str) -> None:
-    cluster, pages, records = sandbox(), free_port(), free_port()
+    cluster, pages = sandbox(), free_port()
 
     async def api(scope: Json, receive: Any, send: Any) -> None:
         if scope["path"].endswith("/resourceclaims"):
@@ -364,9 +251,8 @@ async def test_the_console_says_when_it_is_not_ready(path: str) -> None:
             await cluster.api(scope, receive, send)
 
     async with listening(api, "127.0.0.1", 0) as url:
-        sender = RecordsFrom(("127.0.0.1", records), "berth-console", frozenset({BERTH}))
         credentials = Credentials(url, None, lambda: None)
-        task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages)), sender, Policies()))
+        task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages)), Policies()))
         try:
             await answers(f"http://127.0.0.1:{pages}{path}", 503, "berth is not ready, not listed yet: resourceclaims")
         finally:

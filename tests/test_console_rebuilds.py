@@ -14,9 +14,20 @@ import pytest
 from extender.allocation import Features
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster, Explainer, UnknownGroup
-from extender.model import DEFAULT_MIX, Allocation, Claim, Consumer, DeviceId, GroupKey, ObjectKey, Pod, Result
+from extender.console.decision_history import DecidedPod, DecisionReader
+from extender.model import (
+    SCHEDULER,
+    Allocation,
+    Claim,
+    Consumer,
+    DeviceId,
+    GroupKey,
+    ObjectKey,
+    Pod,
+    PodClaim,
+    Result,
+)
 from extender.policy import Policy
-from extender.records import Batch, Bound, PolicyState
 from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
 from extender.scheduling import Decision, Evaluator, ScoredNode
 from extender.web.console.console_app import routes
@@ -27,7 +38,7 @@ from tests.test_shared_pools import CountingBuilder
 
 KEY = ObjectKey("default", "p")
 CHOSEN = ScoredNode("n1", 1.0, ("gpu.nvidia.com/n1/gpu-0",), 0.0, 0.0, "", ())
-RECORD = Bound(KEY, "u-p", Decision("now", CHOSEN))
+DECIDED = DecidedPod(KEY, "u-p", Decision("now", CHOSEN))
 
 
 def world(builder: CountingBuilder) -> Console:
@@ -52,12 +63,20 @@ def sampler(console: Console) -> Coroutine[Any, Any, object]:
 
 
 def set_comparer(console: Console) -> Coroutine[Any, Any, object]:
-    console.set_comparer.bound(RECORD)
+    console.set_comparer.bound(DECIDED)
     return console.set_comparer.run(listed, console.rebuilt)
 
 
-def records(console: Console) -> Coroutine[Any, Any, object]:
-    return console.take(Batch("berth-0", "epoch", 1, 1, 0, PolicyState(1, "d"), DEFAULT_MIX, (RECORD,)))
+def decisions(console: Console) -> Coroutine[Any, Any, object]:
+    """The pod leaves the watch, and the console reads it."""
+    pod = console.cache.store.pods["u-p"]
+
+    async def read_pod(_: ObjectKey) -> Pod:
+        return replace(pod, node_name="n1")
+
+    reader = DecisionReader(console.cache, console.history, read_pod, console.set_comparer.bound)
+    reader.pod_changed(replace(pod, scheduler=SCHEDULER, claims=(PodClaim("gpu", "c"),)), None)
+    return reader.run(listed, console.rebuilt)
 
 
 def question(console: Console) -> Coroutine[Any, Any, object]:
@@ -143,10 +162,10 @@ async def most_in_a_turn(builder: CountingBuilder, ended: Callable[[], bool]) ->
     return most
 
 
-ENDLESS = [sampler, set_comparer]
+ENDLESS = [sampler, set_comparer, decisions]
 QUESTIONS = [question, question_about_a_group, question_with_a_scenario, event]
 WITH_READS = [question_about_a_bound_pod, question_about_a_member, question_about_a_bound_group]
-OTHERS = [records, page, fleet, node, claims]
+OTHERS = [page, fleet, node, claims]
 
 
 @pytest.mark.parametrize("work", [*ENDLESS, *QUESTIONS, *WITH_READS, *OTHERS])

@@ -1,113 +1,78 @@
-"""The decision history is bounded by pods and by bytes."""
+"""The list of decisions is bounded, and fair to namespaces; pods that leave the watch are read up to a limit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from extender.cluster import Writer
 from extender.console import DecisionHistory
-from extender.console.hold_times import HoldTimes
-from extender.model import Code, ObjectKey, Reason, ReservationState
-from extender.records import Attempted, Bound, Released, Reserved
-from extender.scheduling import Attempt, Decision, ScoredNode
+from extender.console.decision_history import DecidedPod, DecisionReader
+from extender.model import ObjectKey, Pod
+from extender.scheduling import Decision, ScoredNode, decision_text, parse_decision
 from extender.scoring import ScorePart
+from tests.eventually import eventually
+from tests.explain_worlds import decided, run_pod
+from tests.running_berth import berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
+
+DECISION = Decision("", ScoredNode("n", 1.0, (), 0.0, 0.0, "", ()))
 
 
-def candidate(text: str) -> ScoredNode:
-    return ScoredNode("n", 1.0, (text,), 0.0, 0.0, "", (ScorePart("link", 1.0, text),))
+def test_the_history_is_bounded_and_the_pods_of_one_namespace_hide_no_other() -> None:
+    history = DecisionHistory(pods=50)
+    for number in range(3):
+        history.record_decision(ObjectKey("x", f"p{number}"), f"honest{number}", DECISION)
+    for number in range(100):
+        history.record_decision(ObjectKey("tenant", f"p{number}"), f"u{number}", DECISION)
+    kept = [entry.uid for entry in history.recent(99)]
+    assert len(kept) == 50
+    assert (kept[0], kept[-3:]) == ("u99", ["honest2", "honest1", "honest0"])
+    assert [entry.uid for entry in history.recent(2)] == ["u99", "u98"]
+    assert history.recent(99, history.version) == []
+    assert history.pods_named("p1") == {ObjectKey("x", "p1")}
 
 
-def refused(name: str, uid: str, reason: str) -> Attempted:
-    return Attempted(ObjectKey("x", name), uid, Attempt("", 0, 1, ((reason, 1),)))
+@pytest.mark.parametrize("runner_up", [("", 0.0), ("n2", 0.031), ("n2.example", 0.0)])
+def test_the_text_of_a_decision_is_read_again(runner_up: tuple[str, float]) -> None:
+    parts = (ScorePart("link", 0.5, "predicted ring of 2 GPUs: 80 GB/s; the best"), ScorePart("health", 1.0, "xid; 2"))
+    chosen = ScoredNode("n1", 0.75, ("d/n1/gpu-0", "d/n1/gpu-1"), 80.0, 160.0, "agent", parts)
+    found = parse_decision(decision_text(chosen, *runner_up))
+    assert found == (0.75, parts, *runner_up)
 
 
-def test_the_decision_history_is_bounded_by_pods_and_by_bytes() -> None:
-    few = DecisionHistory(pods=3)
-    for number in range(5):
-        few.record_attempt(refused(f"p{number}", f"u{number}", "why"))
-    assert [entry.uid for entry in few.recent(9)] == ["u4", "u3", "u2"]
-    assert few.newest(ObjectKey("x", "p1")) is None
-    small = DecisionHistory(limit_bytes=100_000)
-    for number in range(20):
-        for attempt in range(10):
-            small.record_attempt(refused(f"p{number}", f"u{number}", f"{attempt}" * 1000))
-        small.record_decision(Bound(ObjectKey("x", f"p{number}"), f"u{number}", Decision("", candidate("y" * 500))))
-    kept = small.recent(99)
-    assert 5 <= len(kept) <= 9
-    assert sum(entry.size for entry in kept) <= 100_000
-    assert {len(entry.attempts) for entry in kept} == {8}
-    small.record_attempt(refused("large", "large", "z" * 200_000))
-    assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
+@pytest.mark.parametrize("text", ["", "; ;", "score x; runner-up", "link 1.00", "score 1.0; devices ; link 9.99: "])
+def test_a_text_that_a_user_wrote_does_no_harm(text: str) -> None:
+    assert parse_decision(text).runner_up == ""
 
 
-def test_the_pods_of_one_namespace_do_not_hide_the_explanations_of_another() -> None:
-    """2,100 attempts of one namespace once dropped all entries of the others."""
-    for history, text in ((DecisionHistory(pods=50), "why"), (DecisionHistory(limit_bytes=100_000), "w" * 20_000)):
-        for number in range(3):
-            history.record_attempt(refused(f"p{number}", f"honest{number}", "no room"))
-        for number in range(100):
-            attempt = Attempt("", 0, 1, ((text, 1),))
-            history.record_attempt(Attempted(ObjectKey("tenant", f"p{number}"), f"u{number}", attempt))
-        kept = [entry.uid for entry in history.recent(99)]
-        assert kept[0] == "u99"
-        assert kept[-3:] == ["honest2", "honest1", "honest0"]
+async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_are_decisions() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        read, found, history = list[str](), list[DecidedPod](), DecisionHistory()
 
+        async def read_pod(key: ObjectKey) -> Pod:
+            read.append(key.name)
+            return await Writer(b.console.client).read_pod(key)
 
-def test_a_pod_uid_has_one_name_in_the_decision_history() -> None:
-    history = DecisionHistory()
-    for number in range(5):
-        history.record_attempt(refused(f"p{number}", "uid", "why"))
-    assert [number for number in range(5) if history.newest(ObjectKey("x", f"p{number}"))] == [4]
-
-
-def test_the_decision_history_counts_objects_and_wide_characters() -> None:
-    history = DecisionHistory()
-    devices = tuple("%02x" % (number % 256) for number in range(1000))
-    parts = tuple(ScorePart("é" * 20, 1.0, "\N{GRINNING FACE}" * 1000) for _ in range(10))
-    for name, chosen in (
-        ("devices", ScoredNode("n", 1.0, devices, 0.0, 0.0, "", ())),
-        ("parts", ScoredNode("n", 1.0, (), 0.0, 0.0, "", parts)),
-    ):
-        history.record_decision(Bound(ObjectKey("x", name), name, Decision("", chosen)))
-    sizes = {entry.uid: entry.size for entry in history.recent(9)}
-    assert sizes["devices"] >= 1000 * 51, "a text of two letters is an object of 51 bytes"
-    assert sizes["parts"] >= 10 * 4000, "four bytes per character"
-
-
-def test_the_first_attempt_stays_known_and_so_does_the_first_one_since_the_group_is_complete() -> None:
-    history, told = DecisionHistory(), str(Reason(Code.GANG_INCOMPLETE, ("job", "4")))
-    times = []
-    for minute, reason in enumerate((told, told, *["no room"] * 20, told, *["no room"] * 20)):
-        attempt = Attempt(f"10:{minute:02}", 0, 1, ((reason, 1),))
-        history.record_attempt(Attempted(ObjectKey("x", "p"), "p", attempt))
-        entry = history.entry("p")
-        assert entry is not None
-        times.append((entry.first_at, entry.complete_at))
-    assert {first for first, _ in times} == {"10:00"}
-    complete = [at for _, at in times]
-    assert complete == ["", "", *["10:02"] * 20, "", *["10:23"] * 20], "a group can lose a pod, and be complete again"
-
-
-def test_the_times_of_holds_are_bounded_and_end_with_the_hold() -> None:
-    clock = iter(f"10:{minute:02}" for minute in range(99))
-    times = HoldTimes(lambda: next(clock), limit=3)
-
-    def record(claim: str, state: ReservationState) -> None:
-        times.apply(Reserved(claim, "pod", "node", (), state, 1.0))
-
-    for claim in "abcd":
-        record(claim, ReservationState.HELD)
-    assert dict(times.by_claim) == {"b": "10:01", "c": "10:02", "d": "10:03"}
-    record("b", ReservationState.BINDING)
-    record("c", ReservationState.HELD)
-    times.apply(Released("d"))
-    times.apply(Released("unknown"))
-    assert dict(times.by_claim) == {"b": "10:01", "c": "10:04"}
-
-
-def test_an_attempt_that_finds_nodes_does_not_say_that_the_others_fit() -> None:
-    history = DecisionHistory()
-    changes = []
-    for fitting, reasons in ((0, (("no room", 3),)), (0, (("no room", 2),)), (1, ())):
-        history.record_attempt(Attempted(ObjectKey("x", "p"), "p", Attempt("10:00", fitting, 3, reasons)))
-        entry = history.entry("p")
-        assert entry is not None
-        changes.append(entry.change())
-    assert changes == ["", "'no room' on 2 nodes instead of 3", ""]
+        reader = DecisionReader(b.console.cache, history, read_pod, found.append, waiting=2)
+        assert await run_pod(b, "bound", [claim("bound", 2)]) == "n1"
+        b.cluster.apply(claim("waits", 9))
+        b.cluster.apply(pod("waits", "waits"))
+        b.cluster.apply(pod("other", "waits", schedulerName="default-scheduler"))
+        await b.settled()
+        pods = {one.key.name: one for one in b.console.cache.store.pods.values()}
+        bound = (await decided(b, "bound")).decision.chosen
+        assert len(bound.devices) == 2
+        reader.pod_changed(pods["other"], None)
+        for _ in range(2):
+            reader.pod_changed(pods["waits"], None)
+        gone = b.cluster.store["pods", ("default", "bound")]["metadata"]["uid"]
+        for uid in ("a", gone):
+            reader.pod_changed(replace(pods["waits"], key=ObjectKey("default", "bound"), uid=uid), None)
+        assert reader.left_out == 1
+        b.app.service.supervisor.start("reads", lambda: reader.run(b.console.informers.listed, b.console.rebuilt))
+        await eventually(lambda: found, "the bound pod is read")
+        assert [one.uid for one in found] == [gone]
+        assert set(read) <= {"bound", "waits"}

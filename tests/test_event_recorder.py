@@ -6,19 +6,19 @@ import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Writer
-from extender.console import DecisionHistory, Explainer, ForkedCallFailed
+from extender.console import Explainer, ForkedCallFailed
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Brief
 from extender.model import ObjectKey
-from extender.records import Attempted
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.scheduling import Attempt
+from extender.wire import decode_pod
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -26,15 +26,14 @@ pytestmark = pytest.mark.loopback
 
 
 class World:
-    """An event recorder beside that of the console, which gets no record because nothing sends a filter request."""
+    """An event recorder beside that of the console, which hears of no pod: the test tells it."""
 
     def __init__(self, b: Berthing, client: ApiClient, remembered: int, explainer: Explainer | None = None) -> None:
         self.now = 1000.0
         self.b = b
-        self.history = DecisionHistory()
         self.listed = asyncio.Event()
         self.event_recorder = EventRecorder(
-            explainer or b.console.explainer, self.history, Writer(client, "test"), lambda: self.now, remembered
+            explainer or b.console.explainer, Writer(client, "test"), lambda: self.now, remembered
         )
 
     async def run(self) -> None:
@@ -51,12 +50,11 @@ class World:
         await self.b.settled()
 
     def refused(self, name: str, reason: str = "in use", namespace: str = "default") -> None:
-        """A record of a filter request that named no node."""
-        key = ObjectKey(namespace, name)
-        found = self.b.cluster.store.get("pods", (namespace, name))
-        uid = found["metadata"]["uid"] if found is not None else f"uid-{name}"
-        self.history.record_attempt(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
-        self.event_recorder.unschedulable(key, uid)
+        """The watch shows that kube-scheduler could not place the pod."""
+        found = self.b.cluster.store.get("pods", (namespace, name)) or pod(name, name)
+        uid = found["metadata"].get("uid") or f"uid-{name}"
+        known = decode_pod({**found, "metadata": {"namespace": namespace, "name": name, "uid": uid}})
+        self.event_recorder.pod_changed(None, replace(known, unschedulable=reason))
 
     def pods_with_events(self) -> list[str]:
         """In the order in which the Events were written."""
@@ -79,16 +77,30 @@ async def recording(remembered: int = 100, explainer: Explainer | None = None) -
 
 async def test_one_event_for_each_reason_and_at_most_one_a_minute() -> None:
     async with recording() as w:
-        await w.waits("p")
-        for reason in ("in use", "in use", "tainted"):
-            w.refused("p", reason)
+        for name in ("p", "q"):
+            await w.waits(name)
+        w.refused("p")
+        await eventually(lambda: w.pods_with_events() == ["p"])
+        w.refused("p", "tainted")
+        w.refused("q")
+        await eventually(lambda: w.event_recorder.events == 2)
+        assert w.pods_with_events() == ["p", "q"], "that of p is put off, not lost"
+        w.now += 60
+        await eventually(lambda: w.event_recorder.events == 3)
+
+
+async def test_other_numbers_of_nodes_are_no_other_reason() -> None:
+    """kube-scheduler sorts the reasons by their texts, which begin with the numbers."""
+    async with recording() as w:
+        for name in ("p", "q"):
+            await w.waits(name)
+        w.refused("p", "0/3 nodes are available: 1 in use, 2 tainted. preemption: 0/3 nodes are available: 3 no help.")
         await eventually(lambda: w.pods_with_events() == ["p"])
         w.now += 60
-        w.refused("p")
-        await w.waits("q")
+        w.refused("p", "0/4 nodes are available: 1 tainted, 3 in use. preemption: 0/4 nodes are available: 4 no help.")
         w.refused("q")
-        await eventually(lambda: w.pods_with_events() == ["p", "q"])  # Events come in order: none of p comes before
-        w.refused("p", "tainted")
+        await eventually(lambda: w.event_recorder.events == 2)
+        w.refused("p", "0/4 nodes are available: 4 in use. preemption: 0/4 nodes are available: 4 no help.")
         await eventually(lambda: w.event_recorder.events == 3)
 
 
@@ -110,7 +122,7 @@ async def test_no_event_before_everything_is_listed() -> None:
 
 async def test_a_pod_that_the_watch_shows_later_has_its_event_in_the_end() -> None:
     async with recording() as w:
-        w.refused("early")  # the record was faster than the watch
+        w.refused("early")  # deleted meanwhile
         await w.waits("other")
         w.refused("other")
         await eventually(lambda: w.pods_with_events() == ["other"])
@@ -151,10 +163,9 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
 
 
 async def test_the_reasons_of_past_events_take_no_memory() -> None:
-    """A forged record may have 64 reasons of 1 KiB, and the recorder remembers thousands of pods."""
+    """A condition may have long reasons, and the recorder remembers thousands of pods."""
     async with recording() as w:
-        w.history = DecisionHistory(limit_bytes=1)
-        w.event_recorder = EventRecorder(w.b.console.explainer, w.history, Writer(w.b.console.client), lambda: w.now)
+        w.event_recorder = EventRecorder(w.b.console.explainer, Writer(w.b.console.client), lambda: w.now)
         tracemalloc.start()
         for number in range(100):
             w.refused(f"p{number}", f"{number}" * 20_000)
@@ -220,8 +231,8 @@ async def test_a_deleted_pod_gets_no_event_about_a_new_pod_of_its_name() -> None
         w.b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
         w.b.cluster.apply(pod("p", "p"))
         await w.b.settled()
-        w.history.record_attempt(Attempted(ObjectKey("default", "p"), old, Attempt("now", 0, 1, (("in use", 1),))))
-        w.event_recorder.unschedulable(ObjectKey("default", "p"), old)
+        waits = next(one for one in w.b.console.cache.store.pods.values() if one.key.name == "p")
+        w.event_recorder.pod_changed(None, replace(waits, uid=old, unschedulable="in use"))
         await w.waits("q")
         w.refused("q")
         await eventually(lambda: w.pods_with_events() == ["q"])  # Events come in order

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from extender.diagnosis import GangHistory, MemberHistory, groups_named
-from extender.model import Code, GroupKey, GroupPolicy, GroupSource, Membership, Reason, Taint, TaintRule
+from extender.diagnosis import groups_named
+from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Taint, TaintRule
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import node_object
-from extender.scheduling import Attempt
 from extender.wire import decode_node, decode_pod
 from tests.explained_gangs import NIC, apply, explained, hold, members, occupy, racks
 from tests.gang_worlds import CLIQUE, GPU, GangWorld, key
@@ -20,6 +19,11 @@ from tests.running_berth import claim, pod
 
 LWS = {"group-key": "5ba93c9db0cff93f52b521d7420e43f6eda2784f", "name": "vllm", "group-index": "1"}
 CORE = {"schedulingGroup": {"podGroupName": "job"}}
+
+
+def told(world: GangWorld, name: str, **facts: Any) -> None:
+    """Change facts of a pod that waits."""
+    world.cache.apply_pod(name, replace(world.cache.store.pods[name], **facts))
 
 
 def test_a_gang_that_fits_has_a_plan() -> None:
@@ -42,14 +46,10 @@ def test_a_gang_that_fits_shows_its_last_answer() -> None:
     world = GangWorld()
     racks(world, "a1", "a2")
     members(world, 2)
-    why = str(Reason(Code.GANG_REFUSED, ("job", "default/p0")))
-    answers = {
-        "p0": [Attempt("2026-11-23T10:00:00Z", 1, 2), Attempt("2026-11-23T10:05:00Z", 0, 2, ((why, 2),))],
-        "p1": [Attempt("2026-11-23T10:01:00Z", 1, 2)],
-    }
-    found = explained(world, history=GangHistory({uid: MemberHistory(one) for uid, one in answers.items()}))
+    told(world, "p1", unschedulable="2 Insufficient cpu")
+    found = explained(world)
     assert found.outcome == "fits"
-    assert found.sentence.endswith(f"; its last answer, at 2026-11-23T10:05:00Z, was: {why}")
+    assert found.sentence.endswith("; the last answer of kube-scheduler was: 2 Insufficient cpu")
 
 
 def test_members_that_are_missing_gated_and_refused() -> None:
@@ -59,17 +59,16 @@ def test_members_that_are_missing_gated_and_refused() -> None:
     notes = {"berth.dev/group": "job", "berth.dev/group-min": "4"}
     apply(world, "g", annotations=notes, schedulingGates=[{"name": "quota"}])
     apply(world, "z", annotations=notes, schedulerName="default-scheduler")
-    told = "waits until at least 4 pods of group job and their claims exist"
-    attempts = (Attempt("2026-11-23T10:00:00Z", 0, 1, ((told, 1),)),)
-    history = GangHistory({"p0": MemberHistory(attempts, "2026-11-23T09:00:00Z")})
-    found = explained(world, history=history)
+    why = "waits until at least 4 pods of group job and their claims exist"
+    told(world, "p0", unschedulable=why, created="2026-11-23T09:00:00Z")
+    found = explained(world)
     assert found.outcome == "waiting"
     assert found.sentence == (
         "group default/job waits for 2 pods: 2 of at least 4 exist, and 1 more with scheduling gates, "
         "and 1 more without schedulerName berth-scheduler"
     )
     assert [(one.pod, one.state, one.reason, one.since) for one in found.members] == [
-        ("default/p0", "waiting", told, "2026-11-23T09:00:00Z"),
+        ("default/p0", "waiting", why, "2026-11-23T09:00:00Z"),
         ("default/p1", "waiting", "", ""),
         ("default/g", "gated", "", ""),
         ("default/z", "not-ours", "", ""),
@@ -77,28 +76,31 @@ def test_members_that_are_missing_gated_and_refused() -> None:
     assert found.since == "2026-11-23T09:00:00Z"
 
 
-def test_the_first_attempt_is_that_since_all_pods_exist() -> None:
+def test_a_complete_gang_waits_since_its_last_pod_was_created() -> None:
     world = GangWorld()
     racks(world, "a1")
     members(world, 2)
-    early, later, latest = (f"2026-11-23T10:0{minute}:00Z" for minute in range(3))
-    history = GangHistory({"p0": MemberHistory((), early, latest), "p1": MemberHistory((), early, later)})
-    found = explained(world, history=history)
-    assert (found.since, [one.since for one in found.members]) == (later, [early, early])
+    early, later = "2026-11-23T10:00:00Z", "2026-11-23T10:01:00Z"
+    told(world, "p0", created=early)
+    told(world, "p1", created=later)
+    found = explained(world)
+    assert (found.since, found.since_event, [one.since for one in found.members]) == (
+        later,
+        "all pods exist",
+        [early, later],
+    )
 
 
-def test_the_explanation_has_the_plan_of_serve_with_its_begin() -> None:
+def test_the_explanation_has_the_plan_of_serve() -> None:
     world = GangWorld()
     racks(world, "a1", "a2")
     members(world, 2)
     for name, node in (("p0", "a1"), ("p1", "a2")):
         hold(world, name, node, 8)
-    begin, later = "2026-11-23T10:05:00Z", "2026-11-23T10:06:00Z"
-    found = explained(world, history=GangHistory(held_at={"p0": later, "p1": begin}))
-    assert (found.outcome, found.level, found.domain, found.since) == ("planned", CLIQUE, "clique-a", begin)
+    found = explained(world)
+    assert (found.outcome, found.level, found.domain) == ("planned", CLIQUE, "clique-a")
     place = f"in {CLIQUE}=clique-a"
-    assert found.sentence == f"group default/job is planned: 2 pods with devices held on a1, a2 {place}, since {begin}"
-    assert explained(world).since == ""
+    assert found.sentence == f"group default/job is planned: 2 pods with devices held on a1, a2 {place}"
     assert [(one.pod, one.node, len(one.devices)) for one in found.plan] == [
         ("default/p0", "a1", 8),
         ("default/p1", "a2", 8),

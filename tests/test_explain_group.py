@@ -13,6 +13,7 @@ from extender.entry.console_process import application
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.commands import berth_beside
 from tests.eventually import eventually
+from tests.explain_worlds import refused
 from tests.gang_worlds import GPU
 from tests.process_worlds import free_port, write_kubeconfig
 from tests.running_berth import Berthing, berthing, claim, pod
@@ -40,13 +41,13 @@ async def test_the_life_of_a_gang_as_the_route_tells_it() -> None:
         await b.settled()
         node = (await b.filter("big"))["NodeNames"][0]
         assert await b.bind("big", node) == ""
-        await reasons(b, "p0")
-        await eventually(lambda: b.console.history.entry(b.pod("p0")["metadata"]["uid"]), "a record of p0")
+        (reason,) = await reasons(b, "p0")
+        await refused(b, "p0", reason)
         found = await explained(b)
         assert found["outcome"] == "waiting"
         assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
         assert found["members"][0]["reason"] == "waits until at least 3 pods of group job and their claims exist"
-        assert found["since"] == found["members"][0]["since"] != ""
+        assert (found["since"], found["since_event"]) == (found["members"][0]["since"], "the first pod exists")
 
         member(b, "p2")
         await b.settled()
@@ -116,54 +117,14 @@ async def test_a_job_without_a_minimum_is_told_that_it_is_no_gang_and_how_it_wou
         assert (code, out.splitlines()[0].startswith("JobSet default/train is no gang")) == (0, True)
 
 
-async def test_the_console_tells_serves_plan_and_its_begin_by_records(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("good")
-    cluster, pages, records = sandbox(), free_port(), free_port()
-    for name in ("p0", "p1"):
-        cluster.apply(claim(name, 4))
-        notes = {"berth.dev/group": "job", "berth.dev/group-min": "2"}
-        cluster.apply(pod(name, name, annotations=notes))
-    async with (
-        cluster.serving() as api,
-        console(api, pages, records) as people,
-        serve(cluster, api, f"http://127.0.0.1:{records}", token) as s,
-    ):
-
-        async def gang_explained(outcome: str, held: int) -> Json | None:
-            reply = await people.get(PATH)
-            found: Json = reply.json()[0] if reply.status_code == 200 else {}
-            return found if found.get("outcome") == outcome and len(found["plan"]) == held else None
-
-        fits = await eventually(lambda: gang_explained("fits", 2), "the console plans the gang itself")
-        assert fits["since"] == ""
-        nodes = {"p0": (await s.filter("p0"))[0]}
-        found = await eventually(lambda: gang_explained("planned", 2), "the console has the holds")
-        planned_since = found["since"]
-        assert planned_since
-        plan = f"group default/job is planned: 2 pods with devices held on n1, n2, since {planned_since}"
-        assert found["sentence"] == plan
-        assert {one["pod"]: one["node"] for one in found["plan"]}["default/p0"] == nodes["p0"]
-        assert (await people.get("/v1/explain/default/p0")).json()["sentence"] == (
-            f"pod default/p0 waits with its group: {plan}"
-        )
-        nodes["p1"] = (await s.filter("p1"))[0]
-        assert (await gang_explained("planned", 2) or {})["since"] == planned_since
-        assert set(await asyncio.gather(*(s.bind(name, node) for name, node in nodes.items()))) == {""}
-        found = await eventually(lambda: gang_explained("runs", 0), "both are bound")
-        assert {(one["pod"], one["state"], one["node"]) for one in found["members"]} == {
-            (f"default/{name}", "bound", node) for name, node in nodes.items()
-        }
-
-
-async def test_bound_members_without_devices_are_read(tmp_path: Path) -> None:
+async def test_bound_members_without_devices_are_read() -> None:
     """Only such a pod is bound. The console's cache has neither the pod nor a claim of it."""
     cluster, notes = sandbox(), {"berth.dev/group": "job", "berth.dev/group-min": "3"}
     cluster.apply(pod("leader", annotations=notes, nodeName="n1"))
     for name in ("p0", "p1"):
         cluster.apply(claim(name, 4))
         cluster.apply(pod(name, name, annotations=notes))
-    async with cluster.serving() as api, console(api, free_port(), free_port()) as people:
+    async with cluster.serving() as api, console(api, free_port()) as people:
 
         async def both_wait() -> bool:
             reply = await people.get(PATH)
@@ -179,10 +140,8 @@ async def test_bound_members_without_devices_are_read(tmp_path: Path) -> None:
         assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
 
 
-async def test_bound_members_that_terminate_are_read(tmp_path: Path) -> None:
+async def test_bound_members_that_terminate_are_read() -> None:
     """The claims of an earlier gang are all that the console's cache has of its pods. One pod of the new one exists."""
-    token = tmp_path / "token"
-    token.write_text("good")
     cluster, notes = sandbox(), {"berth.dev/group": "job", "berth.dev/group-min": "2"}
 
     def create(name: str) -> None:
@@ -191,12 +150,7 @@ async def test_bound_members_that_terminate_are_read(tmp_path: Path) -> None:
 
     for name in ("p0", "p1"):
         create(name)
-    records = free_port()
-    async with (
-        cluster.serving() as api,
-        console(api, free_port(), records) as people,
-        serve(cluster, api, f"http://127.0.0.1:{records}", token) as s,
-    ):
+    async with cluster.serving() as api, console(api, free_port()) as people, serve(cluster, api) as s:
         nodes = {name: (await s.filter(name))[0] for name in ("p0", "p1")}
         assert set(await asyncio.gather(*(s.bind(name, node) for name, node in nodes.items()))) == {""}
         for resource in (("", "pods"), ("resource.k8s.io", "resourceclaims")):

@@ -21,12 +21,12 @@ from extender.console.fleet_sampler import FleetTrend
 from extender.console.questions import Questions
 from extender.diagnosis import Scenario
 from extender.manifests import Hypothetical, hypothetical
-from extender.model import MAX_CLAIMS, ObjectKey
+from extender.model import MAX_CLAIMS
 from extender.policy import Policy
-from extender.records import Attempted
 from extender.runtime import Rebuilds
-from extender.scheduling import Attempt, Evaluator
+from extender.scheduling import Evaluator
 from tests.eventually import eventually
+from tests.explain_worlds import refused
 from tests.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -154,7 +154,7 @@ class HeldInChild:
         ("POST", "/v1/explain", {"pod": "default/p", "policy": "evaluation_seconds: 1"}),
     ],
 )
-async def test_probes_records_and_pages_are_served_during_a_costly_explanation(
+async def test_probes_and_pages_are_served_during_a_costly_explanation(
     method: str, path: str, body: Any, tmp_path: Path
 ) -> None:
     """An explanation once kept the event loop busy for 2 s."""
@@ -168,8 +168,7 @@ async def test_probes_records_and_pages_are_served_during_a_costly_explanation(
         await b.settled()
         asked = asyncio.ensure_future(b.client.request(method, path, json=body))
         await eventually(clock.held.exists, lambda: asked.result().text if asked.done() else "the child")
-        await b.filter("other", ["n1"])
-        await eventually(lambda: b.console.history.newest(ObjectKey("default", "other")))
+        await refused(b, "other", "the watch goes on")
         for other in ("/livez", "/v1/fleet", "/console/metrics"):
             assert (await b.client.get(other)).status_code == 200
         assert not asked.done(), "the child waits"
@@ -180,7 +179,7 @@ async def test_probes_records_and_pages_are_served_during_a_costly_explanation(
 
 
 async def test_few_explanations_wait_and_further_requests_are_rejected() -> None:
-    """Explanations of 2 s each for one user once delayed records and pages for minutes."""
+    """Explanations of 2 s each for one user once delayed pages for minutes."""
     path = "/v1/explain/default/p"
     async with berthing({"n1": "hgx-h100-8"}) as b:
         b.console.explainer = explainer(b, Ticking(1e6), 1e9)
@@ -275,8 +274,8 @@ async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
             b.cluster.apply(claim(f"p{n}", 9))
             b.cluster.apply(pod(f"p{n}", f"p{n}"))
         await b.settled()
-        for found in list(b.console.cache.store.pods.values()):
-            history.record_attempt(Attempted(found.key, found.uid, Attempt("now", 0, 1, (("in use", 1),))))
+        for n in range(20):
+            await refused(b, f"p{n}", "in use")
         overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0, b.console.rebuilt)
         pages = [overview.updates() for _ in range(10)]
         news = await asyncio.gather(*(anext(page) for page in pages))

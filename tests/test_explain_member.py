@@ -14,10 +14,9 @@ from extender.console.explainer import Brief
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
 from extender.policy import Policy
-from extender.records import Attempted
-from extender.scheduling import Attempt
 from tests.commands import berth_beside
 from tests.eventually import eventually
+from tests.explain_worlds import refused
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_gangs import NODES, bind_all, member, planned
 
@@ -27,7 +26,7 @@ Json = dict[str, Any]
 
 
 async def explained(b: Berthing, name: str) -> Json:
-    """The explanation by GET, which is that by POST; a record may arrive between the two."""
+    """The explanation by GET, which is that by POST; an event may arrive between the two."""
 
     async def equal() -> Json | None:
         reply = await b.client.get(f"/v1/explain/default/{name}")
@@ -127,21 +126,22 @@ class Counting(Explainer):
         return super().brief(*args, **options)
 
 
-async def refused_gang(b: Berthing) -> DecisionHistory:
-    """A gang of 20 pods that does not fit, and a history with a refusal of each pod."""
-    history = DecisionHistory()
+async def refused_gang(b: Berthing) -> None:
+    """A gang of 20 pods that does not fit, and that kube-scheduler tried."""
     for i in range(20):
         member(b, f"p{i}", minimum=20)
     await b.settled()
-    for found in list(b.console.cache.store.pods.values()):
-        history.record_attempt(Attempted(found.key, found.uid, Attempt("now", 0, 1, (("no domain has room", 1),))))
-    return history
+    for i in range(20):
+        await refused(b, f"p{i}", "no domain has room")
 
 
 async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_once() -> None:
     async with berthing(NODES) as b:
-        history, counting = await refused_gang(b), Counting(b)
-        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0, b.console.rebuilt)
+        counting = Counting(b)
+        await refused_gang(b)
+        overview = FleetOverview(
+            b.console.cache, DecisionHistory(), counting, FleetTrend(), lambda: 5.0, b.console.rebuilt
+        )
         news = await anext(overview.updates())
         (row,) = news["pending"]
         assert (row["pods"], news["waiting"]) == (20, 20)
@@ -151,10 +151,11 @@ async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_on
 
 async def test_all_queued_members_get_an_event_about_the_gang_which_is_explained_once() -> None:
     async with berthing(NODES) as b:
-        history, counting = await refused_gang(b), Counting(b)
-        recorder = EventRecorder(counting, history, Writer(b.console.client), lambda: 0.0)
-        for entry in history.recent(99):
-            recorder.unschedulable(entry.pod, entry.uid)
+        counting = Counting(b)
+        recorder = EventRecorder(counting, Writer(b.console.client), lambda: 0.0)
+        await refused_gang(b)
+        for found in b.console.cache.store.pods.values():
+            recorder.pod_changed(None, found)
         task = asyncio.create_task(recorder.run(b.console.informers.listed))
         await eventually(lambda: recorder.events == 20, "an Event for each member")
         task.cancel()

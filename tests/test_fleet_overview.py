@@ -9,9 +9,9 @@ import orjson
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
-from extender.model import ObjectKey
 from tests.commands import berth_beside
 from tests.eventually import eventually
+from tests.explain_worlds import decided, refused
 from tests.running_berth import Berthing, berthing, claim, pod
 
 cli = commands()
@@ -32,9 +32,8 @@ async def test_fleet_commands() -> None:
         node = (await b.filter("a"))["NodeNames"][0]
         assert await b.bind("a", node) == ""
         await b.settled()
-        await b.filter("b")
-        history = b.console.history
-        await eventually(lambda: history.newest(ObjectKey("default", "b")), "the record of the pod that waits")
+        await refused(b, "b", "0/2 nodes are available: 2 too few devices match request gpu.")
+        await decided(b, "a")
         code, out = await command(b, "nodes", "n1")
         assert code == 0
         assert "n1" in out
@@ -65,6 +64,18 @@ async def test_fleet_commands() -> None:
         code, out = await command(b, "explain", "default/absent")
         assert code == 2
         assert "default/absent does not wait" in out
+
+
+async def test_the_waiting_pods_of_one_namespace_hide_no_others() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        for namespace, number in (("default", 60), ("honest", 1)):
+            for i in range(number):
+                one = {"metadata": {"name": f"p{i}", "namespace": namespace, "uid": f"{namespace}-{i}"}}
+                b.cluster.apply({**pod(f"p{i}", "none"), **one})
+        await eventually(lambda: b.console.overview.fleet()["waiting"] == 61)
+        shown = [row["pod"] for row in b.console.overview.fleet()["pending"]]
+        assert len(shown) == 50
+        assert "honest/p0" in shown[:2]
 
 
 def test_kubectl_finds_it_as_a_plugin() -> None:

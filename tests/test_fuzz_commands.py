@@ -59,8 +59,6 @@ HOLDS = {
     "tls_key": "policy",
     "client_ca": "policy",
     "page_token_file": "policy",
-    "records_token_file": "policy",
-    "records_ca": "policy",
 }
 
 
@@ -230,9 +228,7 @@ def test_values_that_cannot_be_used(words: tuple[str, ...], folder: Path, used: 
     for parameter in COMMANDS[words].params:
         if takes_file(words, parameter) or getattr(parameter, "is_flag", False) or parameter.name == "help":
             continue
-        for value in (
-            ADDRESSES if parameter.name in ("server", "listen", "probes", "console", "records", "traces") else VALUES
-        ):
+        for value in ADDRESSES if parameter.name in ("server", "listen", "probes", "console", "traces") else VALUES:
             check(arguments(words, folder, used, {str(parameter.name): [value]}))
     check([*words, "--no-such-option"])
 
@@ -318,10 +314,6 @@ def test_a_server_that_cannot_start_says_why_and_nothing_else(
         (
             ["serve", "--console", "127.0.0.1:{used}", "--listen", "127.0.0.1:0"],
             "--console: cannot listen on 127.0.0.1:",
-        ),
-        (
-            ["console", "--listen", "127.0.0.1:0", "--records", "127.0.0.1:{used}"],
-            "--records: cannot listen on 127.0.0.1:",
         ),
     ],
 )

@@ -11,7 +11,8 @@ from extender.model import BerthError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
-from tests.running_berth import Berthing, Json, berthing, bug_after, claim, pod
+from tests.explain_worlds import refused
+from tests.running_berth import Berthing, berthing, bug_after, claim, pod
 from tests.test_explain_group import explained
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons, two_binds_of_three
 
@@ -81,20 +82,17 @@ async def test_the_reason_after_a_bind_that_failed_names_the_pod_and_the_error()
         nodes = await planned(b, "p0", "p1", "p2")
 
         async def refuse(method: str, path: str) -> ApiError | None:
-            refused = method == "PATCH" and path.endswith("resourceclaims/p2-gpus/status")
-            return ApiError(403, "Forbidden", "no") if refused else None
+            no = method == "PATCH" and path.endswith("resourceclaims/p2-gpus/status")
+            return ApiError(403, "Forbidden", "no") if no else None
 
         b.cluster.api.intercept = refuse
         assert all(await bind_all(b, nodes))
         text = "group job is planned again after a pause: the bind of pod default/p2 failed: no"
-
-        async def told() -> Json | None:
-            found = await explained(b)
-            return found if found["sentence"].endswith(f" was: {text}") else None
-
-        found = await eventually(told, "explain names the bind although kube-scheduler has not asked again")
+        assert await reasons(b, "p2") == {text}
+        await refused(b, "p2", text)
+        found = await explained(b)
+        assert found["sentence"].endswith(f" was: {text}")
         assert {one["pod"]: one["reason"] for one in found["members"]}["default/p2"] == text
-        assert await reasons(b, "p0") == {text}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
@@ -344,7 +343,7 @@ async def test_nodes_on_which_kube_scheduler_has_room_for_different_numbers_of_m
         assert await bind_all(b, nodes) == [""] * 4
 
 
-async def test_the_record_and_the_metric_of_an_attempt_name_the_gang_as_the_reply_does() -> None:
+async def test_the_metric_of_an_attempt_names_the_gang_as_the_reply_does() -> None:
     async with berthing({name: NODES[name] for name in ("n0", "n1")}) as b:
         for name in ("g-0", "g-1"):
             member(b, name, minimum=2)
@@ -353,9 +352,4 @@ async def test_the_record_and_the_metric_of_an_attempt_name_the_gang_as_the_repl
         b.cluster.apply(pod("single", "c"))
         text = "matching devices are held for group default/job"
         assert await reasons(b, "single") == {text}
-        key = ObjectKey("default", "single")
-        await eventually(lambda: b.console.history.newest(key), "the record arrives")
-        history = b.console.history.newest(key)
-        assert history is not None
-        assert history.attempts[-1].reasons == ((text, 2),)
         assert b.app.service.filter_service.unschedulable_reasons == {"HELD_FOR_GANG": 1}

@@ -114,8 +114,6 @@ async def test_metrics_count_events() -> None:
 # They have labels, and no value before the first fault or, in one process with serve, before the first request.
 EMPTY = {
     "berth_bind_failures_total",
-    "berth_records_requests_total",
-    "berth_records_faults_total",
     "berth_gangs_waiting",
     "berth_gangs_not_planned_total",
 }
@@ -160,15 +158,3 @@ def check_console(samples: dict[str, str]) -> None:
     assert float(samples["berth_gpu_memory_unclaimed_bytes" + v100]) == 6 * 16160 * 2**20
     assert samples["berth_bandwidth_ratio_count"] == "1.0"
     assert 0 < float(samples["berth_bandwidth_ratio_sum"]) <= 1
-    assert samples["berth_serve_processes"] == "1.0"
-    assert float(samples["berth_records_taken_total"]) >= 3
-
-
-async def test_the_console_tells_of_the_processes_that_it_hears() -> None:
-    """The reply has the request mix of each process, which contains sets."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.metrics("berth_serve_processes 1.0")
-        (process,) = (await b.client.get("/v1/processes")).json()
-        assert process["policy"]["digest"] == b.app.service.filter_service.policy_digest
-        assert process["mix"]
-        assert (await b.client.get("/v1/policy")).json()["processes"][0]["epoch"] == process["epoch"]

@@ -24,7 +24,7 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"allocation", "api_schema"},
     {"scoring", "manifests"},
     {"cache", "scheduling"},
-    {"records", "diagnosis"},
+    {"diagnosis"},
     {"cluster"},
     {"runtime"},
     {"extension", "console"},
@@ -46,7 +46,6 @@ CORE = {
     "scheduling",
     "cache",
     "diagnosis",
-    "records",
 }
 # All that the core may import from outside: nothing here has I/O, a clock, randomness or threads of control.
 ALLOWED = {
@@ -68,8 +67,8 @@ OF_SERVE = (
     "extender.entry.serve_process", "extender.entry.desk",
 )  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
-# web/record_routes.py is where the console takes records, and cel/dra/terms.py explains selectors.
-OTHERS = {ROOT / "web" / "record_routes.py", ROOT / "cel" / "dra" / "terms.py"}
+# cel/dra/terms.py explains selectors.
+OTHERS = {ROOT / "cel" / "dra" / "terms.py"}
 SERVES = [
     path
     for path in FILES
@@ -77,7 +76,6 @@ SERVES = [
 ]
 CONSOLES = [
     *(path for path in FILES if path.parent in {ROOT / "console", ROOT / "diagnosis", ROOT / "web" / "console"}),
-    ROOT / "web" / "record_routes.py",
     ROOT / "entry" / "console_process.py",
 ]
 WRITTEN = [

@@ -9,40 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cli import console_command
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.metrics import HISTOGRAM, SUMMARY, MetricSource
 from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.manifests import MANIFESTS, container_of, objects_of, option, script, spec_labels, spec_of
-
-
-@pytest.mark.parametrize(
-    ("file", "name"), [("base/scheduler.yaml", "berth-scheduler"), ("components/separate/berth.yaml", "berth")]
-)
-def test_records_reach_the_console_with_a_token_for_it_alone(file: str, name: str) -> None:
-    """URL, Service, port, audience and account of sender and receiver are the same; and no pod waits for the
-    console."""
-    spec, berth = spec_of(file, name), container_of(file, name, "berth")
-    console = container_of("base/console.yaml", "berth-console", "console")
-    (service,) = objects_of("base/console.yaml", "Service").values()
-    url = option(berth, "--records").partition("://")[2]
-    port = next(p for p in service["spec"]["ports"] if p["name"] == "records")
-    assert url == f"{service['metadata']['name']}.berth-system.svc:{port['port']}"
-    listening = next(p["containerPort"] for p in console["ports"] if p["name"] == port["targetPort"])
-    assert option(console, "--records") == f"0.0.0.0:{listening}"
-    mount = next(m for m in berth["volumeMounts"] if m["name"] == "records-token")
-    assert option(berth, "--records-token-file") == f"{mount['mountPath']}/token"
-    (source,) = next(v for v in spec["volumes"] if v["name"] == "records-token")["projected"]["sources"]
-    assert source["serviceAccountToken"]["path"] == "token"
-    assert (
-        source["serviceAccountToken"]["audience"] == option(console, "--records-audience") == console_command.AUDIENCE
-    )
-    sender = f"system:serviceaccount:berth-system:{spec['serviceAccountName']}"
-    assert sender == option(console, "--records-from") == console_command.SENDER
-    (policy,) = objects_of("base/console.yaml", "NetworkPolicy").values()
-    rule = next(r for r in policy["spec"]["ingress"] if {"port": "records"} in r["ports"])
-    assert spec_labels(file, name)["app"] in rule["from"][0]["podSelector"]["matchExpressions"][0]["values"]
-    assert "initContainers" not in spec
 
 
 def test_serve_and_console_read_the_same_policy() -> None:

@@ -84,7 +84,7 @@ class World:
         fresh, node_infos = NodeRanking(self.requirements), self.cache.snapshot().node_infos
         fresh.update(*self.newest())
         assert ranking.best(None, 99) == fresh.best(None, 99)
-        assert ranking.unschedulable_counts() == fresh.unschedulable_counts()
+        assert ranking.main_reason() == fresh.main_reason()
         assert [ranking.status(node_info) for node_info in node_infos.values()] == [
             fresh.status(node_info) for node_info in node_infos.values()
         ]

@@ -211,7 +211,6 @@ def test_the_console_changes_no_claim_and_no_pod_and_reads_no_secret() -> None:
     }
     assert {resource: verbs for resource, verbs in changes.items() if verbs} == {
         "events": {"create"},
-        "tokenreviews": {"create"},
     }
     assert not {"secrets", "configmaps"} & changes.keys()
 
@@ -238,7 +237,7 @@ def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
         container["name"]: [mount["name"] for mount in container["volumeMounts"] if mount["name"].endswith("-token")]
         for container in spec["containers"]
     }
-    assert tokens == {"berth": ["berth-token", "records-token"], "kube-scheduler": ["scheduler-token"]}
+    assert tokens == {"berth": ["berth-token"], "kube-scheduler": ["scheduler-token"]}
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes["scheduler-token"]["secret"]["secretName"] == "berth-scheduler-token"
     assert any("serviceAccountToken" in source for source in volumes["berth-token"]["projected"]["sources"])

@@ -123,6 +123,18 @@ async def test_a_rejected_pod_waits_for_an_event() -> None:
         assert extender.filtered.count("p0") == 2
 
 
+async def test_a_rejected_pod_gets_the_reasons_as_its_condition() -> None:
+    cluster = cluster_with(1)
+    extender = Extender(cluster)
+    extender.feasible = lambda _: False
+    async with scheduling(cluster, extender):
+        (found,) = await eventually(
+            lambda: cluster.store["pods", ("default", "p0")].get("status", {}).get("conditions")
+        )
+    assert (found["type"], found["status"], found["reason"]) == ("PodScheduled", "False", "Unschedulable")
+    assert found["message"].startswith("0/1 nodes are available: ")
+
+
 async def test_a_pod_with_a_nameless_claim_does_not_stop_the_scheduler() -> None:
     """A real API server would refuse this pod."""
     cluster = Cluster()

@@ -35,16 +35,7 @@ WRONG_OPTIONS = [
     ("serve --tls-cert x --tls-key y --client-name x", "--client-ca"),
     ("serve --probes nowhere", "--probes"), ("serve --console nowhere", "--console"),
     ("serve --page-token-file x", "--console"), ("serve --page-host x", "--console"),
-    ("serve --records-token-file x", "--records"),
-    ("serve --records-ca x", "--records"), ("serve --records http://c:1 --console :1", "--records"),
-    ("serve --records c:1", "--records"),
-    ("serve --records http://c:1 --records-ca x", "--records-ca: is for an https:// URL of --records"),
-    ("console --records :1 --records-from=", "--records-from: must not be empty"),
-    ("console --records :1 --records-audience=", "--records-audience: must not be empty"),
-    ("serve --records http://user@c:1", "--records"),
-    ("console --listen nowhere", "--listen"), ("console --records nowhere", "--records"),
-    ("console --records-from x", "--records"),
-    ("console --records-audience x", "--records"), ("console --tls-key y", "--tls-cert"),
+    ("console --listen nowhere", "--listen"), ("console --tls-key y", "--tls-cert"),
     ("console --policy-configmap x", "--policy-configmap"),
 ]  # fmt: skip
 

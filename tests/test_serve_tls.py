@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.cluster import tls_context
+from extender.cluster.tls import tls_context
 from extender.entry.listening import Tls
 from extender.web.http_limits import HttpLimits
 from tests.certificates import NEEDS_OPENSSL, certificate, shown

@@ -29,6 +29,7 @@ from extender.scoring import ScorePart
 from extender.wire import extender_v1 as wire
 from extender.wire.node_names import MAX_NAMES
 from tests.eventually import eventually
+from tests.explain_worlds import refused
 from tests.running_berth import berthing, claim, pod
 
 HUGE = "Ω" * 125_000  # 250,000 bytes; the API allows 256 KiB of annotations
@@ -84,6 +85,7 @@ async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotatio
         (reason,) = set(reply.json()["FailedAndUnresolvableNodes"].values())
         assert reason.startswith(f"pod annotation berth.dev/{annotation}: 'ΩΩ")
         assert " is not " in reason
+        await refused(b, "p", "0/1 nodes are available: 1 invalid.")
         await eventually(lambda: b.cluster.store.all("events"))
         (event,) = b.cluster.store.all("events")
         assert len(event["note"].encode()) <= 1024
@@ -97,6 +99,7 @@ async def test_a_huge_name_of_a_group_is_cut_in_all_texts() -> None:
         b.cluster.apply(pod("p", "one", annotations={"berth.dev/group": HUGE}))
         await b.settled()
         reply = await b.client.post("/filter", json={"Pod": b.pod("p"), "Nodes": None, "NodeNames": ["n1"]})
+        await refused(b, "p", "0/1 nodes are available: 1 invalid.")
         await eventually(lambda: b.cluster.store.all("events"))
         (event,) = b.cluster.store.all("events")
         explained = await b.client.get("/v1/explain/default/p")

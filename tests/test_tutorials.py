@@ -113,7 +113,7 @@ def requests_of_kubectl(run: Run) -> Kubectl:
                 return asked("DELETE", f"{_PATHS[kind]}/{name}")
             case ["wait", "--for=condition=PodScheduled", pod, *_]:
                 path = f"{_PATHS['pod']}/{pod.removeprefix('pod/')}"
-                return _until(lambda: (text := asked("GET", path)) and "PodScheduled" in text and text)
+                return _until(lambda: (text := asked("GET", path)) and '"nodeName"' in text and text)
             case ["get", kind, "--field-selector", selector]:
                 return asked("GET", _PATHS[kind], params={"fieldSelector": selector})
             case ["get", kind, "-o", "wide"] | ["get", kind]:
@@ -139,8 +139,7 @@ def _not_placed(kubectl: Kubectl, words: list[str]) -> str:
     return text if "NotPlaced" in text else ""
 
 
-# In explanations by the pod's object alone, before the console has the record.
-_WITHOUT_RECORD = (": score ", "without a decision of Berth")
+_WITHOUT_CLAIMS = ": score "  # in the explanation of a bound pod before the console's watch shows its claims
 
 
 def follow(page: Path, run: Run, kubectl: Kubectl) -> dict[str, list[str]]:
@@ -157,7 +156,7 @@ def follow(page: Path, run: Run, kubectl: Kubectl) -> dict[str, list[str]]:
             assert code == 1, (command, out + errors)
         elif words[0] == "berth":
             code, out, errors = berth(words[1:], {"BERTH_SERVER": run.page})
-            while any(words in out for words in _WITHOUT_RECORD):
+            while _WITHOUT_CLAIMS in out:
                 code, out, errors = berth(words[1:], {"BERTH_SERVER": run.page})
             assert code == 0 or (code == 1 and WAIT.match(command)), (command, out + errors)
         else:

@@ -107,5 +107,5 @@ def test_every_call_of_a_write_has_its_row() -> None:
 def test_no_other_module_sends_requests_that_write() -> None:
     section = (ROOT / "SECURITY.md").read_text().split("## Writes, and the proof for each")[1].split("\n## ")[0]
     found = {module for _, module, of in uses({"post", "put", "patch", "delete"}) if of.endswith("client")}
-    assert found == {"writer", "slice_publisher", "authentication", "doctor_command"}
+    assert found == {"writer", "slice_publisher", "doctor_command"}
     assert all(f"`{module}`" in section for module in found - {"writer"})

@@ -29,8 +29,6 @@ from extender.model import (
     ObjectKey,
     Pod,
     PoolKey,
-    RequestMix,
-    Reservation,
     Result,
     Slice,
     TaintRule,
@@ -43,7 +41,7 @@ _VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often 
 
 
 class CacheListener:
-    """Receives changes of reservations and deadlines, and ignores them. A subclass must not call the cache."""
+    """Receives events of the cache, and ignores them. A method of a subclass must not call or change the cache."""
 
     def freed(self) -> None:
         """Devices may be free: a reservation ended, or a node whose build failed is tried again."""
@@ -51,8 +49,8 @@ class CacheListener:
     def deadline_moved(self) -> None:
         """`next_deadline` moved to an earlier time."""
 
-    def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
-        """The reservation of a claim changed; `new` is None after its end."""
+    def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        """A pod without a node changed. `after` is None when it left the watch: it was bound or deleted."""
 
 
 class ClusterCache:
@@ -66,10 +64,10 @@ class ClusterCache:
         vacant_states: int = _VACANT_STATES,
         listener: CacheListener | None = None,
     ) -> None:
-        self._listener = listener or CacheListener()
+        self._listeners = [listener] if listener is not None else []
         self.allocated_devices = AllocatedDevices()
         self.store = ObjectIndex(self.allocated_devices)
-        self.reservations = Reservations(self.allocated_devices, self._listener.reservation_changed)
+        self.reservations = Reservations(self.allocated_devices)
         self._builder = builder or NodeInfoBuilder(features or Features())
         self._node_infos = NodeInfos(vacant_states)
         self._fleet = FleetBaselineCounter()
@@ -83,6 +81,10 @@ class ClusterCache:
         self.failed_nodes = self._failed.problems  # node to the error of the last build
         self._extended_resources: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
+
+    def listen(self, listener: CacheListener) -> None:
+        """Tell one more listener about the events from now on."""
+        self._listeners.append(listener)
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -100,7 +102,7 @@ class ClusterCache:
         elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:
             self._agents.forget(old.selection.node_name)
         if self.next_deadline < before:
-            self._listener.deadline_moved()
+            self._deadline_moved()
         self._snapshot = None
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
@@ -144,7 +146,10 @@ class ClusterCache:
         """Apply a pod by UID; None deletes it. A bound, deleted, terminating or ended pod loses its holds."""
         if new is None or new.node_name or new.deleting or new.ended:
             self._freed(self.reservations.release(uid))
+        before = self.store.pods.get(uid)
         self.store.put_pod(uid, new)
+        for listener in self._listeners:
+            listener.pod_changed(before, new)
         self._snapshot = None
 
     def apply_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
@@ -167,17 +172,6 @@ class ClusterCache:
         self.store.put_namespace(name, labels)
         self._snapshot = None
 
-    @property
-    def mix(self) -> RequestMix:
-        """The request mix in force."""
-        return self._fleet.fleet(self._request_mix).request_mix
-
-    def use_mix(self, mix: RequestMix) -> None:
-        """Use the request mix that another process learned, instead of this cache's own."""
-        if mix != self.mix:
-            self._request_mix.use(mix)
-            self._snapshot = None
-
     # -- reservations ----------------------------------------------------------------------------------------
 
     def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
@@ -185,7 +179,7 @@ class ClusterCache:
         before = self.reservations.next_deadline
         self._touch(self.reservations.hold(claim_uid, pod_uid, node, results, deadline))
         if self.reservations.next_deadline < before:
-            self._listener.deadline_moved()
+            self._deadline_moved()
 
     def held_for(self, pod_uid: str) -> tuple[Result, ...]:
         """The devices that filter holds for a pod."""
@@ -199,8 +193,9 @@ class ClusterCache:
         return self._touch(self.reservations.release(pod_uid))
 
     def freed(self) -> None:
-        """Tell the listener about the devices that `release` freed."""
-        self._listener.freed()
+        """Tell the listeners about the devices that `release` freed."""
+        for listener in self._listeners:
+            listener.freed()
 
     def release_claim(self, claim_uid: str) -> None:
         """End the hold of a claim before its bind, which may choose another node."""
@@ -253,7 +248,7 @@ class ClusterCache:
             self.store.dirty.add(node)
             self._snapshot = None
         if retried or waited:
-            self._listener.freed()
+            self.freed()
 
     @property
     def next_deadline(self) -> float:
@@ -265,15 +260,19 @@ class ClusterCache:
     def set_live_memory_seconds(self, seconds: float) -> None:
         """Use the memory data of an agent for `seconds` after its last report."""
         self._agents.seconds = seconds
-        self._listener.deadline_moved()
+        self._deadline_moved()
 
     def oldest_agent(self, now: float) -> float:
         """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
         return self._agents.oldest(now)
 
+    def _deadline_moved(self) -> None:
+        for listener in self._listeners:
+            listener.deadline_moved()
+
     def _freed(self, pools: set[PoolKey]) -> None:
         if self._touch(pools):
-            self._listener.freed()
+            self.freed()
 
     def _touch(self, pools: set[PoolKey]) -> bool:
         if not pools:
@@ -370,7 +369,7 @@ class ClusterCache:
             new = self._builder.build(node, self.store, self.allocated_devices, old, only_use=only_use)
         except Exception as error:  # noqa: BLE001 - a fault in one node's objects must not stop the other nodes
             self._failed.failed(name, error)
-            self._listener.deadline_moved()
+            self._deadline_moved()
             return
         self._failed.built(name)
         self._put_node_info(name, old, new)

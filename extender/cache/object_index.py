@@ -90,11 +90,6 @@ class ObjectIndex:
         self.deleted_slices: set[str] = set()  # names
         self.deleted_pods: set[str] = set()  # UIDs
 
-    def claim_by_uid(self, uid: str) -> Claim | None:
-        """The claim with this UID, or None."""
-        key = self._key_of.get(uid)
-        return self.claims.get(key) if key is not None else None
-
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """Mark the nodes of these pools: the use of their devices changed."""
         for key in keys:

@@ -40,17 +40,10 @@ class RequestMixEstimator:
         self._counts: Counter[tuple[int, int]] = Counter()
         self._changed = False
         self._mix = DEFAULT_MIX
-        self._is_external = False
 
     def __len__(self) -> int:
         """How many different requests are counted."""
         return len(self._counts)
-
-    def use(self, mix: RequestMix) -> None:
-        """Use the mix that another process learned, and stop learning."""
-        self._is_external = True
-        if mix != self._mix:
-            self._mix = mix
 
     def observe(self, claim: Claim) -> None:
         """Count a claim, if it is allocated. A known UID is ignored."""
@@ -68,7 +61,7 @@ class RequestMixEstimator:
 
     def mix(self, most_memory: int) -> RequestMix:
         """The expected request mix; the same object until it changes. `most_memory` is in bytes, of the largest GPU."""
-        if self._changed and not self._is_external and len(self._claims) >= _ENOUGH:
+        if self._changed and len(self._claims) >= _ENOUGH:
             self._changed = False
             self._refresh(most_memory)
         return self._mix

@@ -10,7 +10,7 @@ TRANSITIONS is the state machine of one reservation:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
@@ -70,17 +70,11 @@ class Reservations:
     """Reservations by claim UID.
 
     Every change of state follows TRANSITIONS, and every reservation is also an entry of the allocated devices. Methods
-    return the pools whose use changed. `changed` is called with the claim UID and its new reservation, or None after
-    its end. Times are in seconds of the service's clock.
+    return the pools whose use changed. Times are in seconds of the service's clock.
     """
 
-    def __init__(
-        self,
-        allocated_devices: AllocatedDevices,
-        changed: Callable[[str, Reservation | None], None] = lambda _, __: None,
-    ) -> None:
+    def __init__(self, allocated_devices: AllocatedDevices) -> None:
         self._allocated_devices = allocated_devices
-        self._changed = changed
         self.by_claim: dict[str, Reservation] = {}
         self.in_flight: dict[str, str] = {}  # UID of a claim in state BINDING to the UID of its pod
         self._held_for: dict[str, dict[str, None]] = {}  # pod UID to its held claims, in order
@@ -212,7 +206,6 @@ class Reservations:
                 self._held_on.setdefault(new.node, {})[claim_uid] = None
             else:
                 self.in_flight[claim_uid] = new.pod_uid
-        self._changed(claim_uid, new)
         return touched
 
     def _remove(self, claim_uid: str) -> set[PoolKey]:

@@ -34,14 +34,6 @@ def parse_url(text: str, option: str) -> str:
     return text.rstrip("/")
 
 
-def parse_server(text: str, option: str) -> str:
-    """Return the URL of a server; the URL must have no path. Raises WireError."""
-    found = parse_url(text, option)
-    if urlsplit(found).path:
-        raise WireError(option, f"must be http://HOST:PORT or https://HOST:PORT without a path, is {shown(text)}")
-    return found
-
-
 def _is_url(text: str) -> bool:
     try:
         found: SplitResult = urlsplit(text)

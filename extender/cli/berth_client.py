@@ -119,17 +119,6 @@ class UnschedulableNodesReply(BaseModel):
     causes: list[str]
 
 
-class AttemptReply(BaseModel):
-    """One reply to a filter request, at a time as RFC 3339: `fitting` of the `asked` nodes were returned. `reasons` are
-    the most frequent ones in the fleet, with their numbers of nodes.
-    """
-
-    at: str
-    fitting: int
-    asked: int
-    reasons: list[tuple[str, int]]
-
-
 class DecisionReply(BaseModel):
     """The decision by which a pod was bound. `margin` is the score's lead over the runner-up."""
 
@@ -150,16 +139,14 @@ class ExplanationReply(BaseModel):
     misses: list[str] = []
     terms: list[str] = []
     narration: list[str] = []
-    change: str | None = None
-    attempts: list[AttemptReply] = []
     decision: DecisionReply | None = None
     gang: str = ""
     alone: str = ""
 
 
 class GroupMemberReply(BaseModel):
-    """A pod of a group. `state` is bound, held, binding, waiting, gated, deleted or not-ours. `reason` is the result of
-    the last attempt; `since` is the time of the first one (RFC 3339).
+    """A pod of a group. `state` is bound, held, binding, waiting, gated, deleted or not-ours. `reason` is what
+    kube-scheduler wrote about the last attempt; `since` is the creation of a pod that waits (RFC 3339).
     """
 
     pod: str
@@ -214,7 +201,6 @@ class GroupReply(BaseModel):
     holders: list[HolderReply]
     more_holders: int
     held_in: str
-    remembered_since: str = ""
 
 
 def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:

@@ -10,12 +10,9 @@ import typer
 from extender.cli.addresses import parse_key, parse_listen
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.logs import Form, Level, set_up_logging
-from extender.cli.serve_command import HOST_HELP, PAGE_FILE_HELP, needs, parse_tls
-from extender.entry.console_process import Pages, Policies, RecordsFrom, serve_console
-from extender.model import ObjectKey, WireError
-
-AUDIENCE = "berth-console"
-SENDER = "system:serviceaccount:berth-system:berth"
+from extender.cli.serve_command import HOST_HELP, PAGE_FILE_HELP, parse_tls
+from extender.entry.console_process import Pages, Policies, serve_console
+from extender.model import ObjectKey
 
 
 def console_command(
@@ -31,21 +28,8 @@ def console_command(
         str | None,
         typer.Option(help="The ConfigMap that gets an Event when the policy is invalid.", metavar="NAMESPACE/NAME"),
     ] = None,
-    records: Annotated[
-        str | None, typer.Option(help="The address that takes the records of berth serve.", metavar="HOST:PORT")
-    ] = None,
-    records_from: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"A user that may send records, as the API server names it. May be repeated. Without it: {SENDER}.",
-            metavar="USER",
-        ),
-    ] = None,
-    records_audience: Annotated[
-        str | None, typer.Option(help=f"The audience that the sender's token must have. Without it: {AUDIENCE}.")
-    ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="The certificate of both addresses. The console reads it again when it changes.")
+        Path | None, typer.Option(help="The certificate of the pages. The console reads it again when it changes.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
     page_token_file: Annotated[Path | None, typer.Option(help=PAGE_FILE_HELP)] = None,
@@ -57,18 +41,10 @@ def console_command(
 
     `berth serve` places pods without the console.
 
-    Example: berth console --kubeconfig ~/.kube/config --records 127.0.0.1:8890
+    Example: berth console --kubeconfig ~/.kube/config
     """
     set_up_logging(log_level, log_format)
-    needs(records, "--records", ("--records-from", records_from), ("--records-audience", records_audience))
     tls = parse_tls(tls_cert, tls_key, None, None)
     pages = Pages(parse_listen(listen), page_token_file, tuple(page_host or ()), tls)
     shown_at = ObjectKey(*parse_key(policy_configmap, "--policy-configmap")) if policy_configmap is not None else None
-    sender = None
-    if records is not None:
-        for option, values in (("--records-from", records_from or ()), ("--records-audience", (records_audience,))):
-            if "" in values:
-                raise WireError(option, "must not be empty")
-        users = frozenset(records_from or (SENDER,))
-        sender = RecordsFrom(parse_listen(records, "--records"), records_audience or AUDIENCE, users)
-    serve_console(kubeconfig, pages, sender, Policies(policy, shown_at))
+    serve_console(kubeconfig, pages, Policies(policy, shown_at))

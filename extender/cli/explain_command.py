@@ -24,7 +24,7 @@ from extender.cli.output import Screen, say, say_content, say_json, table_screen
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
 from extender.manifests import hypothetical, is_device_class
-from extender.model import ObjectKey, WireError, counted, one_line, shown
+from extender.model import ObjectKey, WireError, one_line, shown
 from extender.policy import Policy
 from extender.runtime import Rebuilds
 from extender.scheduling import Evaluator, runner_up_text
@@ -163,7 +163,7 @@ def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, quest
     if name is None:
         given = hypothetical(question["objects"])
         return list(explainer.each_hypothetical(given, scenario, policy, question["narrate"]))
-    found = explainer.waiting(explainer.named(name), scenario, policy, question["narrate"])
+    found = explainer.explain_waiting(explainer.named(name), scenario, policy, question["narrate"])
     if found is None:
         raise UnknownPod(f"pod {one_line(name)} does not wait in this snapshot")
     return [found]
@@ -245,12 +245,6 @@ def _show(found: Json, output: Output) -> None:
         _show_nodes(console, found, _WIDE if output == "wide" else _BRIEF)
     for line in found.get("narration", ()):
         console.print(f"  {line}")
-    if found.get("change"):
-        console.print(f"since the last attempt: {found['change']}")
-    for attempt in found.get("attempts", ()):
-        reasons = "; ".join(f"{text} on {counted(count, 'node')}" for text, count in attempt["reasons"])
-        line = f"  attempt {attempt['at']}: fits on {attempt['fitting']} of {counted(attempt['asked'], 'node')}"
-        console.print(f"{line}: {reasons}" if reasons else line)
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
 

@@ -28,7 +28,7 @@ def show_group(found: Json, rows: int) -> None:
         console.print(f"  {found['cut_short']}")
     console.print(_facts(found))
     members = [(one["pod"], one["state"], one["node"], one["reason"], one["since"]) for one in found["members"]]
-    _table(console, "members", ("pod", "state", "node", "reason", "first attempt"), members, rows)
+    _table(console, "members", ("pod", "state", "node", "reason", "waits since"), members, rows)
     plan = [(one["pod"], one["node"], "\n".join(one["devices"])) for one in found["plan"]]
     _table(console, "plan", ("pod", "node", "devices"), plan, rows)
     holders = [
@@ -50,9 +50,7 @@ def _facts(found: Json) -> str:
     if found["topology_label"]:
         facts.append(f"one value of {found['topology_label']}")
     if found["since"] and found["outcome"] != "planned":
-        start = found.get("remembered_since")
-        remembered = f" (attempts are remembered since {start})" if start else ""
-        facts.append(f"{found['since_event']} {found['since']}{remembered}")
+        facts.append(f"{found['since_event']} since {found['since']}")
     return "; ".join(facts)
 
 

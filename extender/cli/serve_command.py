@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from extender.cli.addresses import parse_listen, parse_server, parse_url
+from extender.cli.addresses import parse_listen, parse_url
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.entry.listening import Tls
-from extender.entry.serve_process import Desk, Listen, RecordsTo, serve
+from extender.entry.serve_process import Desk, Listen, serve
 from extender.extension import Traces
 from extender.model import WireError
 
@@ -35,12 +35,6 @@ ClientAuthority = Annotated[
     Path | None, typer.Option(help="Answer only clients with a certificate of this certificate authority.")
 ]
 ClientName = Annotated[str | None, typer.Option(help="Answer only the client with this common name or DNS name.")]
-RecordsUrl = Annotated[
-    str | None, typer.Option(help="Send records of decisions to berth console at this URL.", metavar="URL")
-]
-RecordsToken = Annotated[
-    Path | None, typer.Option(help="The file with the token for the console. Berth reads it again when it changes.")
-]
 ConsoleAddress = Annotated[
     str | None,
     typer.Option(
@@ -68,9 +62,6 @@ def serve_command(
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
     client_ca: ClientAuthority = None,
     client_name: ClientName = None,
-    records: RecordsUrl = None,
-    records_token_file: RecordsToken = None,
-    records_ca: Annotated[Path | None, typer.Option(help="The authority of the console's certificate.")] = None,
     console: ConsoleAddress = None,
     page_token_file: Annotated[Path | None, typer.Option(help=f"With --console: {PAGE_FILE_HELP}")] = None,
     page_host: Annotated[list[str] | None, typer.Option(help=f"With --console: {HOST_HELP}", metavar="NAME")] = None,
@@ -87,15 +78,8 @@ def serve_command(
     where = Listen(parse_listen(listen), address, parse_tls(tls_cert, tls_key, client_ca, client_name))
     of_console = (("--page-token-file", page_token_file), ("--page-host", page_host))
     needs(console, "--console", *of_console)
-    needs(records, "--records", ("--records-token-file", records_token_file), ("--records-ca", records_ca))
-    if records is not None and console is not None:
-        raise WireError("--records", "is for a separate console, --console for one in this process; give one of them")
-    to: RecordsTo | Desk | None = None
-    if records is not None:
-        to = RecordsTo(parse_server(records, "--records"), records_token_file, records_ca)
-        if records_ca is not None and not to.url.lower().startswith("https:"):
-            raise WireError("--records-ca", "is for an https:// URL of --records")
-    elif console is not None:
+    to = None
+    if console is not None:
         to = Desk(parse_listen(console, "--console"), page_token_file, tuple(page_host or ()))
     spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
     serve(kubeconfig, where, policy, to, spans)

@@ -10,8 +10,7 @@ from extender.cluster.credentials import Credentials, kubeconfigs, load_credenti
 from extender.cluster.discovery import is_absent
 from extender.cluster.pager import pages
 from extender.cluster.reflector import Reflector, WatchedResource
-from extender.cluster.timestamps import WallClock, now_rfc3339, rfc3339, seconds_since, utc_now
-from extender.cluster.tls import tls_context
+from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
 from extender.cluster.writer import Writer
 
 __all__ = [
@@ -35,8 +34,6 @@ __all__ = [
     "load_credentials",
     "now_rfc3339",
     "pages",
-    "rfc3339",
     "seconds_since",
-    "tls_context",
     "utc_now",
 ]

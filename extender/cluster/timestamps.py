@@ -14,14 +14,9 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def rfc3339(time: datetime.datetime) -> str:
-    """A time in UTC as metav1.Time, with seconds."""
-    return time.isoformat()[:19] + "Z"  # ten times faster than strftime
-
-
 def now_rfc3339(clock: WallClock = utc_now) -> str:
     """The current time as metav1.Time, with seconds."""
-    return rfc3339(clock())
+    return clock().isoformat()[:19] + "Z"  # ten times faster than strftime
 
 
 def now_micro() -> str:

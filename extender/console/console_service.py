@@ -1,10 +1,8 @@
-"""`berth console` as one object: it applies records, watches the cluster, explains, audits, and writes Events."""
+"""`berth console` as one object: it watches the cluster, explains, audits, and writes Events."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,21 +13,16 @@ from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ApiClient, Writer, now_rfc3339
 from extender.console.active_policy import ActivePolicy
 from extender.console.auditor import Auditor
-from extender.console.decision_history import DecisionHistory
+from extender.console.decision_history import DecisionHistory, DecisionReader
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Explainer
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetSampler
-from extender.console.hold_times import HoldTimes
-from extender.console.ingest import Ingest
-from extender.console.remote_reservations import RemoteReservations
 from extender.console.set_comparer import SetComparer
 from extender.policy import Policy
-from extender.records import Attempted, Batch, Bound, Record, Released, Reserved
 from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
 from extender.scheduling import Evaluator
 
-_CHECK_SECONDS = 5.0  # between two checks for silent processes
 # Kinds of objects that other components remember besides the cache.
 _OBSERVED = frozenset({"resourceslices", "pods"})
 
@@ -100,7 +93,6 @@ class Console:
             self.policy.follow(lambda: self.cache.set_live_memory_seconds(self.policy.policy.live_memory_seconds))
         self.policy.use(policy)
         self.history = DecisionHistory(now_rfc3339())
-        self.hold_times = HoldTimes(now_rfc3339)
         self.explainer = Explainer(
             self.cache,
             evaluator,
@@ -109,19 +101,18 @@ class Console:
             self.rebuilt,
             writer.read_pod,
             read_bound=writer.read_bound_members,
-            held_at=self.hold_times.by_claim,
             clock=clock,
         )
         self.fleet_sampler = FleetSampler(self.cache, clock)
         self.overview = FleetOverview(
             self.cache, self.history, self.explainer, self.fleet_sampler.trend, clock, self.rebuilt
         )
-        self.event_recorder = EventRecorder(self.explainer, self.history, writer, clock)
+        self.event_recorder = EventRecorder(self.explainer, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, clock)
-        self.reservations = RemoteReservations(self.cache, clock)
-        self.ingest = Ingest(self._apply, self.reservations.drop, clock)
-        self.record_requests: Counter[str] = Counter()  # by HTTP status; web/record_routes.py counts them
+        self.decision_reader = DecisionReader(self.cache, self.history, writer.read_pod, self.set_comparer.bound)
+        self.cache.listen(self.decision_reader)
+        self.cache.listen(self.event_recorder)
 
     async def __aenter__(self) -> Self:
         start = self.supervisor.start
@@ -132,40 +123,9 @@ class Console:
         start("auditor", self.auditor.run)
         start("set-comparer", partial(self.set_comparer.run, self.informers.listed, self.rebuilt))
         start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed, self.rebuilt))
-        start("silent-processes", self._drop_silent)
+        start("decisions", partial(self.decision_reader.run, self.informers.listed, self.rebuilt))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if not self.cluster.shared:
             await self.supervisor.stop()
-
-    async def take(self, batch: Batch) -> None:
-        """Apply a batch of records of one serve process. Raises StaleEpoch for a process that has ended.
-
-        The console uses the request mix of the process that kube-scheduler called last. A standby replica may have
-        learned another mix.
-        """
-        await self.rebuilt()
-        self.ingest.take(batch)
-        if not self.cluster.shared and any(isinstance(record, Attempted) for record in batch.records):
-            self.cache.use_mix(batch.mix)
-
-    def _apply(self, epoch: str, record: Record) -> None:
-        match record:
-            case Attempted():
-                self.history.record_attempt(record)
-                if not record.attempt.fitting:
-                    self.event_recorder.unschedulable(record.pod, record.uid)
-            case Bound():
-                self.history.record_decision(record)
-                self.set_comparer.bound(record)
-            case Reserved() | Released():
-                self.hold_times.apply(record)
-                if not self.cluster.shared:
-                    self.reservations.apply(epoch, record)
-
-    async def _drop_silent(self) -> None:
-        """Run until cancelled: drop the reservations of silent processes."""
-        while True:
-            await asyncio.sleep(_CHECK_SECONDS)
-            self.ingest.drop_silent()

@@ -1,210 +1,197 @@
-"""A bounded history of attempts and decisions by pod, from serve's records: for explain, the page and Events."""
+"""The last decisions about bound pods, for the page: read from the API server when a pod has left the watch.
+
+The watch of pods has those without a node. A pod of Berth's scheduler leaves it when it is bound or deleted, so the
+console then reads the pod once: if it has a node, its annotation and its claims show the decision. The annotation is
+only text, since users may change it: the devices are those of the claims. A restart of the console loses the list; each
+bound pod keeps its annotation.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Container
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from heapq import nlargest
 
+import structlog
+
+from extender.allocation import NodeInfo, Snapshot
+from extender.cache import CacheListener, ClusterCache
+from extender.cluster import ClusterError, NotFound
 from extender.diagnosis import ComparedSets
-from extender.model import Code, ObjectKey, counted
-from extender.records import Attempted, Bound
-from extender.scheduling import Attempt, Decision
+from extender.fabric import bandwidth
+from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, FairCache, ObjectKey, Pod, Result
+from extender.scheduling import Decision, ScoredNode, parse_decision
 
-_PODS = 2048
-_BYTES = 8 << 20  # estimated size of all entries
-_ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # without texts
-_SETS_BYTES, _GPU_BYTES = 1024, 8  # of a comparison of sets without its texts, of one GPU in a set
-_TEXT_BYTES, _PART_BYTES = 80, 128  # of one text without its characters, of one part without its texts
-_ATTEMPTS = 8  # per pod
-_INCOMPLETE = Code.GANG_INCOMPLETE.text.partition("{")[0]  # beginning of the reason of a pod with an incomplete group
+_PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
+_WAITING = 512  # pods to read; those beyond are left out
+_READS = 5  # of one pod: the watch of claims may be later than that of pods
+_LATE_SECONDS = 0.2  # before the next read of the same pods
+_DEVICES = 64  # names of devices that an entry keeps
 
 
 @dataclass(slots=True)
-class PodHistory:
-    """The last attempts and the decision of one pod."""
+class DecidedPod:
+    """The decision about a bound pod. `sets` are its GPUs and those of first fit; None until they are compared."""
 
     pod: ObjectKey
     uid: str
-    attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=_ATTEMPTS))
-    first_at: str = ""  # RFC 3339: the first attempt, also if `attempts` does not have it any more
-    complete_at: str = ""  # RFC 3339: the first attempt since all pods of its group existed
-    decision: Decision | None = None
-    sets: ComparedSets | None = None  # the GPUs of the decision, and those of first fit
-    version: int = 0  # of the decision history when this entry last changed
-    size: int = _ENTRY_BYTES  # estimated bytes
-
-    @property
-    def is_unschedulable(self) -> bool:
-        """Whether no node passed the last filter request, and the pod is not bound."""
-        return bool(self.attempts) and not self.attempts[-1].fitting and self.decision is None
-
-    def add_attempt(self, attempt: Attempt) -> None:
-        """Add an attempt."""
-        gone = _attempt_bytes(self.attempts[0]) if len(self.attempts) == _ATTEMPTS else 0
-        self.attempts.append(attempt)
-        self.first_at = self.first_at or attempt.at
-        is_incomplete = any(text.startswith(_INCOMPLETE) for text, _ in attempt.reasons)
-        self.complete_at = "" if is_incomplete else self.complete_at or attempt.at
-        self.size += _attempt_bytes(attempt) - gone
-
-    def set_decision(self, decision: Decision) -> None:
-        """Set the decision of a bound pod."""
-        gone = _decision_bytes(self.decision) if self.decision is not None else 0
-        self.decision = decision
-        self.size += _decision_bytes(decision) - gone
-
-    def set_sets(self, sets: ComparedSets) -> None:
-        """Set the comparison with first fit."""
-        gone = _sets_bytes(self.sets) if self.sets is not None else 0
-        self.sets = sets
-        self.size += _sets_bytes(sets) - gone
-
-    def change(self) -> str:
-        """The difference between the reasons of the last attempt and of the attempt before; '' if there is none.
-
-        An attempt that finds nodes has no reasons: the other nodes may still be unschedulable.
-        """
-        if len(self.attempts) < 2 or self.attempts[-1].fitting:  # noqa: PLR2004 - two attempts to compare
-            return ""
-        before, now = dict(self.attempts[-2].reasons), dict(self.attempts[-1].reasons)
-        gone = [f"no longer '{text}' on {counted(count, 'node')}" for text, count in before.items() if text not in now]
-        new = [f"now '{text}' on {counted(count, 'node')}" for text, count in now.items() if text not in before]
-        both = [(text, count) for text, count in now.items() if before.get(text, count) != count]
-        moved = [f"'{text}' on {counted(count, 'node')} instead of {before[text]}" for text, count in both]
-        return "; ".join((*gone, *new, *moved))
-
-
-@dataclass(slots=True)
-class _Share:
-    """The entries of one namespace by UID, the least recently changed first, and their estimated bytes."""
-
-    entries: dict[str, PodHistory] = field(default_factory=dict)
-    size: int = 0
+    decision: Decision
+    sets: ComparedSets | None = None
+    version: int = 0  # of the history when this entry last changed
 
 
 class DecisionHistory:
-    """Entries by pod UID, at most `pods` and about `limit_bytes`.
-
-    Beyond a limit, the namespace with the most entries or bytes loses the least recently changed one of its own: the
-    pods of one namespace hide no explanation of another.
+    """Decisions by pod UID, at most `pods`. Beyond it, the namespace with the most loses its oldest one.
 
     `since` is the start of the history, as RFC 3339.
     """
 
-    def __init__(self, since: str = "", pods: int = _PODS, limit_bytes: int = _BYTES) -> None:
+    def __init__(self, since: str = "", pods: int = _PODS) -> None:
         self.since = since
-        self._pods = pods
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        # Not a FairCache: entries grow, and `recent` needs their order.
-        self._entries: dict[str, PodHistory] = {}  # the least recently changed first
-        self._namespaces: dict[str, _Share] = {}
-        self._newest: dict[ObjectKey, str] = {}  # the UID of the newest pod of each name
-        self.version = 0  # grows with every record
+        self._entries: FairCache[str, DecidedPod] = FairCache(pods)
+        self.version = 0  # grows with every change
         self.joined = 0  # pods bound with two GPUs or more
         self.joined_share = 0.0  # sum of their ratios of ring bandwidth to the best ring bandwidth in the fleet
 
-    def record_attempt(self, record: Attempted) -> None:
-        """Add the answer to a filter request."""
-        entry = self._take(record.pod, record.uid)
-        entry.add_attempt(record.attempt)
-        self._put(entry)
-
-    def record_decision(self, record: Bound) -> None:
-        """Add the decision of a bind."""
-        chosen = record.decision.chosen
+    def record_decision(self, pod: ObjectKey, uid: str, decision: Decision) -> None:
+        """Add the decision about a bound pod."""
+        chosen = decision.chosen
         if chosen.best_gbps:
             self.joined += 1
             self.joined_share += chosen.ring_gbps / chosen.best_gbps
-        entry = self._take(record.pod, record.uid)
-        entry.set_decision(record.decision)
-        self._put(entry)
+        self.version += 1
+        self._entries.put(pod.namespace, uid, DecidedPod(pod, uid, decision, version=self.version))
 
     def record_sets(self, uid: str, sets: ComparedSets) -> None:
         """Add the comparison with first fit to a decision, unless the entry is dropped already."""
         entry = self._entries.get(uid)
         if entry is not None:
-            self._drop(entry)
-            entry.set_sets(sets)
-            self._put(entry)
+            self.version += 1
+            entry.sets, entry.version = sets, self.version
 
-    def newest(self, pod: ObjectKey) -> PodHistory | None:
-        """The entry of the newest pod of this name."""
-        return self._entries.get(self._newest.get(pod, ""))
-
-    def entry(self, uid: str) -> PodHistory | None:
-        """The entry of a pod by UID."""
+    def entry(self, uid: str) -> DecidedPod | None:
+        """The decision about a pod by UID."""
         return self._entries.get(uid)
 
     def pods_named(self, name: str) -> set[ObjectKey]:
         """Pods of this name in all namespaces."""
         return {entry.pod for entry in self._entries.values() if entry.pod.name == name}
 
-    def recent(self, count: int, since: int = 0) -> list[PodHistory]:
+    def recent(self, count: int, since: int = 0) -> list[DecidedPod]:
         """The entries that changed last, newest first: at most `count`, and only those newer than version `since`."""
-        newest = reversed(self._entries.values())
-        return [entry for entry, _ in zip(newest, range(count), strict=False) if entry.version > since]
-
-    def unschedulable(self, waiting: Container[str]) -> list[PodHistory]:
-        """The entries of `waiting` UIDs whose last filter request no node passed, the least recently changed first."""
-        return [entry for uid, entry in self._entries.items() if entry.is_unschedulable and uid in waiting]
-
-    def _take(self, pod: ObjectKey, uid: str) -> PodHistory:
-        """Remove and return the entry of a pod: the caller changes it and puts it back. Creates a missing one."""
-        entry = self._entries.get(uid)
-        if entry is None:
-            return PodHistory(pod, uid)
-        self._drop(entry)
-        entry.pod = pod
-        return entry
-
-    def _put(self, entry: PodHistory) -> None:
-        """Add an entry as the newest one, and drop others beyond the limits."""
-        self.version += 1
-        entry.version = self.version
-        self._entries[entry.uid] = entry
-        self._newest[entry.pod] = entry.uid
-        share = self._namespaces.setdefault(entry.pod.namespace, _Share())
-        share.entries[entry.uid] = entry
-        share.size += entry.size
-        self._bytes += entry.size
-        while len(self._entries) > self._pods:
-            self._drop_of(max(self._namespaces.values(), key=lambda share: len(share.entries)))
-        while self._bytes > self._limit_bytes and len(self._entries) > 1:
-            self._drop_of(max(self._namespaces.values(), key=lambda share: share.size))
-
-    def _drop_of(self, share: _Share) -> None:
-        self._drop(next(iter(share.entries.values())))
-
-    def _drop(self, entry: PodHistory) -> None:
-        del self._entries[entry.uid]
-        if self._newest.get(entry.pod) == entry.uid:
-            del self._newest[entry.pod]
-        share = self._namespaces[entry.pod.namespace]
-        del share.entries[entry.uid]
-        share.size -= entry.size
-        if not share.entries:
-            del self._namespaces[entry.pod.namespace]
-        self._bytes -= entry.size
+        newer = (entry for entry in self._entries.values() if entry.version > since)
+        return nlargest(count, newer, key=lambda entry: entry.version)
 
 
-def _text_bytes(text: str) -> int:
-    """A text as an object, of up to four bytes per character."""
-    return _TEXT_BYTES + len(text) * (1 if text.isascii() else 4)
+class DecisionReader(CacheListener):
+    """A background task of the console. A pod that leaves the watch is only queued; `run` reads it.
+
+    `decided` gets each decision.
+    """
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        history: DecisionHistory,
+        read_pod: Callable[[ObjectKey], Awaitable[Pod]],
+        decided: Callable[[DecidedPod], None],
+        waiting: int = _WAITING,
+    ) -> None:
+        self._cache = cache
+        self._history = history
+        self._read_pod = read_pod
+        self._decided = decided
+        self._queue: FairCache[str, tuple[ObjectKey, int]] = FairCache(waiting)  # pod UID to pod and number of reads
+        self._queued = asyncio.Event()
+        self._log = structlog.get_logger("berth.decisions")
+        self.left_out = 0  # pods that were not read: too many left the watch at once
+
+    def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        if after is None and before is not None and _may_be_bound(before):
+            self._put(before.uid, before.key, 0)
+
+    async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled, once every kind is listed. See Rebuilds.done for `rebuilt`."""
+        await listed()
+        while True:
+            await self._queued.wait()
+            self._queued.clear()
+            late = []
+            while (following := self._queue.take_turn()) is not None:
+                uid, (key, reads) = following
+                if not await self._read(key, uid, rebuilt) and reads + 1 < _READS:
+                    late.append((uid, key, reads + 1))
+            if late:
+                await asyncio.sleep(_LATE_SECONDS)
+                for one in late:
+                    self._put(*one)
+
+    def _put(self, uid: str, key: ObjectKey, reads: int) -> None:
+        self.left_out += len(self._queue.put(key.namespace, uid, (key, reads)))
+        self._queued.set()
+
+    async def _read(self, key: ObjectKey, uid: str, rebuilt: Callable[[], Awaitable[None]]) -> bool:
+        """Read one pod. Returns whether the result is final: the watch shows its claims, or the pod is not bound."""
+        try:
+            pod = await self._read_pod(key)
+        except NotFound:
+            return True
+        except ClusterError as error:
+            self._log.info("a pod that left the watch cannot be read", pod=str(key), problem=str(error))
+            return False
+        if pod.uid != uid or not pod.node_name:
+            return True
+        await rebuilt()
+        decision = decision_of(pod, self._cache.snapshot())
+        if decision is None:
+            return False
+        self._history.record_decision(key, uid, decision)
+        entry = self._history.entry(uid)
+        if entry is not None:
+            self._decided(entry)
+        return True
 
 
-def _attempt_bytes(attempt: Attempt) -> int:
-    return _ATTEMPT_BYTES + sum(_REASON_BYTES + _text_bytes(text) for text, _ in attempt.reasons)
+def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
+    """The decision about a bound pod of Berth's scheduler, by its annotation and its claims.
+
+    None if no claim has devices yet. The Binding has no annotation if all of them were allocated before, for another
+    pod. The bandwidths are those of the fleet as it is now.
+    """
+    allocations = [claim.allocation for claim in _claims_of(pod, snapshot) if claim.allocation is not None]
+    results = [result for allocation in allocations for result in allocation.results]
+    if pod.scheduler != SCHEDULER or not results:
+        return None
+    at, devices = max(one.timestamp for one in allocations), tuple(str(one.device) for one in results[:_DEVICES])
+    note, node_info = pod.annotations.get(DECISION_ANNOTATION), snapshot.node_infos.get(pod.node_name)
+    if note is None:
+        return Decision(at, ScoredNode(pod.node_name, 0.0, (), 0.0, 0.0, "", (), devices))
+    noted = parse_decision(note)
+    ring, best, source = _ring(node_info, results, snapshot) if node_info is not None else (0.0, 0.0, "")
+    chosen = ScoredNode(pod.node_name, noted.score, devices, ring, best, source, noted.parts)
+    return Decision(at, chosen, noted.runner_up, noted.margin)
 
 
-def _decision_bytes(decision: Decision) -> int:
-    chosen = decision.chosen
-    parts = sum(_PART_BYTES + _text_bytes(part.name) + _text_bytes(part.sentence) for part in chosen.parts)
-    return _DECISION_BYTES + sum(map(_text_bytes, chosen.all_devices)) + parts
+def _claims_of(pod: Pod, snapshot: Snapshot) -> list[Claim]:
+    """The pod's claims that are reserved for it or for its PodGroup."""
+    keys = set(pod.claim_keys)
+    if pod.extended_claim:
+        keys.add(ObjectKey(pod.key.namespace, pod.extended_claim))
+    found = [snapshot.claims.get(key) for key in sorted(keys)]
+    return [claim for claim in found if claim is not None and (claim.group or claim.is_reserved_for(pod.uid))]
 
 
-def _sets_bytes(sets: ComparedSets) -> int:
-    gpus = len(sets.busy) + len(sets.chosen.gpus) + len(sets.first_fit.gpus)
-    texts = sum(map(_text_bytes, (*sets.names, sets.links, sets.switch)))
-    return _SETS_BYTES + gpus * _GPU_BYTES + texts
+def _ring(node_info: NodeInfo, results: list[Result], snapshot: Snapshot) -> tuple[float, float, str]:
+    """The ring bandwidth of these GPUs, the best of equal size in the fleet (both in GB/s), and the source of links."""
+    bits = [node_info.inventory.index.get(result.device) for result in results if not result.admin_access]
+    positions = node_info.positions(sum(1 << bit for bit in {*bits} if bit is not None))
+    count = positions.bit_count()
+    if node_info.fabric is None or count <= 1:
+        return 0.0, 0.0, ""
+    ring = bandwidth(node_info.fabric.graph, positions)
+    return ring, max(ring, snapshot.baseline.best_ring_gbps.get(count, 0.0)), node_info.fabric.source.value
+
+
+def _may_be_bound(pod: Pod) -> bool:
+    return pod.scheduler == SCHEDULER and pod.may_need_devices and not pod.deleting

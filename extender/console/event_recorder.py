@@ -9,18 +9,24 @@ the gang, which is explained once for all of them that are queued.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import structlog
 from cachetools import LRUCache
 
+from extender.cache import CacheListener
 from extender.cluster import ClusterError, Writer
-from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Brief, Explainer
 from extender.console.forked_call import ForkedCallFailed
-from extender.model import FairCache, ObjectKey
+from extender.model import SCHEDULER, FairCache, ObjectKey, Pod
 
+_NEVER: tuple[int | None, float] = (None, float("-inf"))
+_COUNT = re.compile(
+    r"(?:^|[:,.] )(?:preemption: )?[0-9]+(?:/[0-9]+)? |\.$"
+)  # how many nodes, in kube-scheduler's message
 _PAUSE_SECONDS = 0.2  # between two Events
+_EARLY_SECONDS = 1.0  # before the next look at pods that had an Event within the last minute
 _POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
@@ -28,22 +34,20 @@ _REST = 9.0  # pause after an explanation, as a multiple of the time that it too
 _REPORTED = ("refused", "gave-up", "blocked")  # outcomes that an Event explains better than kube-scheduler's own Event
 
 
-class EventRecorder:
-    """A background task of the console. `unschedulable` only queues a pod; `run` explains it and writes the Event."""
+class EventRecorder(CacheListener):
+    """A background task of the console. A pod that kube-scheduler could not place is only queued; `run` explains it."""
 
     def __init__(
         self,
         explainer: Explainer,
-        history: DecisionHistory,
         writer: Writer,
         clock: Callable[[], float],
         remembered: int = _REMEMBERED,
     ) -> None:
         self._explainer = explainer
-        self._history = history
         self._writer = writer
         self._clock = clock
-        # Pod UID to (hash of the reasons, time) of the last Event; the texts may be long.
+        # Pod UID to the hash of the last reasons, which may be long, and the time of the last explanation.
         self._recorded: LRUCache[str, tuple[int | None, float]] = LRUCache(remembered)
         self._queue: FairCache[str, ObjectKey] = FairCache(remembered)  # pod UID to pod
         self._queued = asyncio.Event()
@@ -51,18 +55,16 @@ class EventRecorder:
         self._log = structlog.get_logger("berth.events")
         self.events = 0  # Events written
 
-    def unschedulable(self, pod: ObjectKey, uid: str) -> None:
-        """Queue a pod whose last filter request no node passed."""
-        entry = self._history.entry(uid)
-        if entry is None or not entry.attempts or not entry.attempts[-1].reasons:
+    def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        if after is None or after.scheduler != SCHEDULER or not (after.unschedulable and after.concerns_berth):
             return
-        reasons = hash(tuple(text for text, _ in entry.attempts[-1].reasons))
-        last_reasons, when = self._recorded.get(uid, (None, float("-inf")))
-        if reasons == last_reasons or self._clock() - when < _POD_SECONDS:
+        if before is not None and before.unschedulable == after.unschedulable:
             return
-        self._recorded[uid] = reasons, self._clock()
-        self._queue.put(pod.namespace, uid, pod)
-        self._queued.set()
+        reasons, (known, when) = _reasons(after.unschedulable), self._recorded.get(after.uid, _NEVER)
+        if reasons != known:
+            self._recorded[after.uid] = reasons, when
+            self._queue.put(after.key.namespace, after.uid, after.key)
+            self._queued.set()
 
     async def policy_rejected(self, config_map: ObjectKey, problem: str) -> None:
         """Write an Event on the ConfigMap of the policy: its policy is not valid."""
@@ -81,24 +83,41 @@ class EventRecorder:
         await listed()
         while True:
             await self._queued.wait()
-            while (following := self._queue.take_turn()) is not None:
-                uid, pod = following
-                began = self._clock()
-                found = await self._explained(uid, pod)
-                rest = _REST * min(self._clock() - began, _WORK_SECONDS)
-                for other, name in ((uid, pod), *self._take_members(found)):
-                    if found is not None and found.outcome in _REPORTED:
-                        await self._record(other, name, found)
-                    elif other in self._recorded:  # so that the same reasons can cause an Event later
-                        self._recorded[other] = None, self._recorded[other][1]
-                    await asyncio.sleep(_PAUSE_SECONDS)
-                await asyncio.sleep(max(0.0, rest - _PAUSE_SECONDS))
             self._queued.clear()
+            early = []
+            while (following := self._queue.take_turn()) is not None:
+                if self._is_due(following[0]):
+                    await self._explain(*following)
+                else:
+                    early.append(following)
+            if early:
+                await asyncio.sleep(_EARLY_SECONDS)
+                for uid, pod in early:
+                    self._queue.put(pod.namespace, uid, pod)
+                self._queued.set()
+
+    async def _explain(self, uid: str, pod: ObjectKey) -> None:
+        began = self._clock()
+        found = await self._explained(uid, pod)
+        rest = _REST * min(self._clock() - began, _WORK_SECONDS)
+        for other, name in ((uid, pod), *self._take_members(found)):
+            reasons = self._recorded.get(other, _NEVER)[0]
+            if found is not None and found.outcome in _REPORTED:
+                await self._record(other, name, found)
+            else:
+                reasons = None  # so that the same reasons can cause an Event later
+            self._recorded[other] = reasons, self._clock()
+            await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(max(0.0, rest - _PAUSE_SECONDS))
+
+    def _is_due(self, uid: str) -> bool:
+        return self._clock() - self._recorded.get(uid, _NEVER)[1] >= _POD_SECONDS
 
     def _take_members(self, found: Brief | None) -> list[tuple[str, ObjectKey]]:
         """Take the other pods of an explained gang out of the queue."""
         group = found.group if found is not None else None
-        taken = [(uid, pod) for uid, pod in self._queue.items() if group and self._explainer.group_of(uid) == group]
+        queued = [(uid, pod) for uid, pod in self._queue.items() if group and self._explainer.group_of(uid) == group]
+        taken = [(uid, pod) for uid, pod in queued if self._is_due(uid)]
         for uid, _ in taken:
             self._queue.pop(uid)
         return taken
@@ -126,3 +145,8 @@ class EventRecorder:
             self.events += 1
         except ClusterError as error:
             self._log.warning("could not write an Event", pod=str(pod), problem=str(error))
+
+
+def _reasons(message: str) -> int:
+    """A hash of the reasons in kube-scheduler's message, without the numbers of nodes and the order, which they set."""
+    return hash(frozenset(_COUNT.split(message)))

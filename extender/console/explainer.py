@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from extender.cache import ALL_NODES, ClusterCache
-from extender.cluster import ClusterError, NotFound
+from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
 from extender.console.bound_member_reader import BoundMemberReader, ReadBound
-from extender.console.decision_history import DecisionHistory, PodHistory
+from extender.console.decision_history import DecisionHistory, decision_of
 from extender.console.group_explainer import GroupExplainer
 from extender.console.questions import Questions
 from extender.diagnosis import (
@@ -54,7 +54,7 @@ _WAITING = 6  # questions; the last is answered within the 30 s for which `berth
 
 
 class UnknownPod(BerthError):
-    """No pod of this name waits, and the history has no decision about it."""
+    """No pod of this name waits or is bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,10 @@ class Explainer:
         read_pod: Callable[[ObjectKey], Awaitable[Pod]] | None = None,
         *,
         read_bound: ReadBound | None = None,
-        held_at: Mapping[str, str] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
     ) -> None:
-        """`read_bound` is that of BoundMemberReader. `held_at` has the time of each hold by claim UID, as RFC 3339.
-
-        See Rebuilds.done for `rebuilt`.
-        """
+        """`read_bound` is that of BoundMemberReader. See Rebuilds.done for `rebuilt`."""
         self._cache = cache
         self._evaluator = evaluator
         self._history = history
@@ -102,7 +98,7 @@ class Explainer:
         self._work_seconds = work_seconds
         self._rankings = RankingCache(_RANKINGS_BYTES)
         self._bound_members = BoundMemberReader(cache, read_pod, read_bound, rebuilt)
-        self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
+        self._groups = GroupExplainer(cache, evaluator, policy, self._rankings, clock)
         self._questions = Questions(clock, _WAITING, rebuilt)
         policy.follow(self._rankings.clear)
 
@@ -143,12 +139,12 @@ class Explainer:
             groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
             async with self._bound_members.known(groups):
                 found = await self._questions.answer(
-                    lambda seconds: self.waiting(key, scenario, policy, narrated, work_seconds=seconds),
+                    lambda seconds: self.explain_waiting(key, scenario, policy, narrated, work_seconds=seconds),
                     self._work_seconds,
                 )
             return found or await self._of_bound(key)
 
-    def waiting(
+    def explain_waiting(
         self,
         key: ObjectKey,
         scenario: Scenario | None,
@@ -157,7 +153,7 @@ class Explainer:
         *,
         work_seconds: float | None = None,
     ) -> Json | None:
-        """Explain a waiting pod; None for any other pod.
+        """Explain a waiting pod; None if no pod of this name waits.
 
         A pod that is placed with its group gets the outcome of the group, and `alone` has the explanation of the pod
         alone. `work_seconds` limits the work; by default it is the limit of the explainer.
@@ -168,8 +164,7 @@ class Explainer:
         found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
         if one_line(pod.scheduler_error) not in found["sentence"]:  # '' is in every text
             found["sentence"] += f"; but {last_attempt_failed(pod)}"
-        entry = self._history.entry(pod.uid)
-        return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
+        return found
 
     async def brief_in_turn(self, uid: str, work_seconds: float) -> Brief | None:
         """`brief`, after the questions that wait."""
@@ -237,45 +232,36 @@ class Explainer:
         """
         seconds = self._work_seconds if work_seconds is None else work_seconds
         groups = self._groups.named(key, scenario, seconds, bound_members)
-        return [{**to_json(group), "remembered_since": self._history.since} for group in groups]
+        return [to_json(group) for group in groups]
 
     async def _of_bound(self, key: ObjectKey) -> Json:
-        """Explain a pod that does not wait: from the history, else from its object. Raises UnknownPod.
-
-        The history may know an earlier pod of the name only: the decision is of the pod with the UID that exists, or
-        the sentence says that no such pod exists any more.
-        """
-        pod, gone = None, ""
-        if self._read_pod is not None and is_object_name(key.namespace) and is_object_name(key.name):
-            try:
-                pod = await self._read_pod(key)
-            except NotFound:
-                gone = f"pod {key} does not exist any more"
-            except ClusterError:
-                pass  # the history may be enough
-        entry = self._history.entry(pod.uid) if pod is not None else self._history.newest(key)
-        if entry is not None and entry.decision is not None:
-            more = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
-            return {"pod": str(key), "outcome": "bound", "sentence": gone, **more, **self._record(entry)}
-        since = f" since {self._history.since}" if self._history.since else ""
-        unknown = UnknownPod(
-            f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}"
-        )
-        if pod is None:
+        """Explain a bound pod from its object and its claims. Raises UnknownPod."""
+        unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and is not bound")
+        if self._read_pod is None or not (is_object_name(key.namespace) and is_object_name(key.name)):
+            raise unknown
+        try:
+            pod = await self._read_pod(key)
+        except ClusterError as error:
+            raise unknown from error
+        if not pod.node_name:
             raise unknown
         await self._rebuilt()
-        note = pod.annotations.get(DECISION_ANNOTATION)
-        if note is not None:  # a pod without a node has none, see decode_pod
-            outcome, sentence = "bound", f"pod {key} was bound to {pod.node_name or '?'}: {note}"
-        elif not pod.node_name:
-            raise unknown
-        elif isinstance(requirements_of(pod, self._cache.snapshot(), self._policy.policy), Skip):
+        snapshot = self._cache.snapshot()
+        entry, note = self._history.entry(pod.uid), pod.annotations.get(DECISION_ANNOTATION)
+        decision = entry.decision if entry is not None else decision_of(pod, snapshot)
+        outcome = "bound"
+        if note is not None:
+            sentence = f"pod {key} was bound to {pod.node_name}: {note}"
+        elif isinstance(requirements_of(pod, snapshot, self._policy.policy), Skip):
             outcome, sentence = "not-ours", f"{no_devices(pod)}; the pod is bound to node {pod.node_name}"
         else:  # no annotation is written if all claims were allocated before
             why = "its claims were allocated before, or another scheduler bound it"
-            outcome, sentence = "bound", f"pod {key} is bound to {pod.node_name}, without a decision of Berth: {why}"
-        more = {"remembered_since": self._history.since, "gang": _group_named_by(pod)}
-        return {"pod": str(key), "outcome": outcome, "sentence": sentence, **more}
+            sentence = f"pod {key} is bound to {pod.node_name}, without a decision of Berth: {why}"
+        found: Json = {"pod": str(key), "outcome": outcome, "sentence": sentence, "gang": _group_named_by(pod)}
+        if decision is not None:
+            found["decision"] = to_json(decision)
+            found["sets"] = to_json(entry.sets) if entry is not None and entry.sets is not None else None
+        return found
 
     async def hypothetical_all(
         self, given: Hypothetical, scenario: Scenario, policy: Policy | None, narrated: str = ""
@@ -302,7 +288,7 @@ class Explainer:
         """Explain the groups and then the pods of one request, which share the work limit.
 
         The classes of the request count as applied. Each group and pod is explained as if the others did not exist. A
-        pod that is placed with its group gets the outcome of the group, as in `waiting`. Raises
+        pod that is placed with its group gets the outcome of the group, as in `explain_waiting`. Raises
         WireError as GroupExplainer.hypothetical does.
         """
         scenario = replace(scenario, classes=given.classes)
@@ -359,16 +345,8 @@ class Explainer:
         except CallBudgetSpent:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)
-        other = other_scheduler(pod) if found["outcome"] != "not-ours" and self._history.entry(pod.uid) is None else ""
+        other = other_scheduler(pod) if found["outcome"] != "not-ours" else ""
         return {**found, "sentence": f"{other}. With it, {found['sentence']}"} if other else found
-
-    def _record(self, entry: PodHistory) -> Json:
-        return {
-            "attempts": [to_json(attempt) for attempt in entry.attempts],
-            "change": entry.change(),
-            "decision": to_json(entry.decision) if entry.decision is not None else None,
-            "sets": to_json(entry.sets) if entry.sets is not None else None,
-        }
 
 
 def last_attempt_failed(pod: Pod) -> str:

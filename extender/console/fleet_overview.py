@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import suppress
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -13,11 +15,11 @@ from cachetools import LRUCache
 from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
 from extender.cluster import now_rfc3339
-from extender.console.decision_history import DecisionHistory, PodHistory
+from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
 from extender.console.fleet_sampler import FleetTrend
 from extender.diagnosis import claim_rows, claims_on, group_rows, node_detail, row, totals
-from extender.model import SCHEDULER, ObjectKey, counted
+from extender.model import SCHEDULER, Pod
 
 Json = dict[str, Any]
 _PERIOD_SECONDS = 1.0  # between two updates to a page
@@ -52,16 +54,16 @@ class FleetOverview:
         self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
         self._refreshes = 0  # changes that refreshes found
         self._groups: list[Json] = []  # rows, as of the last refresh
-        self._unrecorded: list[tuple[ObjectKey, str]] = []  # see _find_unrecorded
+        self._waiting: list[Pod] = []  # pods that wait, the namespaces in turn, as of the last refresh
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
-        # Pod UID to (version of its history, nearest miss).
-        self._nearest: LRUCache[str, tuple[int, str]] = LRUCache(_PENDING)
+        # Pod UID to (resourceVersion of the pod, version of the snapshot, nearest miss).
+        self._nearest: LRUCache[str, tuple[str, int, str]] = LRUCache(_PENDING)
         self._watchers = 0
         self._ended = asyncio.Event()
 
     def fleet(self) -> Json:
         """The whole fleet, for a page that opens."""
-        self._find_unrecorded()
+        self._find_waiting()
         self._find_groups()
         snapshot = self._cache.snapshot()
         rows = [self._row(snapshot.node_infos[name]) for name in sorted(snapshot.node_infos)]
@@ -153,34 +155,33 @@ class FleetOverview:
         if self._clock() - self._refreshed_at < _PERIOD_SECONDS:
             return
         self._refreshed_at = self._clock()
-        self._find_unrecorded()
+        self._find_waiting()
         self._find_groups()
-        todo = [
-            entry
-            for entry, _ in self._waiting_rows(self._unschedulable())
-            if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
-        ]
-        for entry in todo[:_EXPLAINED]:
-            found = self._explainer.brief(entry.uid, _WORK_SECONDS)
-            self._nearest[entry.uid] = entry.version, found.nearest if found is not None else ""
-            self._refreshes += 1
+        for pod in self._outdated()[:_EXPLAINED]:
+            found, version = self._explainer.brief(pod.uid, _WORK_SECONDS), self._cache.snapshot().version
+            nearest = found.nearest if found is not None else ""
+            self._refreshes += self._nearest.get(pod.uid, ("", 0, ""))[2] != nearest
+            self._nearest[pod.uid] = pod.resource_version, version, nearest
 
-    def _find_unrecorded(self) -> None:
-        """Find the waiting pods of which no record tells why they wait, each with a sentence.
+    def _outdated(self) -> list[Pod]:
+        """The shown pods whose nearest miss may have changed: those never explained first, then the oldest answers."""
+        now = self._cache.snapshot().version
+        shown = [(self._nearest.get(pod.uid, ("", -1, "")), pod) for pod, _ in self._waiting_rows() if pod.tried]
+        changed = [(version, pod) for (of, version, _), pod in shown if (of, version) != (pod.resource_version, now)]
+        return [pod for _, pod in sorted(changed, key=lambda one: one[0])]
 
-        The bind of the pod failed, or serve called filter for it before the console started, or never.
+    def _find_waiting(self) -> None:
+        """Find the waiting pods: the oldest of each namespace, then the second oldest of each, and so on.
+
+        So the pods of one namespace hide no others.
         """
-        since = f" since {self._history.since}" if self._history.since else ""
-        found = []
-        for uid, pod in self._cache.store.pods.items():
-            if pod.scheduler == SCHEDULER and pod.may_need_devices:
-                entry = self._history.entry(uid)
-                if pod.scheduler_error and (entry is None or not entry.is_unschedulable):
-                    found.append((pod.key, last_attempt_failed(pod)))
-                elif entry is None:
-                    found.append((pod.key, f"no filter request is remembered{since}"))
-        if found != self._unrecorded:
-            self._unrecorded = found
+        pods = self._cache.store.pods.values()
+        found = [pod for pod in pods if pod.scheduler == SCHEDULER and pod.may_need_devices and pod.is_waiting]
+        found.sort(key=lambda pod: (not pod.tried, pod.created, pod.key))
+        places = defaultdict[str, Iterator[int]](count)
+        found.sort(key=lambda pod: next(places[pod.key.namespace]))
+        if found != self._waiting:
+            self._waiting = found
             self._refreshes += 1
 
     def _find_groups(self) -> None:
@@ -194,19 +195,16 @@ class FleetOverview:
         now = self._clock()
         return [(round(now - point.at, 1), point.free, point.largest_set) for point in self._trend.after(after)]
 
-    def _unschedulable(self) -> list[PodHistory]:
-        return self._history.unschedulable(self._cache.store.pods)
-
-    def _waiting_rows(self, waiting: Iterable[PodHistory]) -> list[tuple[PodHistory, int]]:
-        """At most _PENDING of these pods. Pods of one group with one reason are one row: the first pod, and how many.
+    def _waiting_rows(self) -> list[tuple[Pod, int]]:
+        """At most _PENDING pods that wait. Pods of one group with one reason are one row: the first pod, and how many.
 
         So a large gang leaves room for others.
         """
-        rows: dict[Hashable, tuple[PodHistory, int]] = {}
-        for entry in waiting:
-            group = self._explainer.group_of(entry.uid)
-            key = (group, entry.attempts[-1].reasons) if group is not None else entry.uid
-            first, pods = rows.get(key, (entry, 0))
+        rows: dict[Hashable, tuple[Pod, int]] = {}
+        for pod in self._waiting:
+            group = self._explainer.group_of(pod.uid)
+            key = (group, pod.unschedulable) if group is not None else pod.uid
+            first, pods = rows.get(key, (pod, 0))
             if pods or len(rows) < _PENDING:
                 rows[key] = first, pods + 1
         return list(rows.values())
@@ -219,35 +217,22 @@ class FleetOverview:
 
     def _pods(self, since: int) -> Json:
         recent = self._history.recent(_DECISIONS, since)
-        decided = [_decision(entry) for entry in recent if entry.decision is not None]
-        waiting = self._unschedulable()
+        decided = [_decision(entry) for entry in recent]
         pending = [
-            _pending(entry, pods, self._nearest.get(entry.uid, (0, ""))[1])
-            for entry, pods in self._waiting_rows(waiting)
+            _pending(pod, pods, self._nearest.get(pod.uid, ("", 0, ""))[2]) for pod, pods in self._waiting_rows()
         ]
-        pending += [
-            {"pod": str(pod), "pods": 1, "since": "", "sentence": sentence, "nearest": ""}
-            for pod, sentence in self._unrecorded[: _PENDING - len(pending)]
-        ]
-        count = len(waiting) + len(self._unrecorded)
-        return {"pending": pending, "waiting": count, "groups": self._groups, "decisions": decided}
+        return {"pending": pending, "waiting": len(self._waiting), "groups": self._groups, "decisions": decided}
 
 
-def _pending(entry: PodHistory, pods: int, nearest: str) -> Json:
-    last = entry.attempts[-1] if entry.attempts else None
-    reasons = [f"{text} on {counted(count, 'node')}" for text, count in last.reasons] if last is not None else []
-    return {
-        "pod": str(entry.pod),
-        "pods": pods,
-        "since": entry.first_at,
-        "sentence": "; ".join(reasons),
-        "nearest": nearest,
-    }
+def _pending(pod: Pod, pods: int, nearest: str) -> Json:
+    sentence = pod.unschedulable if pod.tried else "kube-scheduler has not reported an attempt yet"
+    if pod.scheduler_error:
+        sentence = last_attempt_failed(pod)
+    return {"pod": str(pod.key), "pods": pods, "since": pod.created, "sentence": sentence, "nearest": nearest}
 
 
-def _decision(entry: PodHistory) -> Json:
+def _decision(entry: DecidedPod) -> Json:
     """A decision in brief; explain has the parts of the score."""
-    assert entry.decision is not None
     chosen = entry.decision.chosen
     return {
         "pod": str(entry.pod),

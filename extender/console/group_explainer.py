@@ -10,11 +10,8 @@ from types import MappingProxyType
 from extender.allocation import Snapshot
 from extender.cache import ClusterCache
 from extender.console.active_policy import ActivePolicy
-from extender.console.decision_history import DecisionHistory
 from extender.diagnosis import (
     GangExplanation,
-    GangHistory,
-    MemberHistory,
     PlannerCaches,
     Scenario,
     apply_scenario,
@@ -33,7 +30,6 @@ from extender.model import (
     Membership,
     ObjectKey,
     Pod,
-    name_on_claims,
     one_line,
 )
 from extender.policy import Policy
@@ -56,26 +52,21 @@ class UnknownGroup(BerthError):
 class GroupExplainer:
     """Each method blocks its caller for as long as its work takes, `seconds` at most.
 
-    `rankings` follow the snapshots of the cache under the active policy. `held_at` has the time of each hold by the UID
-    of its claim, as RFC 3339.
+    `rankings` follow the snapshots of the cache under the active policy.
     """
 
     def __init__(
         self,
         cache: ClusterCache,
         evaluator: Evaluator,
-        history: DecisionHistory,
         policy: ActivePolicy,
         rankings: RankingCache,
-        held_at: Mapping[str, str],
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._evaluator = evaluator
-        self._history = history
         self._policy = policy
         self._caches = PlannerCaches(rankings, GangMemory(_MEMORY_BYTES))
-        self._held_at = held_at
         self._clock = clock
 
     def named(
@@ -95,7 +86,7 @@ class GroupExplainer:
             jobs = jobs_named(snapshot, key.namespace, key.name)
             if not jobs:
                 raise UnknownGroup(_UNKNOWN.format(one_line(str(key))))
-            return [explain_job(job, pods, snapshot, self._known_of(pods)) for job, pods in jobs.items()]
+            return [explain_job(job, pods, snapshot) for job, pods in jobs.items()]
         changed = apply_scenario(snapshot, (), scenario)
         context, caches = self._context(changed, seconds), self._caches if changed is snapshot else _new_caches()
         return [
@@ -146,13 +137,6 @@ class GroupExplainer:
             notes.append(f"Berth places its pods only with schedulerName {SCHEDULER}, which they lack")
         return replace(found, sentence="; ".join([found.sentence, *notes]), members=())
 
-    def of_bound(self, pod: ObjectKey, uid: str) -> str:
-        """The group of a bound pod as namespace/name, by its claims; '' if they name none."""
-        for claim in self._cache.store.claims.values():
-            if claim.group and any(consumer.uid == uid for consumer in claim.reserved_for):
-                return f"{pod.namespace}/{name_on_claims(claim.group)}"
-        return ""
-
     def _context(self, snapshot: Snapshot, seconds: float) -> EvaluationContext:
         budget = CallBudget(seconds, sys.maxsize, self._clock)
         budget.mark_progress()
@@ -168,14 +152,7 @@ class GroupExplainer:
         policy: Policy,
         bound_member: Membership | None = None,
     ) -> GangExplanation:
-        return explain_gang(key, pods, snapshot, policy, context, caches, self._known_of(pods), bound_member)
-
-    def _known_of(self, pods: Sequence[Pod]) -> GangHistory:
-        entries = [entry for pod in pods if (entry := self._history.entry(pod.uid)) is not None]
-        members = {
-            entry.uid: MemberHistory(tuple(entry.attempts), entry.first_at, entry.complete_at) for entry in entries
-        }
-        return GangHistory(members, self._held_at)
+        return explain_gang(key, pods, snapshot, policy, context, caches, bound_member)
 
 
 def _new_caches() -> PlannerCaches:

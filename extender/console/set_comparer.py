@@ -11,28 +11,25 @@ from itertools import chain
 
 from extender.allocation import NodeInfo, Snapshot, with_devices_released
 from extender.cache import ClusterCache
-from extender.console.decision_history import DecisionHistory
+from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.diagnosis import ComparedSets, compare_sets
 from extender.model import CallBudget, Claim, PoolKey
-from extender.records import Bound
 from extender.scheduling import Evaluator
 
 _WAITING = 256  # decisions in the queue; those beyond get no comparison
 _WORK_SECONDS = 0.05  # of one comparison
 _REST = 4.0  # pause after a comparison, as a multiple of the time that it took
-_LATE_SECONDS = 1.0  # before a check of the claims: the watch may be later than the record
-_CHECKS = 5  # for the claims of one pod
+_LATE_SECONDS = 1.0  # before the comparisons: decisions about pods that were bound a moment later come meanwhile
 
 
 @dataclass(slots=True)
 class _Queued:
-    """A decision with the node as it was when the record came: it may show devices of pods that were bound `later`."""
+    """A decision with the node as it was then: it may show devices of pods that were bound `later`."""
 
-    record: Bound
+    decided: DecidedPod
     node_info: NodeInfo
     later: list[tuple[str, ...]] = field(default_factory=list)  # the devices of each such pod
     lacks_later: bool = False  # a later pod found the queue full, so `later` is not complete
-    checks: int = 0
 
 
 class SetComparer:
@@ -58,14 +55,14 @@ class SetComparer:
         self._queued = asyncio.Event()
         self.left_out = 0  # not compared: the queue was full for the decision, or for a later one of its node
 
-    def bound(self, record: Bound) -> None:
+    def bound(self, decided: DecidedPod) -> None:
         """Queue the decision of a bind, if it gave the pod devices."""
-        chosen = record.decision.chosen
+        chosen = decided.decision.chosen
         if not chosen.devices:
             return
         is_full = len(self._queue) >= self._most
         for earlier in self._queue:
-            if earlier.record.decision.chosen.node == chosen.node:
+            if earlier.decided.decision.chosen.node == chosen.node:
                 earlier.lacks_later |= is_full
                 earlier.later += [] if is_full else [chosen.devices]
         if is_full:
@@ -74,7 +71,7 @@ class SetComparer:
         node_info = self._cache.snapshot().node_infos.get(chosen.node)
         if node_info is None:
             return
-        self._queue.append(_Queued(record, node_info))
+        self._queue.append(_Queued(decided, node_info))
         self._queued.set()
 
     async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
@@ -87,27 +84,22 @@ class SetComparer:
             await self._queued.wait()
             await asyncio.sleep(_LATE_SECONDS)
             self._queued.clear()
-            for _ in range(len(self._queue)):
+            while self._queue:
                 await rebuilt()
-                one = self._queue.popleft()
                 began = self._clock()
-                if not self._compare(one) and one.checks < _CHECKS:
-                    self._queue.append(one)
-                    self._queued.set()
+                self._compare(self._queue.popleft())
                 await asyncio.sleep(_REST * (self._clock() - began))
 
-    def _compare(self, one: _Queued) -> bool:
-        """Compare one decision. Returns whether the watch shows its claims, or a comparison would be wrong."""
+    def _compare(self, one: _Queued) -> None:
+        """Compare one decision, unless the result could be wrong or its claims have changed."""
         if one.lacks_later:
             self.left_out += 1
-            return True
-        one.checks += 1
+            return
         snapshot = self._cache.snapshot()
-        claims = _claims(one.record, snapshot)
+        claims = _claims(one.decided, snapshot)
         found = self._sets_of(one, claims, snapshot) if claims else None
         if found is not None:
-            self._history.record_sets(one.record.uid, found)
-        return bool(claims)
+            self._history.record_sets(one.decided.uid, found)
 
     def _sets_of(self, one: _Queued, claims: list[Claim], snapshot: Snapshot) -> ComparedSets | None:
         budget = CallBudget(_WORK_SECONDS, sys.maxsize, self._clock)
@@ -119,10 +111,10 @@ class SetComparer:
         return compare_sets(node_info, claims, snapshot.classes, context)
 
 
-def _claims(record: Bound, snapshot: Snapshot) -> list[Claim]:
-    """The claims that this decision allocated, by key; none while the watch does not show all their devices."""
-    devices = set(record.decision.chosen.devices)
-    found = [claim for claim in _claims_with(devices, snapshot) if claim.is_reserved_for(record.uid)]
+def _claims(decided: DecidedPod, snapshot: Snapshot) -> list[Claim]:
+    """The claims that this decision allocated, by key; none unless they have exactly its devices."""
+    devices = set(decided.decision.chosen.devices)
+    found = [claim for claim in _claims_with(devices, snapshot) if claim.is_reserved_for(decided.uid)]
     return found if set[str]().union(*map(_devices, found)) == devices else []
 
 

@@ -9,7 +9,7 @@ from extender.diagnosis.consistency import CHECKS, Finding, check_consistency
 from extender.diagnosis.explain import Explanation, explain, no_devices, other_scheduler
 from extender.diagnosis.explain_gang import PlannerCaches, explain_gang
 from extender.diagnosis.fleet_stats import FleetStats, fleet_stats
-from extender.diagnosis.gang_explanation import GangExplanation, GangHistory, MemberHistory
+from extender.diagnosis.gang_explanation import GangExplanation
 from extender.diagnosis.group_members import explain_job, groups_named, jobs_named
 from extender.diagnosis.group_rows import group_rows
 from extender.diagnosis.near_misses import claims_on
@@ -24,8 +24,6 @@ __all__ = [
     "Finding",
     "FleetStats",
     "GangExplanation",
-    "GangHistory",
-    "MemberHistory",
     "PlannerCaches",
     "Scenario",
     "apply_scenario",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.diagnosis.gang_explanation import GangExplanation, GangHistory, PlannedMember
+from extender.diagnosis.gang_explanation import GangExplanation, PlannedMember
 from extender.diagnosis.gang_question import GangQuestion, most_room, where
 from extender.diagnosis.gang_refusal import gang_refusal
 from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
@@ -71,7 +71,6 @@ def explain_gang(
     policy: Policy,
     context: EvaluationContext,
     caches: PlannerCaches,
-    history: GangHistory,
     bound_member: Membership | None,
 ) -> GangExplanation:
     """The explanation of a group. `pods` are those without a node, as `groups_named` gives them.
@@ -94,8 +93,8 @@ def explain_gang(
         gang.missing,
         gang.topology,
         gang.topology_label,
-        (*bound_members(key, snapshot), *members_without_node(gang.waiting, pods, snapshot, history)),
-        *_since(gang, history),
+        (*bound_members(key, snapshot), *members_without_node(gang.waiting, pods, snapshot)),
+        *_since(gang),
     )
     problem = _problem(gang, pods, snapshot)
     if problem:
@@ -112,12 +111,12 @@ def explain_gang(
         return _runs(found, gang, snapshot, policy)
     held = _held(gang.waiting, snapshot)
     if held:
-        return _planned(found, gang, held, history, snapshot, policy)
+        return _planned(found, gang, held, snapshot, policy)
     if not gang.is_complete:
         mistake = _mistake(gang, snapshot, policy)
         return replace(found, sentence=_incomplete(gang, pods, snapshot) + (f"; {mistake}" if mistake else ""))
     found = _explain(found, gang, snapshot, policy, context, caches)
-    return replace(found, sentence=found.sentence + _last_answer(gang, history)) if found.outcome == "fits" else found
+    return replace(found, sentence=found.sentence + _last_answer(gang)) if found.outcome == "fits" else found
 
 
 def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
@@ -235,12 +234,12 @@ def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
     return f"its minimum is {minimum}, and a gang has at least 2" if minimum else _NO_MINIMUM
 
 
-def _since(gang: Gang, history: GangHistory) -> tuple[str, str]:
-    """The first attempt since all pods existed, or the first attempt while they do not; and which of both it is."""
-    known, is_complete = [history.of(pod.uid) for pod in gang.waiting], bool(gang.minimum) and gang.is_complete
-    times = [one.complete_at if is_complete else one.first_at for one in known]
-    since = min(filter(None, times), default="")
-    return since, "first attempt since all pods existed" if is_complete else "first attempt"
+def _since(gang: Gang) -> tuple[str, str]:
+    """When the last of all pods was created, or the first while they do not all exist; and which of both it is."""
+    times = [pod.created for pod in gang.waiting if pod.created]
+    if bool(gang.minimum) and gang.is_complete:
+        return max(times, default=""), "all pods exist"
+    return min(times, default=""), "the first pod exists"
 
 
 def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
@@ -313,7 +312,6 @@ def _planned(
     found: GangExplanation,
     gang: Gang,
     held: Mapping[str, Sequence[tuple[str, Reservation]]],
-    history: GangHistory,
     snapshot: Snapshot,
     policy: Policy,
 ) -> GangExplanation:
@@ -323,14 +321,11 @@ def _planned(
         if own:
             devices = tuple(str(result.device) for reservation in own for result in reservation.results)
             plan.append(PlannedMember(str(pod.key), own[0].node, devices))
-    times = (history.held_at.get(claim_uid, "") for own in held.values() for claim_uid, _ in own)
-    since = min(filter(None, times), default="")
     nodes = sorted({member.node for member in plan})
     found = _in_domain(found, [*nodes, *gang.placed], snapshot, policy)
     place = f" {where(found.level, found.domain)}" if found.level and found.level != NODE else ""
     text = f"group {found.group} is planned: {counted(len(plan), 'pod')} with devices held on {_some(nodes)}{place}"
-    text += f", since {since}" if since else ""
-    return replace(found, outcome="planned", sentence=text, plan=tuple(plan), since=since, since_event="planned")
+    return replace(found, outcome="planned", sentence=text, plan=tuple(plan))
 
 
 def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot: Snapshot) -> GangExplanation:
@@ -352,16 +347,13 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
     )
 
 
-def _last_answer(gang: Gang, history: GangHistory) -> str:
-    """The error of a failed bind, or the newest rejection: kube-scheduler may lack CPU, which no plan shows."""
+def _last_answer(gang: Gang) -> str:
+    """What kube-scheduler wrote about a waiting member: a bind failed, or CPU is missing, which no plan shows."""
     failed = next((pod for pod in gang.waiting if pod.scheduler_error), None)
     if failed is not None:
         return f"; the last attempt of {failed.key.name} ended with an error: {one_line(failed.scheduler_error)}"
-    last = [known[-1] for pod in gang.waiting if (known := history.of(pod.uid).attempts)]
-    newest = max(last, key=lambda attempt: (attempt.at, not attempt.fitting), default=None)
-    if newest is None or newest.fitting or not newest.reasons:
-        return ""
-    return f"; its last answer, at {newest.at}, was: {newest.reasons[0][0]}"
+    text = next((pod.unschedulable for pod in gang.waiting if pod.unschedulable), "")
+    return f"; the last answer of kube-scheduler was: {text}" if text else ""
 
 
 def _some(names: Sequence[str]) -> str:

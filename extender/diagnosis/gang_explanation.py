@@ -1,41 +1,18 @@
-"""The explanation of a gang, and the records of the past that it uses."""
+"""The explanation of a gang."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from extender.diagnosis.device_holders import Holder
 from extender.diagnosis.gang_question import GangNearMiss
-from extender.scheduling import Attempt
-
-
-class MemberHistory(NamedTuple):
-    """The remembered attempts of one pod. Times are RFC 3339; '' if there was no such attempt."""
-
-    attempts: Sequence[Attempt] = ()  # the last ones, the oldest first
-    first_at: str = ""  # time of the first attempt
-    complete_at: str = ""  # time of the first attempt since all pods of its group existed
-
-
-@dataclass(frozen=True, slots=True)
-class GangHistory:
-    """The facts that records show about the members of a gang."""
-
-    members: Mapping[str, MemberHistory] = field(default_factory=dict)  # by UID of the pod
-    held_at: Mapping[str, str] = field(default_factory=dict)  # claim UID to when its devices were held, as RFC 3339
-
-    def of(self, uid: str) -> MemberHistory:
-        """The history of a pod."""
-        return self.members.get(uid, MemberHistory())
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMember:
     """A pod of the group. `state` is 'bound', 'held', 'binding', 'waiting', 'gated', 'deleted' or 'not-ours'.
 
-    `reason` and `since` (RFC 3339) belong to the last and the first attempt; '' if the history has none.
+    `reason` is what kube-scheduler wrote about its last attempt. `since` is the creation of the pod as RFC 3339.
     """
 
     pod: str
@@ -74,8 +51,8 @@ class GangExplanation:
     topology: str = ""
     topology_label: str = ""
     members: tuple[ExplainedMember, ...] = ()
-    since: str = ""  # RFC 3339; '' if no record shows it
-    since_event: str = ""  # 'planned', 'first attempt since all pods existed' or 'first attempt'
+    since: str = ""  # RFC 3339; '' if no pod waits
+    since_event: str = ""  # 'all pods exist' or 'the first pod exists'
     level: str = ""  # the domain of the plan or of the bound members, or the one with the most room
     domain: str = ""
     room: int = 0  # members that fit there

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from extender.allocation import Snapshot
-from extender.diagnosis.gang_explanation import ExplainedMember, GangExplanation, GangHistory
+from extender.diagnosis.gang_explanation import ExplainedMember, GangExplanation
 from extender.model import SCHEDULER, GroupKey, GroupSource, Pod
-from extender.scheduling import Attempt, placed_members
+from extender.scheduling import placed_members
 
 HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
 
@@ -38,12 +38,12 @@ def jobs_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, 
     return found
 
 
-def explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot, history: GangHistory) -> GangExplanation:
+def explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot) -> GangExplanation:
     """The explanation of a Job or JobSet that is no group. `pods` are those without a node."""
     kind = "JobSet" if key.source is GroupSource.JOB_SET else "Job"
     text = f"{kind} {key} is no gang: it has no minimum, so its pods are placed one by one"
     waiting = sorted((pod for pod in pods if counts(pod)), key=lambda pod: pod.key)
-    members = tuple(members_without_node(waiting, pods, snapshot, history))
+    members = tuple(members_without_node(waiting, pods, snapshot))
     return GangExplanation(str(key), key.source.value, "no-gang", f"{text}; {HOW_TO_MAKE_A_GANG}", members=members)
 
 
@@ -64,25 +64,16 @@ def bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, .
     return tuple(sorted(found, key=lambda member: member.pod))
 
 
-def members_without_node(
-    waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot, history: GangHistory
-) -> Iterator[ExplainedMember]:
+def members_without_node(waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot) -> Iterator[ExplainedMember]:
     """The pods without a node: those of `waiting` in its order, then the others of `pods`, not counted."""
     held = {r.pod_uid: r for r in snapshot.reservations.values()}
     counting = {pod.uid for pod in waiting}
     others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)
     for pod in (*waiting, *others):
-        known, reservation = history.of(pod.uid), held.get(pod.uid)
+        reservation = held.get(pod.uid)
         state = reservation.state.value if reservation is not None else "waiting"
         if pod.uid not in counting:
             state = "deleted" if pod.deleting or pod.ended else "gated" if pod.gated else "not-ours"
         node = reservation.node if reservation is not None else ""
-        yield ExplainedMember(str(pod.key), state, node, _reason(pod, known.attempts), known.first_at)
-
-
-def _reason(pod: Pod, known: Sequence[Attempt]) -> str:
-    """Why the last attempt failed: the answer of Berth, or else the condition that kube-scheduler wrote."""
-    if pod.scheduler_error or (known and known[-1].fitting):
-        return pod.scheduler_error
-    reasons = "; ".join(text for text, _ in known[-1].reasons) if known else ""
-    return reasons or pod.unschedulable
+        reason = pod.scheduler_error or pod.unschedulable
+        yield ExplainedMember(str(pod.key), state, node, reason, pod.created)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials, load_credentials
-from extender.console import Console, TokenReviewer
+from extender.console import Console
 from extender.entry.event_loop import EventLoop
 from extender.entry.listening import (
     Tls,
@@ -29,9 +29,8 @@ from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy,
 from extender.sockets import listen_on
 from extender.web.access_control import MOST_TOKEN, Access
 from extender.web.console.console_app import ConsoleApp
-from extender.web.http_limits import PAGES, RECORDS, RejectionLog
+from extender.web.http_limits import PAGES, RejectionLog
 from extender.web.http_server import Server
-from extender.web.record_routes import Records
 from extender.wire import text_of
 
 
@@ -46,18 +45,6 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordsFrom:
-    """The address where serve sends records, and the audience and users that its tokens must have.
-
-    The server uses the certificate of the pages.
-    """
-
-    address: tuple[str, int]
-    audience: str
-    users: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Policies:
     """The policy file. An Event about an invalid policy is written on `config_map`."""
 
@@ -65,19 +52,18 @@ class Policies:
     config_map: ObjectKey | None = None
 
 
-def serve_console(kubeconfig: Path | None, pages: Pages, records: RecordsFrom | None, policies: Policies) -> None:
-    """Run the console until SIGINT or SIGTERM. Without `records`, the console has only the cluster's objects.
+def serve_console(kubeconfig: Path | None, pages: Pages, policies: Policies) -> None:
+    """Run the console until SIGINT or SIGTERM.
 
     Raises BerthError if it cannot start, ServerEnded if a server fails.
     """
     with asyncio.Runner(loop_factory=EventLoop) as runner:
-        runner.run(run(load_credentials(kubeconfig), pages, records, policies))
+        runner.run(run(load_credentials(kubeconfig), pages, policies))
 
 
 async def run(
     credentials: Credentials,
     pages: Pages,
-    records: RecordsFrom | None,
     policies: Policies,
     supervisor: Supervisor | None = None,
 ) -> None:
@@ -86,13 +72,8 @@ async def run(
     known, policy = read_policy(policies.active) if policies.active is not None else (None, Policy())
     check_certificates(pages.tls)
     opened, rejections = open_pages(pages, "--listen"), RejectionLog()
-    heard = listen_on("--records", *records.address) if records is not None else []
     async with ApiClient(credentials) as client, Console(client, policy, supervisor=supervisor) as console:
         servers = start_pages(console, opened, policies, known, rejections)
-        if records is not None:
-            reviewer = TokenReviewer(client, records.audience, records.users, console.clock)
-            app = Records(reviewer, console.take, rejections=rejections, counts=console.record_requests)
-            servers[server(app, records.address, RECORDS, pages.tls, rejections)] = heard
         if pages.tls is not None:
             held, load = contents_of(pages.tls.files), partial(load_certificates, list(servers), pages.tls)
             console.supervisor.start("certificates", partial(watch_certificates, pages.tls.files, held, load))
@@ -141,7 +122,7 @@ def start_pages(
 async def application(
     api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
 ) -> AsyncIterator[ConsoleApp]:
-    """The ASGI application of the console without records, for an API server without authentication."""
+    """The ASGI application of the console, for an API server without authentication."""
     credentials = Credentials(api_url, None, lambda: None)
     async with ApiClient(credentials) as client, Console(client, policy or Policy(), supervisor=supervisor) as console:
         yield ConsoleApp(console)

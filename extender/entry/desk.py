@@ -11,10 +11,8 @@ from pathlib import Path
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster
 from extender.entry.console_process import Pages, Policies, open_pages, start_pages
-from extender.extension import Rejected, Service
-from extender.model import BerthError
+from extender.extension import Service
 from extender.policy import Policy
-from extender.records import decode
 from extender.runtime import Supervisor
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import RejectionLog
@@ -23,7 +21,7 @@ from extender.web.serve_app import Probes, ServeApp
 
 
 class DeskConsole:
-    """A console that gets serve's records without HTTP. `start` follows the start of serve."""
+    """A console over serve's cache. `start` follows the start of serve."""
 
     def __init__(
         self,
@@ -37,15 +35,6 @@ class DeskConsole:
         """
         self._opened = open_pages(Pages(address, token=token, hosts=hosts), "--console") if address else None
         self._console: Console | None = None
-
-    async def post(self, body: bytes) -> None:
-        """Pass an encoded batch of records to the console. Raises Rejected."""
-        if self._console is None:
-            return
-        try:
-            await self._console.take(decode(body))
-        except BerthError as error:
-            raise Rejected(str(error)) from error
 
     def end_updates(self) -> None:
         """See FleetOverview.end_updates."""
@@ -90,6 +79,6 @@ async def both(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(Credentials(api_url, None, lambda: None)))
         desk, policy = DeskConsole(), policy or Policy()
-        service = await stack.enter_async_context(Service(client, policy, clock, supervisor=supervisor, post=desk.post))
+        service = await stack.enter_async_context(Service(client, policy, clock, supervisor=supervisor))
         console = await desk.compose(stack, service, policy)
         yield ServeApp(service, Probes(service)), ConsoleApp(console)

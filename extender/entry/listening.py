@@ -127,7 +127,7 @@ async def serve_all(servers: Mapping[Server, list[socket.socket]], *end_waits: C
 def _raise_file_limit() -> None:
     """Let the process have as many files open as its connections need, as Go programs do, if the hard limit allows it.
 
-    Many systems start a process with a soft limit of 1,024. The verbs, pages, probes and records of one process, with
+    Many systems start a process with a soft limit of 1,024. The verbs, pages and probes of one process, with
     their handshakes and the connections to the API server, may need 1,800.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -20,7 +20,7 @@ from extender.entry.listening import (
     server,
     watch_certificates,
 )
-from extender.extension import Post, Poster, Service, Traces, no_span
+from extender.extension import Service, Traces, no_span
 from extender.policy import Policy
 from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policy
 from extender.sockets import listen_on
@@ -42,15 +42,6 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordsTo:
-    """The console's URL for records, a token file, and a file with the authority of the console's certificate."""
-
-    url: str
-    token: Path | None = None
-    ca: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Desk:
     """Options of a console in the same process. An explanation then delays filter requests that arrive during it."""
 
@@ -63,7 +54,7 @@ def serve(
     kubeconfig: Path | None,
     listen: Listen,
     policy: Path | None = None,
-    console: RecordsTo | Desk | None = None,
+    console: Desk | None = None,
     traces: Traces | None = None,
 ) -> None:
     """Run serve until SIGINT or SIGTERM. Raises BerthError if it cannot start, ServerEnded if a server fails."""
@@ -77,7 +68,7 @@ async def run(
     credentials: Credentials,
     listen: Listen,
     policy_file: Path | None = None,
-    console: RecordsTo | Desk | None = None,
+    console: Desk | None = None,
     traces: Traces | None = None,
     supervisor: Supervisor | None = None,
     wall_clock: WallClock = utc_now,
@@ -92,17 +83,13 @@ async def run(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(credentials))
         desk = None
-        post: Post | None = None
-        if isinstance(console, RecordsTo):
-            post = poster = await stack.enter_async_context(Poster(console.url, console.token, console.ca))
-        elif console is not None:
+        if console is not None:
             # Imported here so that serve alone loads no code of the console.
             from extender.entry.desk import DeskConsole
 
             desk = DeskConsole(console.address, console.token, console.hosts)
-            post = desk.post
         service = await stack.enter_async_context(
-            Service(client, policy, span=span, supervisor=supervisor, post=post, wall_clock=wall_clock)
+            Service(client, policy, span=span, supervisor=supervisor, wall_clock=wall_clock)
         )
         probes = Probes(service)
         app = ServeApp(service, probes if listen.probes is None else None, traces, rejections=rejections)
@@ -112,10 +99,6 @@ async def run(
             held = contents_of(listen.tls.files)
             load = partial(load_certificates, servers, listen.tls)
             service.supervisor.start("certificates", partial(watch_certificates, listen.tls.files, held, load))
-        if isinstance(console, RecordsTo) and console.ca is not None:
-            load = partial(asyncio.to_thread, poster.load_authorities)
-            watch = partial(watch_certificates, [console.ca], contents_of([console.ca]), load)
-            service.supervisor.start("records-authority", watch)
         if policy_file is not None:
             file = PolicyFile(policy_file, service.use_policy, service.filter_service.reject_policy, known)
             service.supervisor.start("policies", partial(watch_policy, file))

@@ -3,15 +3,10 @@
 HTTP, the JSON of the extender protocol and the search for devices do not belong here.
 """
 
-from extender.extension.outbox import Post, Rejected
-from extender.extension.poster import Poster
 from extender.extension.service import Service, TracedService
 from extender.extension.tracing import Traces, no_span
 
 __all__ = [
-    "Post",
-    "Poster",
-    "Rejected",
     "Service",
     "TracedService",
     "Traces",

@@ -38,18 +38,14 @@ from extender.extension.filter_service import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
 from extender.extension.live_reads import LANDING_SECONDS
-from extender.extension.outbox import PutRecord
 from extender.extension.pod_group_reader import pod_group_of
-from extender.extension.shortlist_scores import RunnerUp
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
 from extender.extension.unseen_classes import check_classes_are_known
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason
-from extender.records import Bound, shortened
 from extender.runtime import Supervisor, WatchProgress
 from extender.scheduling import (
-    Decision,
     Pending,
     PodRequirements,
     PreFilterResult,
@@ -69,12 +65,11 @@ _IN_FLIGHT_SECONDS = 20.0  # how long a bind waits for the bind of another pod t
 
 @dataclass(frozen=True, slots=True)
 class BinderDependencies:
-    """Functions that the binder gets from the service: time, identifiers, records, tasks, readiness."""
+    """Functions that the binder gets from the service: time, identifiers, tasks, readiness."""
 
     now_rfc3339: Callable[[], str]
     age_seconds: Callable[[Claim], float]  # since the allocation of the claim
     new_share: Callable[[], str]
-    put: PutRecord
     supervisor: Supervisor
     not_ready: Callable[[], str]  # why the cache cannot tell yet what a pod needs; '' if it can
     span: SpanFactory = no_span
@@ -266,14 +261,12 @@ class Binder:
             self._progress.notify()
         if chosen.devices:
             self._filter_service.earn(requirements.namespace)
-        self._report(cycle, claims, chosen, runner_up)
+        self._report(cycle, claims, chosen)
 
-    def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode, runner_up: RunnerUp) -> None:
-        """Record and log a stored Binding. A bug here must not become the answer of the bind."""
+    def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode) -> None:
+        """Log a stored Binding. A bug here must not become the answer of the bind."""
         pod = cycle.pod
         try:
-            record = Bound(pod.key, pod.uid, shortened(Decision(self._dependencies.now_rfc3339(), chosen, *runner_up)))
-            self._dependencies.put(lambda: record)  # without the pod, which may be large: a record may wait for long
             names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
             fields = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
             fields |= {"generation": self._cache.version, "seconds": round(seconds, 4)}

@@ -8,7 +8,7 @@ from extender.extension.gang_state import FormingGang
 from extender.extension.shortlist_scores import RunnerUp
 from extender.extension.undo_stack import UndoStack
 from extender.model import DECISION_ANNOTATION, Allocation, BerthError, Claim, Consumer, Pod, PodGroup, cut
-from extender.scheduling import ScoredNode, runner_up_text
+from extender.scheduling import ScoredNode, decision_text
 
 _NOTE_BYTES = 4096  # of the annotation: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
 
@@ -81,14 +81,9 @@ class BindOutcomeUnknown(BindError):
 
 
 def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
-    """The annotation that the Binding writes on the pod: its devices, its score, and the runner-up."""
-    if not chosen.parts:
-        return {}
-    parts = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.all_devices)}"]
-    parts += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
-    if runner_up[0]:
-        parts.append(runner_up_text(*runner_up))
-    return {DECISION_ANNOTATION: cut("; ".join(parts), _NOTE_BYTES)}
+    """The annotation that the Binding writes on the pod; none if all devices were allocated before."""
+    text = decision_text(chosen, *runner_up)
+    return {DECISION_ANNOTATION: cut(text, _NOTE_BYTES)} if text else {}
 
 
 def check_stored(sent: Allocation, stored: Claim) -> None:

@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
-from extender.extension.attempt_reasons import GangNodes, count_reasons, name_gangs
+from extender.extension.attempt_reasons import GangNodes, main_code, name_gangs
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.holds import hold
 from extender.extension.queueing_hints import QueueingHints
@@ -44,7 +44,7 @@ from extender.scheduling import (
     scores,
     shortlist,
 )
-from extender.wire import estimated_len, has_all
+from extender.wire import has_all
 
 _REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the unfinished evaluations
 
@@ -152,7 +152,6 @@ class FilterService:
                 if requirements.reason.code is Code.EXTENDED_STALE:
                     for leftover in leftover_claims(pod, snapshot):
                         self._sink.stale_special(leftover)
-                self._sink.attempted(pod, 0, len(names), [(text, len(names))])
                 self.unschedulable_reasons[requirements.reason.code.name] += 1
                 return FilterResult([], dict.fromkeys(names, text))
             case PodRequirements():
@@ -165,7 +164,6 @@ class FilterService:
         if not self.update_ranking(pod, requirements, ranking, snapshot):
             of = len(snapshot.node_infos)
             text = str(Reason(Code.UNFINISHED, (str(min(ranking.nodes, of)), str(of))))
-            self._sink.attempted(pod, 0, len(names), [(text, len(names))])
             return FilterResult(error=f"pod {pod.key}: {text}")
         selected = self._evaluator.selected_nodes(requirements)
         found = shortlist(ranking, requirements, snapshot, names, self._collected, selected)
@@ -173,14 +171,11 @@ class FilterService:
             self.queueing_hints.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
             for_gangs = name_gangs(found.reasons, gang_nodes)
-            counts, code = count_reasons(ranking, found.reasons, self._collected, for_gangs)
-            self._sink.attempted(pod, 0, len(names), counts.items())
-            self.unschedulable_reasons[code.name] += 1
+            self.unschedulable_reasons[main_code(ranking, found.reasons, self._collected, for_gangs).name] += 1
             return FilterResult([], found.reasons)
         self.unschedulable.remove(pod.uid)
         listed = {name: placement.score for name, placement in found.nodes.items()}
         self.shortlist_scores.put(pod, listed)
-        self._sink.attempted(pod, len(found.nodes), estimated_len(names))
         self._hold(pod, requirements, snapshot, *next(iter(found.nodes.items())))
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)

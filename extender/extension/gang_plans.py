@@ -149,7 +149,6 @@ class GangPlans:
             return
         reason = Reason(Code.GANG_BIND_FAILED, (forming.key.name, str(pod.key), str(error)))
         self.fail(forming, f"the bind of pod {pod.key} failed: {error}", reason)
-        self._sink.attempted(pod, 0, 1, [(str(reason), 1)])
 
     def fail(self, forming: FormingGang, why: str, reason: Reason | None = None) -> None:
         """End a plan, and plan the gang again only after a pause. Meanwhile its members get `reason`; by default, it

@@ -125,7 +125,7 @@ class GangScheduler:
             if not waiting.asked_early:
                 waiting.asked_early = True
                 self.rescheduled.set()
-            return self._rejected(pod, names, waiting.reason)
+            return self._rejected(names, waiting.reason)
         if not self.plans.have_slots(key, missing):
             return self._wait(key, pod, names, Reason(Code.GANG_QUEUED, (key.name,)))
         return self._plan(pod, membership, names)
@@ -144,12 +144,12 @@ class GangScheduler:
         if uid in forming.left or (uid not in planned.members and forming.runs):
             return None
         if uid not in planned.members:
-            return self._rejected(pod, names, Reason(Code.GANG_FORMING, (forming.key.name,)))
+            return self._rejected(names, Reason(Code.GANG_FORMING, (forming.key.name,)))
         if uid in planned.without_devices:
-            return self._answer(forming, pod, names)
+            return self._answer(forming, pod)
         if is_held(self._cache, forming, uid) and has_all(names, [planned.plan.placements[uid][0]]):
             if not self._is_new_round(forming, pod):
-                return self._answer(forming, pod, names)
+                return self._answer(forming, pod)
         elif forming.committed:
             self.plans.leave(forming, uid)
             return None
@@ -173,7 +173,7 @@ class GangScheduler:
         except CallBudgetSpent:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
         if not isinstance(found, PlannedGang):
-            return self._rejected(pod, names, found if isinstance(found, Reason) else found.reason)
+            return self._rejected(names, found if isinstance(found, Reason) else found.reason)
         self.plans.end(forming, "kube-scheduler tries another topology domain")
         return self._form(gang, pod, names, found, None, forming.since)
 
@@ -230,7 +230,7 @@ class GangScheduler:
             reason = Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
             self.waiting.pause(gang.key, reason, uid=pod.uid, wakes=False)
             self.plans.left_turn(gang.key)
-            return self._rejected(pod, names, reason)
+            return self._rejected(names, reason)
         for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
             self._cache.release(uid)
         try:
@@ -243,7 +243,7 @@ class GangScheduler:
             self.waiting.postpone(gang.key, unfinished, pod.uid, self._filter_service.limits.retry_seconds)
             self.plans.turn.unfinished(gang.key)
             self.rescheduled.set()
-            return self._rejected(pod, names, unfinished)
+            return self._rejected(names, unfinished)
         if isinstance(found, PlannedGang):
             self.plans.turn.leave(gang.key)
             return self._form(gang, pod, names, found, before, since)
@@ -305,14 +305,13 @@ class GangScheduler:
             self._sink.fits()  # kube-scheduler must ask again about the members that were rejected
         self._changed()
         if pod.uid not in planned.members:
-            return self._rejected(pod, names, Reason(Code.GANG_FORMING, (gang.key.name,)))
-        return self._answer(forming, pod, names)
+            return self._rejected(names, Reason(Code.GANG_FORMING, (gang.key.name,)))
+        return self._answer(forming, pod)
 
-    def _answer(self, forming: FormingGang, pod: Pod, names: Sequence[str]) -> FilterResult:
+    def _answer(self, forming: FormingGang, pod: Pod) -> FilterResult:
         forming.answered.add(pod.uid)
         if pod.uid in forming.planned.without_devices:
             return FilterResult()
-        self._sink.attempted(pod, 1, len(names))
         return FilterResult([forming.planned.plan.placements[pod.uid][0]])
 
     def _wait(
@@ -327,12 +326,12 @@ class GangScheduler:
                 self._sink.unsuitable(claim)
         if other is None:
             self.plans.left_turn(key)
-        return self._rejected(pod, names, reason)
+        return self._rejected(names, reason)
 
     def _invalid(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
         if key.name:  # a pod with an annotation about a group may name no group
             self.waiting.rejected(key, pod.uid, reason)
-        return self._rejected(pod, names, reason)
+        return self._rejected(names, reason)
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
         snapshot, may_fit_later = self._cache.snapshot(), reason.code in _MAY_FIT_LATER
@@ -345,11 +344,10 @@ class GangScheduler:
             self.waiting.pause(key, reason, version, pod.uid, wakes=wakes)
             self.rescheduled.set()
         self.collecting.wake()
-        return self._rejected(pod, names, reason)
+        return self._rejected(names, reason)
 
-    def _rejected(self, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
+    def _rejected(self, names: Sequence[str], reason: Reason) -> FilterResult:
         text = str(reason)
-        self._sink.attempted(pod, 0, len(names), [(text, len(names))])
         self._filter_service.unschedulable_reasons[reason.code.name] += 1
         return FilterResult([], dict.fromkeys(names, text))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +23,12 @@ from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
-from extender.extension.outbox import Outbox, Post, PutRecord
 from extender.extension.requeue import Requeuer
 from extender.extension.sinks import ReservationSink, ServeSink
 from extender.extension.tracing import SpanFactory, Traces, no_span
 from extender.extension.write_barrier import WriteBarrier
-from extender.model import Claim, GroupSource, ObjectKey, Pod, RequestMix
+from extender.model import Claim, GroupSource, ObjectKey, Pod
 from extender.policy import Policy
-from extender.records import PolicyState
 from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
 from extender.scheduling import Evaluator
 from extender.wire import estimated_len
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
-_FLUSH_SECONDS = 1.0  # for the last records; the console may be absent
 # kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
 _POD_GROUPS = {GroupSource.CORE: "podgroups", GroupSource.SCHEDULER_PLUGINS: "podgroups.scheduling.x-k8s.io"}
@@ -51,10 +46,7 @@ _OBSERVED = _SUPPLY | {"pods", "podgroups", "podgroups.scheduling.x-k8s.io", "le
 class Service:
     """Use as an async context manager. The supervisor runs all background tasks and ends them at the exit.
 
-    `post` sends one encoded batch of records to the console; without `post`, no record is kept. `replica` names this
-    process to the console. If a second process sends records under the same name, the console assumes that the first
-    has ended, so the name must be unique. `clock` returns seconds. `wall_clock` gives the timestamps of claims and
-    records; it may jump.
+    `clock` returns seconds. `wall_clock` gives the timestamps of claims; it may jump.
     """
 
     def __init__(
@@ -64,8 +56,6 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
         span: SpanFactory = no_span,
         supervisor: Supervisor | None = None,
-        post: Post | None = None,
-        replica: str = "",
         wall_clock: WallClock = utc_now,
     ) -> None:
         self.supervisor = supervisor or Supervisor()
@@ -73,19 +63,17 @@ class Service:
         self.clock = clock
         now = partial(now_rfc3339, wall_clock)
         self.calls = CallDurations()
-        self.outbox = Outbox(post, replica or _replica(), self._state) if post is not None else None
-        put: PutRecord = self.outbox.put if self.outbox is not None else lambda _: None
         writer, features, limits = Writer(client, f"berth-{uuid.uuid4()}"), Features(), EvaluationLimits()
         self.requeuer = Requeuer(writer, now)
         self.expirer = HoldExpirer(clock)
-        self.cache = ClusterCache(features, listener=ReservationSink(put, clock, self.requeuer, self.expirer))
+        self.cache = ClusterCache(features, listener=ReservationSink(self.requeuer, self.expirer))
         self.rebuilds = Rebuilds(self.cache)
         self.orphans = OrphanCollector(
             self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
         )
         self.background_evaluator = BackgroundEvaluator(clock, limits.rest)
         self.evaluator = Evaluator(features)
-        sink = ServeSink(put, wall_clock, self.requeuer, self.background_evaluator, self.orphans)
+        sink = ServeSink(self.requeuer, self.background_evaluator, self.orphans)
         self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
         claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
@@ -107,7 +95,6 @@ class Service:
                 now,
                 partial(_age_seconds, wall_clock),
                 lambda: str(uuid.uuid4()),
-                put,
                 self.supervisor,
                 lambda: self.informers.not_ready_text,
                 span,
@@ -126,8 +113,6 @@ class Service:
             "background-evaluation",
             partial(self.background_evaluator.run, self._continue_evaluation, self.rebuilds.done),
         )
-        if self.outbox is not None:
-            start("records", self.outbox.run)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -135,8 +120,6 @@ class Service:
             await self.binder.drain(_DRAIN_SECONDS)
         finally:
             await self.supervisor.stop()
-        if self.outbox is not None:
-            await self.outbox.flush(_FLUSH_SECONDS)
 
     def cached_pod(self, uid: str, resource_version: str) -> Pod | None:
         """The pod from the cache, if the cache has exactly this resourceVersion of it."""
@@ -214,13 +197,6 @@ class Service:
         """Whether the API server serves the PodGroups of this source."""
         return self.informers.reflectors[_POD_GROUPS[source]].served
 
-    def _state(self) -> tuple[PolicyState, RequestMix]:
-        """The policy and the request mix of this process; every batch of records has them."""
-        filter_service = self.filter_service
-        return PolicyState(
-            filter_service.policy_generation, filter_service.policy_digest, filter_service.policy_problem
-        ), self.cache.mix
-
 
 class TracedService:
     """The verbs of a Service; each call is a span."""
@@ -257,11 +233,6 @@ class TracedService:
 
 def _name(span: Span, pod: ObjectKey) -> None:
     span.set_attributes({"k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name})
-
-
-def _replica() -> str:
-    """The host name, which in a pod is the name of the pod, and the process ID: a machine may run two processes."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _age_seconds(clock: WallClock, claim: Claim) -> float:

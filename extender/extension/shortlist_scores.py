@@ -1,4 +1,4 @@
-"""The nodes that passed the last filter request of a pod. Prioritize and the record of a bind read their scores."""
+"""The nodes that passed the last filter request of a pod. Prioritize and bind read their scores."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ import uvicorn
 
 from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController
 from extender.sandbox.machines import GPU_DRIVER, Machine, fabric_slice, gpu_slice, node_object
@@ -49,9 +48,9 @@ MARKER_CLASS: Json = {
 class Cluster:
     """The sandbox cluster. Callers write to `store` directly, or over HTTP while `serving`."""
 
-    def __init__(self, *, bookmark_seconds: float = 5.0, tokens: Mapping[str, TokenUser] | None = None) -> None:
+    def __init__(self, *, bookmark_seconds: float = 5.0) -> None:
         self.store = ObjectStore()
-        self.api = ApiServer(self.store, bookmark_seconds=bookmark_seconds, tokens=tokens)
+        self.api = ApiServer(self.store, bookmark_seconds=bookmark_seconds)
         self.controller = ClaimController(self.api.registry)
         self.apply({"kind": "Namespace", "metadata": {"name": "default"}})
         self.apply(GPU_CLASS)

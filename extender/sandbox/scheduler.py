@@ -1,8 +1,8 @@
 """A scheduler loop that calls Berth as kube-scheduler does.
 
 It filters and prioritizes one pod at a time, first on its nominated node alone. It binds in the background, and backs
-off after failures. It retries a rejected pod on the same events as kube-scheduler, also if the event comes during the
-pod's filter request.
+off after failures. It writes why it rejected a pod into the pod's condition PodScheduled. It retries the pod on the
+same events as kube-scheduler, also if the event comes during the pod's filter request.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ class Scheduler:
     # -- the queue -------------------------------------------------------------------------------------------
 
     def _changed(self, change: Change) -> None:
+        if change.resource == "pods" and change.old is not None and _is_report(change.old, change.obj):
+            return
         if change.resource == "pods":
             self._consider(change.obj, gone=change.kind == "DELETED")
         assigned = change.resource == "pods" and (change.obj.get("spec") or {}).get("nodeName")
@@ -191,6 +193,7 @@ class Scheduler:
             waiting.reasons = _histogram(
                 {**(answer.get("FailedNodes") or {}), **(answer.get("FailedAndUnresolvableNodes") or {})}
             )
+            self._report(waiting, len(names))
             return None
         if len(feasible) == 1:
             return str(feasible[0])
@@ -221,6 +224,19 @@ class Scheduler:
         pods = self._store.all("pods") if offered else ()
         on_node = (pod for pod in pods if (pod.get("spec") or {}).get("nodeName") == node)
         return sum(_scalars(pod)[resource] for pod in on_node if (pod.get("status") or {}).get("phase") not in _ENDED)
+
+    def _report(self, waiting: _Waiting, nodes: int) -> None:
+        """Write the condition of a rejected pod, if it changed."""
+        pod = self._store.get("pods", waiting.key)
+        if pod is None:
+            return
+        counts = ", ".join(sorted(f"{count} {reason}" for reason, count in waiting.reasons.items()))
+        message = f"0/{nodes} nodes are available: {counts}."
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        if (pod.get("status") or {}).get("conditions") != [condition]:
+            self._store.put(
+                "pods", waiting.key, {**pod, "status": {**(pod.get("status") or {}), "conditions": [condition]}}
+            )
 
     async def _prioritized(self, session: aiohttp.ClientSession, args: Json, feasible: list[str]) -> str:
         """The best node. A tie is broken at random, as by kube-scheduler, but in the same way at each attempt."""
@@ -274,6 +290,16 @@ def _scalars(pod: Json) -> Counter[str]:
         else:
             found += asked
     return found | first
+
+
+def _is_report(old: Json, new: Json) -> bool:
+    """Whether only conditions of a pod changed. kube-scheduler does not requeue a pod because of its own report."""
+
+    def rest(pod: Json) -> Json:
+        metadata = {**pod["metadata"], "resourceVersion": ""}
+        return {**pod, "metadata": metadata, "status": {**(pod.get("status") or {}), "conditions": []}}
+
+    return rest(old) == rest(new)
 
 
 def _histogram(reasons: dict[str, str]) -> dict[str, int]:

@@ -5,7 +5,14 @@ Every decision depends only on a snapshot, a pod and a policy. This package has 
 
 from extender.scheduling.binding_conditions import Readiness, readiness
 from extender.scheduling.collected_domain import CollectedDomain
-from extender.scheduling.decision import Attempt, Decision, ScoredNode, runner_up_text, scored_node
+from extender.scheduling.decision import (
+    Decision,
+    ScoredNode,
+    decision_text,
+    parse_decision,
+    runner_up_text,
+    scored_node,
+)
 from extender.scheduling.domains import NODE, Domain, Domains, natural
 from extender.scheduling.emptied_domains import EmptiedDomains, EmptyNodes, domains_by_room, own_devices
 from extender.scheduling.equivalence_key import ignores_identity
@@ -70,7 +77,6 @@ __all__ = [
     "MOST_TOGETHER",
     "NODE",
     "SPECIAL_NAME",
-    "Attempt",
     "CollectedDomain",
     "Decision",
     "Domain",
@@ -106,6 +112,7 @@ __all__ = [
     "UsableNodes",
     "attributes_like",
     "class_of_resource",
+    "decision_text",
     "difference",
     "disagreement",
     "domains_by_room",
@@ -131,6 +138,7 @@ __all__ = [
     "no_room",
     "own_claims",
     "own_devices",
+    "parse_decision",
     "placed_members",
     "plan_gang",
     "plan_sizes",

@@ -1,10 +1,8 @@
-"""Decisions about pods: the result of a filter request, and the node and devices of a bind.
-
-Explanations and records share these types.
-"""
+"""The decision about a bound pod, and its text in the pod's annotation: serve writes it, the console reads it."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,15 +13,10 @@ from extender.scheduling.pod_requirements import PodRequirements
 from extender.scoring import ScorePart
 
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
-
-
-class Attempt(NamedTuple):
-    """The result of one filter request, or of a bind that ended the plan of a gang."""
-
-    at: str  # RFC 3339
-    fitting: int  # nodes returned to kube-scheduler
-    asked: int  # nodes in the request
-    reasons: tuple[tuple[str, int], ...] = ()  # the most frequent reasons in the whole fleet, with node counts
+_FIELDS = re.compile(r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |runner-up )")  # a sentence may have "; ", too
+_SCORE = re.compile(r"score ([0-9]{1,3}\.[0-9]{3})")
+_PART = re.compile(r"([a-z]+) ([0-9]\.[0-9]{2}): (.*)", re.DOTALL)
+_RUNNER_UP = re.compile(r"runner-up (\S+), (?:as good|([0-9]{1,3}\.[0-9]{3}) behind)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +48,42 @@ class Decision:
     margin: float = 0.0  # score of the chosen node minus score of the runner-up
 
 
+class NotedDecision(NamedTuple):
+    """A decision as far as the annotation tells it: without the node, and with values of two or three digits."""
+
+    score: float = 0.0
+    parts: tuple[ScorePart, ...] = ()
+    runner_up: str = ""
+    margin: float = 0.0
+
+
+def decision_text(chosen: ScoredNode, runner_up: str, margin: float) -> str:
+    """The text of the annotation: the score, the devices, the parts of the score, and the runner-up; '' without parts.
+
+    `parse_decision` reads it.
+    """
+    if not chosen.parts:
+        return ""
+    found = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.all_devices)}"]
+    found += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
+    return "; ".join([*found, *([runner_up_text(runner_up, margin)] if runner_up else [])])
+
+
+def parse_decision(text: str) -> NotedDecision:
+    """Read a text of `decision_text`. A user may change the annotation: what cannot be read has its default."""
+    score, parts, runner_up, margin = 0.0, list[ScorePart](), "", 0.0
+    for field in _FIELDS.split(text):
+        if found := _SCORE.fullmatch(field):
+            score = float(found[1])
+        elif found := _PART.fullmatch(field):
+            parts.append(ScorePart(found[1], float(found[2]), found[3]))
+        elif found := _RUNNER_UP.fullmatch(field):
+            runner_up, margin = found[1], float(found[2] or 0.0)
+    return NotedDecision(score, tuple(parts), runner_up, margin)
+
+
 def runner_up_text(name: str, margin: float) -> str:
-    """The runner-up for users, as the decision and the pod's annotation name it."""
+    """The runner-up for users, as the explanation and the pod's annotation name it."""
     return f"runner-up {name}, {'as good' if margin < _AS_GOOD else f'{margin:.3f} behind'}"
 
 

@@ -152,13 +152,6 @@ class NodeRanking:
             found.update(dict.fromkeys(self._names(number), status.text))
         return found
 
-    def unschedulable_counts(self) -> Counter[str]:
-        """The number of unschedulable nodes by reason text."""
-        found: Counter[str] = Counter()
-        for number, status in self._statuses.unschedulable.items():
-            found[status.text] += len(self._names(number))
-        return found
-
     def main_reason(self) -> Code | None:
         """The most frequent reason code of unschedulable nodes; None if no node is unschedulable."""
         found: Counter[Code] = Counter()

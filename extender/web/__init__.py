@@ -1,1 +1,1 @@
-"""HTTP: verbs, probes and records as raw ASGI, the console's pages through FastAPI. Logic does not belong here."""
+"""HTTP: verbs and probes as raw ASGI, the console's pages through FastAPI. Logic does not belong here."""

@@ -39,14 +39,6 @@ class HttpLimits:
 VERBS = HttpLimits()
 # kubelet and a Prometheus send one request in a second each, at most. 20 take 0.3 % of the event loop's time.
 PROBES = HttpLimits(connections=64, bodies_bytes=1024 * 1024, requests_per_second=20, connections_per_second=100)
-# serve sends ten batches in a second over one connection. Without a rate, one client with hundreds of connections takes
-# the places of all others: its own ones hardly ever wait for a request, and only those that wait give way.
-RECORDS = HttpLimits(
-    connections=64,
-    bodies_bytes=16 * 1024 * 1024,
-    requests_per_second=100,
-    connections_per_second=100,
-)
 # Pages end after 1 s, since the stream of an open page does not end by itself.
 # The claims of 5,000 full nodes of 8 GPUs have 9 MB. The users of one port forward share an address.
 PAGES = HttpLimits(

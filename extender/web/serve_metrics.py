@@ -175,16 +175,4 @@ METRICS: tuple[MetricSource[Service], ...] = (
         lambda s: s.calls.values(),
         ("verb", "status"),
     ),
-    MetricSource(
-        "berth_records_lost_total",
-        COUNTER,
-        "Records dropped before the console accepted them",
-        lambda s: s.outbox.lost if s.outbox is not None else 0.0,
-    ),
-    MetricSource(
-        "berth_records_failures_total",
-        COUNTER,
-        "Batches of records that the console did not accept",
-        lambda s: s.outbox.failures if s.outbox is not None else 0.0,
-    ),
 )

@@ -8,6 +8,7 @@ from extender.model import (
     DECISION_ANNOTATION,
     MAX_CLAIMS,
     NANO,
+    REASON_BYTES,
     Container,
     Node,
     NodeSelector,
@@ -171,7 +172,7 @@ def _condition(obj: Json, path: str) -> tuple[str, bool, str, str]:
     """The type of a condition, whether its status is False, and then its reason and its message."""
     false = get(obj, "status", str, path, "") == "False"
     reason, text = (get(obj, name, str, path, "") if false else "" for name in ("reason", "message"))
-    return get(obj, "type", str, path, ""), false, reason, cut(text)
+    return get(obj, "type", str, path, ""), false, reason, cut(text, REASON_BYTES)
 
 
 def decode_pod_group(obj: Json) -> PodGroup:

@@ -117,5 +117,5 @@ def has_all(names: Sequence[str], wanted: Iterable[str]) -> bool:
 
 
 def estimated_len(names: Sequence[str]) -> int:
-    """About how many names there are, for records and traces only. Decisions use len()."""
+    """About how many names there are, for traces only. Decisions use len()."""
     return names.estimated_len() if isinstance(names, NodeNames) else len(names)

@@ -57,11 +57,10 @@ def minor_version() -> int:
 
 
 class Console(NamedTuple):
-    """A console that runs: its process, and the URLs of its pages and of its records."""
+    """A console that runs: its process, and the URL of its pages."""
 
     process: subprocess.Popen[bytes]
     pages: str
-    records: str
 
 
 def unverified() -> ssl.SSLContext:
@@ -214,10 +213,9 @@ class ControlPlane:
             process.wait()
             self.processes.remove(process)
 
-    def start_berth(self, python: str, console: str = "", port: int = 0, policy: Path | None = None) -> int:
-        """Start Berth as a user does; returns its port once it is ready. It sends records to the URL `console`."""
+    def start_berth(self, python: str, port: int = 0, policy: Path | None = None) -> int:
+        """Start Berth as a user does; returns its port once it is ready."""
         port = port or free_port()
-        to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
         self.spawn(
             [
                 python,
@@ -228,7 +226,6 @@ class ControlPlane:
                 str(self.kubeconfig_of("berth")),
                 "--listen",
                 f"127.0.0.1:{port}",
-                *to,
                 *([f"--policy={policy}"] if policy is not None else []),
             ],
             self.folder / "berth.log",
@@ -237,21 +234,14 @@ class ControlPlane:
         return port
 
     def start_console(self, python: str, before: Console | None = None) -> Console:
-        """The console with its own account, once it is ready; at the addresses of the one `before`, which has ended."""
-        pages, records = [int(url.rpartition(":")[2]) for url in before[1:]] if before else (free_port(), free_port())
+        """The console with its own account, once it is ready; at the address of the one `before`, which has ended."""
+        pages = int(before.pages.rpartition(":")[2]) if before else free_port()
         process = self.spawn([
             python, "-m", "extender", "console", "--kubeconfig", str(self.kubeconfig_of("berth-console")),
-            "--listen", f"127.0.0.1:{pages}", "--records", f"127.0.0.1:{records}",
+            "--listen", f"127.0.0.1:{pages}",
         ], self.folder / "console.log")  # fmt: skip
         self.wait(lambda: _status(f"http://127.0.0.1:{pages}/readyz") == 200, 30)
-        return Console(process, f"http://127.0.0.1:{pages}", f"http://127.0.0.1:{records}")
-
-    def records_token(self, account: str = "berth", audience: str = "berth-console") -> Path:
-        """A token file, as kubelet mounts it, by which the console identifies the account of a sender."""
-        self.kubeconfig_of(account)
-        path = self.folder / f"{account}.{audience}.token"
-        path.write_text(self.token_of(account, audience))
-        return path
+        return Console(process, f"http://127.0.0.1:{pages}")
 
     def kubeconfig_of(self, account: str) -> Path:
         """A kubeconfig with the token of an account of manifests/base/rbac.yaml, which has the rights written there."""

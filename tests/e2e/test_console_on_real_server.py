@@ -11,11 +11,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from extender.records.encoding import encode
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import Console, ControlPlane, needs
 from tests.e2e.test_real_control_plane import make_fleet, pod
-from tests.test_records import batch
 
 pytestmark = [
     needs("kubectl"),
@@ -45,7 +43,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def console(plane: ControlPlane) -> Console:
     started = plane.start_console(sys.executable)
-    plane.start_scheduler(plane.start_berth(sys.executable, started.records))
+    plane.start_scheduler(plane.start_berth(sys.executable))
     return started
 
 
@@ -54,39 +52,24 @@ def explained(console: Console, name: str) -> Json:
         return json.loads(response.read())
 
 
-def metric(console: Console, name: str) -> float:
-    with urllib.request.urlopen(f"{console.pages}/metrics") as response:
-        lines = response.read().decode().splitlines()
-    return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == name), 0.0)
+def fleet(console: Console) -> Json:
+    with urllib.request.urlopen(f"{console.pages}/v1/fleet") as response:
+        return json.loads(response.read())
 
 
 def bound(plane: ControlPlane, name: str) -> bool:
     return bool(plane.get(f"/api/v1/namespaces/default/pods/{name}")["spec"].get("nodeName"))
 
 
-def sent(console: Console, token: str) -> int:
-    """The status of the answer to a batch with this token."""
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-    request = urllib.request.Request(f"{console.records}/v1/records", encode(batch()), headers)
-    try:
-        with urllib.request.urlopen(request) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
-def test_records_arrive_and_are_explained(plane: ControlPlane, console: Console) -> None:
-    """By TokenReview of the token that serve sends: the decision with its parts, the attempts of a pod that waits."""
+def test_decisions_and_waiting_pods_are_shown_and_explained(plane: ControlPlane, console: Console) -> None:
+    """From the API server alone: the decision with its parts, and what kube-scheduler wrote about a pod that waits."""
     for name, template in (("placed", "pair"), ("waits", "never")):
         plane.create(pod(name, template))
     plane.wait(lambda: bound(plane, "placed"), 60)
     plane.wait(lambda: (explained(console, "placed").get("decision") or {}).get("chosen", {}).get("parts"), 30)
-    plane.wait(lambda: explained(console, "waits").get("attempts"), 30)
     assert explained(console, "waits")["outcome"] == "refused"
-    plane.wait(lambda: metric(console, "berth_records_taken_total") >= 3, 30)
-    assert metric(console, "berth_serve_processes") == 1
-    assert {metric(console, f'berth_records_requests_total{{answer="{answer}"}}') for answer in (401, 403, 503)} == {0}
+    plane.wait(lambda: [one["pod"] for one in fleet(console)["decisions"]] == ["default/placed"], 30)
+    plane.wait(lambda: "too few" in fleet(console)["pending"][0]["sentence"], 30)
 
     def events() -> list[Json]:
         found = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
@@ -97,20 +80,11 @@ def test_records_arrive_and_are_explained(plane: ControlPlane, console: Console)
     plane.wait(lambda: len(events()) == 1, 30)
 
 
-def test_the_console_rejects_records_of_other_accounts(plane: ControlPlane, console: Console) -> None:
-    """A token for another audience, one of another account, and none at all."""
-    assert sent(console, plane.token_of("berth")) == 401
-    assert sent(console, plane.records_token("berth-scheduler").read_text()) == 403
-    assert sent(console, "made-up") == 401
-    plane.wait(lambda: metric(console, 'berth_records_requests_total{answer="401"}') == 2, 30)  # scrapes get a copy
-    assert metric(console, "berth_serve_processes") == 1
-
-
 @pytest.mark.parametrize(("verb", "resource", "allowed"), [
     ("patch", "resourceclaims", False), ("patch", "resourceclaims/status", False), ("delete", "resourceclaims", False),
     ("create", "pods/binding", False), ("patch", "deviceclasses", False), ("get", "secrets", False),
     ("update", "nodes", False), ("get", "pods", True), ("watch", "resourceclaims", True),
-    ("create", "tokenreviews.authentication.k8s.io", True),
+    ("create", "tokenreviews.authentication.k8s.io", False),
 ])  # fmt: skip
 def test_the_account_reads_and_changes_nothing(
     plane: ControlPlane, console: Console, verb: str, resource: str, allowed: bool
@@ -138,7 +112,7 @@ def test_a_claim_cannot_be_patched_with_the_console_s_token(plane: ControlPlane,
         plane.request("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, "application/merge-patch+json", token)
 
 
-def test_binds_continue_without_the_console_and_a_new_one_gets_records(plane: ControlPlane, console: Console) -> None:
+def test_binds_continue_without_the_console_and_a_new_one_knows_them(plane: ControlPlane, console: Console) -> None:
     """After the tests above, since this one ends the console that they ask."""
     console.process.kill()
     console.process.wait()
@@ -149,5 +123,4 @@ def test_binds_continue_without_the_console_and_a_new_one_gets_records(plane: Co
     assert '"level": "error"' not in log
     assert "Traceback" not in log
     again = plane.start_console(sys.executable, console)
-    plane.wait(lambda: metric(again, "berth_serve_processes") == 1, 60)
     assert explained(again, "placed")["outcome"] == "bound", "the console reads the annotations of the Binding"

@@ -22,13 +22,9 @@ def test_first_pod_is_bound_by_the_service_account(tmp_path: Path) -> None:
         (claim,) = plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]
         assert len(claim["status"]["allocation"]["devices"]["results"]) == 4
         lines = "".join((tmp_path / f"{name}.log").read_text() for name in ("berth", "berth-console")).splitlines()
-        # The console may start after Berth, as the pods of a cluster start in any order.
-        warned = [
-            line for line in lines if '"level": "warning"' in line and "the console does not accept records" not in line
-        ]
-        assert not warned, lines
+        assert not any('"level": "warning"' in line for line in lines), lines
         assert not any("forbidden" in line for line in lines), lines
-        plane.wait(lambda: "berth_serve_processes 1.0" in page(installed.pages), 60)
+        plane.wait(lambda: "berth_bandwidth_ratio_count 1.0" in page(installed.pages), 60)
 
 
 def page(url: str) -> str:

@@ -82,7 +82,8 @@ def pod(name: str, template: str) -> dict:
 def test_every_pod_is_bound_once_and_no_device_twice(plane: ControlPlane) -> None:
     """A fleet, one pod per claim template, all at once: all bound, all claims reserved, no device held twice."""
     make_fleet(plane, NODES)
-    port = plane.start_berth(sys.executable, plane.start_console(sys.executable).records)
+    plane.start_console(sys.executable)
+    port = plane.start_berth(sys.executable)
     plane.create(
         {
             "apiVersion": "resource.k8s.io/v1",

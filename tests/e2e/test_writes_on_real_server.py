@@ -50,7 +50,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 def console(plane: ControlPlane) -> str:
     """The URL of the console's pages, once Berth and its kube-scheduler have been started, too."""
     found = plane.start_console(sys.executable)
-    plane.start_scheduler(plane.start_berth(sys.executable, found.records))
+    plane.start_scheduler(plane.start_berth(sys.executable))
     return found.pages
 
 

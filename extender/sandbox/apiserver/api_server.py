@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import orjson
@@ -17,7 +17,6 @@ from extender.sandbox.apiserver.selectors import selector_of
 from extender.sandbox.apiserver.status_errors import ApiError, gone
 from extender.sandbox.apiserver.strict_decoding import check_fields
 from extender.sandbox.apiserver.tables import table_of
-from extender.sandbox.apiserver.tokens import TOKEN_REVIEWS, TokenUser, review
 from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore, Watcher
 from extender.wire import PROTOBUF
 
@@ -33,7 +32,7 @@ _MERGE, _STRATEGIC = "application/merge-patch+json", "application/strategic-merg
 
 class ApiServer:
     """Serves one ObjectStore. Tests set `intercept(method, path)` to delay or reject requests, and `intercept_reply` to
-    reject the reply of a request that took effect. A TokenReview knows the accounts in `tokens` only.
+    reject the reply of a request that took effect.
     """
 
     def __init__(
@@ -41,14 +40,12 @@ class ApiServer:
         store: ObjectStore,
         *,
         bookmark_seconds: float = _BOOKMARK_SECONDS,
-        tokens: Mapping[str, TokenUser] | None = None,
     ) -> None:
         self.store = store
         self.registry = Registry(store)
         self.intercept: Intercept | None = None
         self.intercept_reply: Intercept | None = None
         self._bookmark_seconds = bookmark_seconds
-        self._tokens = tokens or {}
         self.requests: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,10 +63,6 @@ class ApiServer:
         method, path = scope["method"], scope["path"]
         if path in ("/version", "/healthz", "/readyz", "/livez"):
             await _respond(send, 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.0-sandbox"})
-            return
-        if path == TOKEN_REVIEWS and method == "POST":
-            self.requests["POST tokenreviews"] = self.requests.get("POST tokenreviews", 0) + 1
-            await _respond(send, 201, review(self._tokens, _object_in(content)))
             return
         if path == "/openapi/v2" and method == "GET":
             await _respond_content(send, 200, OPENAPI_V2, OPENAPI_V2_TYPE)

@@ -105,7 +105,8 @@ function boundParts(found) {
 
 const openPod = (pod) => open(pod, async () => {
   const found = await ask(`/v1/explain/${inPath(pod)}`), [parts, section] = sections();
-  if (found.sentence) parts.push(el("p", { className: "lead" }, soft(withoutAdvice(found.sentence, found.misses))));
+  const sentence = found.decision ? "" : withoutAdvice(found.sentence, found.misses);
+  if (sentence) parts.push(el("p", { className: "lead" }, soft(sentence)));
   if (found.gang) parts.push(el("p", {}, "All about its group: ", link("group", found.gang)));
   if (found.decision) parts.push(...boundParts(found));
   const advice = found.misses?.map((miss) => miss.replace(`group ${found.gang} `, ""));
@@ -118,12 +119,6 @@ const openPod = (pod) => open(pod, async () => {
   }
   const terms = (found.terms || []).filter((term) => !found.misses?.includes(term));
   if (terms.length) section("Terms of the selectors", bullets(terms));
-  if (found.attempts?.length) {
-    const reasons = (a) => a.reasons.map(([text, count]) => `${text} on ${counted(count, "node")}`).join("; ") || "–";
-    const ago = (a) => el("span", {}, age(a.at), " ago");
-    const rows = found.attempts.map((a) => [ago(a), `${a.fitting} of ${a.asked}`, reasons(a)]);
-    section("Attempts", table(["when", "nodes that fit", "most frequent reasons"], rows.reverse()));
-  }
   return parts;
 });
 
@@ -155,7 +150,7 @@ function groupParts(found) {
   const topology = found.topology && `topology ${found.topology}`;
   const label = found.topology_label && `one value of ${found.topology_label}`;
   const facts = [`named by ${found.source}`, minimum, topology, label].filter(Boolean).join(" · ");
-  parts.push(quiet(facts, ...(age(found.since) ? [` · ${found.since_event} `, age(found.since), " ago"] : [])));
+  parts.push(quiet(facts, ...(age(found.since) ? [` · ${found.since_event} for `, age(found.since)] : [])));
   if (misses.length) section("What would help", bullets(misses, "advice"));
   if (found.cut_short) parts.push(quiet(found.cut_short));
   const row = fleet.groups.find((one) => one.group === found.group);
@@ -163,7 +158,7 @@ function groupParts(found) {
   const when = (m) => (age(m.since) ? el("span", {}, age(m.since), " ago") : "–");
   const members = found.members.map((m) =>
     [link("pod", m.pod), m.state, m.node ? link("node", m.node) : "–", m.reason || "–", when(m)]);
-  section("Members", table(["pod", "state", "node", "reason", "first attempt"], members));
+  section("Members", table(["pod", "state", "node", "reason", "created"], members));
   const plan = found.plan.map((p) => [link("pod", p.pod), link("node", p.node), p.devices.join(", ")]);
   if (plan.length) section("Plan", table(["pod", "node", "devices"], plan));
   const names = (h) => (h.pods.length ? h.pods : h.claims).join(", ");

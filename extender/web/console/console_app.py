@@ -22,7 +22,7 @@ from extender.web.probes import PROBES, probe
 _OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)
 _OF_CLUSTER = ("/v1/explain", "/v1/fleet", "/v1/nodes", "/v1/claims")  # a cache with missing kinds would answer wrongly
 # The answer with 5,000 claims has a megabyte, and takes 25 ms of the event loop.
-_LARGE = ("/v1/fleet", "/v1/nodes", "/v1/claims", "/v1/audit", "/v1/processes", "/v1/policy")
+_LARGE = ("/v1/fleet", "/v1/nodes", "/v1/claims", "/v1/audit", "/v1/policy")
 _MOST_WAITING = 16  # requests for these
 
 

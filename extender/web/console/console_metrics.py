@@ -1,8 +1,7 @@
-"""The metrics of `berth console`: the fleet, the audit, and the records of serve."""
+"""The metrics of `berth console`: the fleet and the audit."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from extender.console import Console
@@ -18,38 +17,13 @@ def _findings_of(check: str) -> Callable[[Console], Value]:
     return lambda s: s.auditor.by_check()[check]
 
 
-def _record_faults(console: Console) -> Mapping[tuple[str, ...], Value]:
-    faults = console.ingest.counts | Counter(unknown_claims=console.reservations.unknown_claims)
-    return {(fault,): float(count) for fault, count in faults.items()}
-
-
 METRICS: tuple[MetricSource[Console], ...] = (
     *COMMON,
     MetricSource(
-        "berth_serve_processes",
-        GAUGE,
-        "Processes of berth serve that sent records within the last 30 s",
-        lambda s: s.ingest.heard,
-    ),
-    MetricSource(
-        "berth_records_taken_total",
+        "berth_decisions_left_out_total",
         COUNTER,
-        "Records of berth serve that the console applied",
-        lambda s: s.ingest.taken,
-    ),
-    MetricSource(
-        "berth_records_requests_total",
-        COUNTER,
-        "Requests with records, by the HTTP status of the answer (version: the records were of an unknown version)",
-        lambda s: {(answer,): float(count) for answer, count in s.record_requests.items()},
-        ("answer",),
-    ),
-    MetricSource(
-        "berth_records_faults_total",
-        COUNTER,
-        "Faults of record streams, by kind: repeated, missing or unusable records, ended or evicted processes",
-        _record_faults,
-        ("fault",),
+        "Pods that left the watch and that the console did not read, because too many left it at once",
+        lambda s: s.decision_reader.left_out,
     ),
     MetricSource("berth_events_total", COUNTER, "Events written", lambda s: s.event_recorder.events),
     MetricSource("berth_agents", GAUGE, "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.store.fabric)),

@@ -48,11 +48,6 @@ def router(console: Console) -> APIRouter:
         """The findings of the last round of the audit. The request starts no round."""
         return Response(orjson.dumps(to_json(sorted(console.auditor.findings))), media_type="application/json")
 
-    @routes.get("/processes")
-    async def processes() -> Response:
-        """The processes of berth serve that sent records within an hour."""
-        return Response(orjson.dumps(to_json(console.ingest.streams())), media_type="application/json")
-
     @routes.get("/updates")
     async def updates() -> Response:
         """Changes of the fleet as server-sent events (`text/event-stream`), each with the fields of /v1/fleet that

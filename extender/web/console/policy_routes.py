@@ -6,7 +6,7 @@ import orjson
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from extender.console import Console, to_json
+from extender.console import Console
 
 
 def router(console: Console) -> APIRouter:
@@ -23,7 +23,6 @@ def router(console: Console) -> APIRouter:
                 "digest": active.policy.digest,
                 "problem": active.problem,
                 "policy": active.policy.model_dump(mode="json"),
-                "processes": [to_json(stream) for stream in console.ingest.streams()],
             }
         )
 

@@ -1,4 +1,4 @@
-"""Requests that build large answers in the event loop take turns, so that probes, records and Events go in between."""
+"""Requests that build large answers in the event loop take turns, so that probes and Events go in between."""
 
 from __future__ import annotations
 
