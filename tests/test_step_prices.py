@@ -164,7 +164,7 @@ def test_a_rejection_names_one_absent_capacity() -> None:
     absent = {"requests": {"x0": "1Gi", "y1": "1Gi", "y2": "1Gi"}}
     recorder = CauseRecorder()
     assert Search(problem(shared_devices(1), exactly("r", capacity=absent)), observer=recorder).run() is None
-    assert recorder.causes == {("r", 0): ("undefined-capacity", "y1")}
+    assert recorder.causes == {("r", 0): ("undefined-capacity", "a device has no capacity y1, but x0")}
 
 
 def claims_of(claims: int, *requests: Json) -> Problem:

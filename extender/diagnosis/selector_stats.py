@@ -10,12 +10,12 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
 from extender.cel.dra import Selector, evaluated
 from extender.cel.dra.terms import left_side, observed_value
-from extender.model import Device, Semver, Slice, counted, one_line
+from extender.model import Device, Slice, counted, one_line
 from extender.scheduling import EvaluationContext, PodRequirements, attributes_like
 
 _SHOWN_VALUES = 3
 _VALUES = 256  # distinct values that are counted
-_DEFAULTS = {str: '""', int: "0", bool: "false", Semver: 'semver("0.0.0")'}  # of attributes, in CEL
+_DEFAULTS = {"string": '""', "int": "0", "bool": "false", "version": 'semver("0.0.0")'}  # by type of attribute, in CEL
 
 
 @dataclass(slots=True)
@@ -200,7 +200,7 @@ class _Term:
         for path, read in self.reads or ():
             value, name = read(device, driver), path.rpartition("/")[2]
             finding.published[name] = finding.published.get(name, 0) + (count if value is not None else 0)
-            default = 'quantity("0")' if path.startswith("capacity:") else _DEFAULTS.get(type(value), "")
+            default = _DEFAULTS.get(value[0], "") if isinstance(value, tuple) else 'quantity("0")'
             if value is not None and default:
                 finding.defaults[path] = default
         try:
