@@ -77,10 +77,13 @@ def unverified() -> ssl.SSLContext:
 class ControlPlane:
     """Start with `with`; every process is ended by its own pid."""
 
-    def __init__(self, folder: Path, *api_args: str, gates: str = "") -> None:
-        """`gates` are feature gates of all Kubernetes components."""
+    def __init__(self, folder: Path, *api_args: str, gates: str = "", strict: bool = False) -> None:
+        """`gates` are feature gates of all Kubernetes components. A `strict` plane asks for the rights that OpenShift
+        asks for, and limits nodes as kubeadm does."""
         self.gates = (f"--feature-gates={gates}",) if gates else ()
-        self._api_args = (*self.gates, *api_args)
+        self._api_args = (*self.gates, *api_args, f"--authorization-mode={'Node,RBAC' if strict else 'RBAC'}")
+        if strict:
+            self._api_args += ("--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",)
         self.bin = Path(os.environ["BERTH_KUBE_BIN"])
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -120,7 +123,6 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             f"--cert-dir={self.folder / 'certs'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
-            "--authorization-mode=RBAC",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from extender.sandbox.sandbox_cluster import MARKER_CLASS
 from tests.e2e.control_plane import NODE_NAME, ControlPlane
 from tests.e2e.real_node import DEVICES, DRIVER, IMAGE, METADATA, RealNode, needs_a_node
 from tests.process_worlds import free_port
@@ -29,12 +30,8 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
-PATIENCE = 100  # seconds; kubelet tries some things again after a minute or two only
-API = (
-    "--authorization-mode=Node",  # beside RBAC
-    "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
-    "--runtime-config=resource.k8s.io/v1beta2=true",  # DeviceTaintRules in 1.36
-)
+PATIENCE = 240  # seconds; some things kubelet tries again after more than a minute
+RULES_ON = ("--runtime-config=resource.k8s.io/v1beta2=true",)  # DeviceTaintRules in 1.36
 
 
 class World(NamedTuple):
@@ -49,9 +46,10 @@ class World(NamedTuple):
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder, port = tmp_path_factory.mktemp, free_port()
     with (
-        ControlPlane(folder("plane"), *API, gates="DRADeviceTaintRules=true") as plane,
+        ControlPlane(folder("plane"), *RULES_ON, gates="DRADeviceTaintRules=true", strict=True) as plane,
         RealNode(plane, folder("node")) as node,
     ):
+        plane.create(MARKER_CLASS)
         selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
         spec = {"selectors": selectors, "extendedResourceName": RESOURCE}
         plane.create({**resource("DeviceClass", "tree"), "spec": spec})
