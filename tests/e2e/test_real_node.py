@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import urllib.error
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
-POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 PATIENCE = 240  # seconds; some things kubelet tries again after more than a minute
 RULES_ON = ("--runtime-config=resource.k8s.io/v1beta2=true",)  # DeviceTaintRules in 1.36
 
@@ -133,6 +134,10 @@ def allocated(world: World, pod: dict) -> set[str]:
     name = special["resourceClaimName"] if special else named or status["resourceClaimStatuses"][0]["resourceClaimName"]
     claim = world.plane.get(f"{CLAIMS}/{name}")
     assert pod["metadata"]["uid"] in [user["uid"] for user in claim["status"]["reservedFor"]]
+    return devices_of(claim)
+
+
+def devices_of(claim: dict) -> set[str]:
     return {f"{one['pool']}/{one['device']}" for one in claim["status"]["allocation"]["devices"]["results"]}
 
 
@@ -235,40 +240,39 @@ def test_a_pod_is_replaced_where_its_device_is_tainted(world: World) -> None:
     assert runs(world, name, 1) <= ALL - {tainted}
 
 
-def test_a_pod_runs_though_berth_was_killed_before_its_binding(world: World) -> None:
-    """The API server refuses the Binding, so that SIGKILL comes when only the claim is written."""
-    policy, bound = refusal()
-    world.plane.request("POST", f"{POLICIES}ies", policy)
-    world.plane.request("POST", f"{POLICIES}ybindings", bound)
-    world.plane.wait(lambda: refused(world), PATIENCE)
-    create(world, "a", spec_of(take(2)))
-    world.plane.wait(
-        lambda: any(one.get("status", {}).get("allocation") for one in world.plane.get(CLAIMS)["items"]), PATIENCE
-    )
-    world.plane.kill("extender")
-    (claim,) = world.plane.get(CLAIMS)["items"]
-    assert claim["status"]["reservedFor"]
-    assert "nodeName" not in world.plane.get(f"{PODS}/a")["spec"]
-    world.plane.request("DELETE", f"{POLICIES}ybindings/no-bindings", {})
-    world.plane.request("DELETE", f"{POLICIES}ies/no-bindings", {})
+@pytest.mark.parametrize("spec", [spec_of(take(2)), spec_of(None, limits=2)], ids=["claim", "extended-resource"])
+def test_a_pod_runs_though_berth_was_killed_before_its_binding(world: World, spec: dict) -> None:
+    """SIGKILL comes while the API server asks a webhook about the Binding: only the claim is written."""
+    with socket.create_server(("127.0.0.1", 0)) as webhook:
+        webhook.settimeout(PATIENCE)
+        world.plane.request("POST", WEBHOOKS, asking(webhook.getsockname()[1]))
+        world.plane.wait(lambda: asks(world), PATIENCE)
+        with webhook.accept()[0]:  # of the Binding by which `asks` knows
+            pass
+        create(world, "a", spec)
+        with webhook.accept()[0]:
+            world.plane.kill("extender")
+        (claim,) = world.plane.get(CLAIMS)["items"]
+        assert claim["status"]["reservedFor"]
+        assert "nodeName" not in world.plane.get(f"{PODS}/a")["spec"]
+        world.plane.request("DELETE", f"{WEBHOOKS}/bindings.e2e.berth.dev", {})
     world.plane.start_berth(sys.executable, port=world.port)
-    assert runs(world, "a", 2) == {
-        f"{one['pool']}/{one['device']}" for one in claim["status"]["allocation"]["devices"]["results"]
-    }
+    assert runs(world, "a", 2) == devices_of(claim)
 
 
-def refusal() -> tuple[dict, dict]:
-    """A ValidatingAdmissionPolicy that refuses every Binding of a pod, and what puts it in force."""
-    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "no-bindings"}}
+def asking(port: int) -> dict:
+    """Have the API server ask about Bindings at a port where nothing answers; it refuses them after 10 s."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
-    spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false"}]}
-    policy = {**head, "kind": "ValidatingAdmissionPolicy", "spec": spec}
-    bound = {"policyName": "no-bindings", "validationActions": ["Deny"]}
-    return policy, {**head, "kind": "ValidatingAdmissionPolicyBinding", "spec": bound}
+    webhook = {
+        "name": "bindings.e2e.berth.dev", "clientConfig": {"url": f"https://127.0.0.1:{port}/"}, "rules": [rule],
+        "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail", "timeoutSeconds": 10,
+    }  # fmt: skip
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    return {**head, "metadata": {"name": webhook["name"]}, "webhooks": [webhook]}
 
 
-def refused(world: World) -> bool:
-    """Whether the API server refuses Bindings by the policy; before, it finds that there is no such pod."""
+def asks(world: World) -> bool:
+    """Whether the API server asks about Bindings already; otherwise it says at once that there is no such pod."""
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "none"}, "target": {"name": NODE_NAME}}
     try:
         world.plane.request("POST", f"{PODS}/none/binding", binding)
