@@ -96,7 +96,7 @@ EXAMPLES ?= 2000
 fuzz: $(STAMP) ## send garbage to every command, HTTP entry point and loader, EXAMPLES for each
 	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/test_fuzz_*.py --timeout 0
 
-e2e: $(STAMP) ## run the tests against a real control plane (BERTH_KUBE_BIN: folder of its binaries)
+e2e: $(STAMP) ## run the tests against a real control plane and kubelet (BERTH_KUBE_BIN: folder of their binaries)
 	$(BIN)/pytest tests/e2e -s
 
 pins: ## pin every distribution and its hashes again, after a change of pyproject.toml
