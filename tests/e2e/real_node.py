@@ -22,7 +22,7 @@ from typing import Self
 import pytest
 import yaml
 
-from tests.e2e.control_plane import NODE_NAME, NODE_TOKEN, ControlPlane, missing
+from tests.e2e.control_plane import NODE_NAME, NODE_TOKEN, ControlPlane, minor_version, missing
 from tests.process_worlds import free_port
 
 NEEDED = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "test-driver", "busybox")
@@ -79,6 +79,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 def needs_a_node() -> pytest.MarkDecorator:
     """Skip, saying what is missing, where no real node can run."""
     reason = missing(*NEEDED)
+    if not reason and minor_version() < 36:
+        reason = "containers see the names of their devices since Kubernetes 1.36"
     works = f"{' '.join(NAMESPACES)} true"
     if not reason and subprocess.run(["sh", "-c", works], capture_output=True, check=False).returncode:
         reason = f"a real node needs root, and that this command works: {works}"
@@ -124,7 +126,7 @@ class RealNode:
         self._namespace.communicate()
         for process in self._running.values():
             process.wait()
-        for _ in range(50):
+        for _attempt in range(50):
             if not remove_cgroups():
                 break
             time.sleep(0.1)

@@ -31,7 +31,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-PATIENCE = 240  # seconds; some things kubelet tries again after more than a minute
+PATIENCE = 240  # seconds; after a crash the claim of extended resources is taken back after a minute
 RULES_ON = ("--runtime-config=resource.k8s.io/v1beta2=true",)  # DeviceTaintRules in 1.36
 
 
@@ -96,18 +96,15 @@ def take(count: int) -> dict:
     return {"resourceClaimTemplateName": f"take-{count}"}
 
 
-def create(world: World, name: str, spec: dict, **annotations: str) -> None:
-    notes = {key.replace("_", "-"): value for key, value in annotations.items()}
-    metadata = {"name": name, "annotations": {f"berth.dev/{key}": value for key, value in notes.items()}}
+def create(world: World, name: str, spec: dict, annotations: dict[str, str] | None = None) -> None:
+    metadata = {"name": name, "annotations": annotations or {}}
     world.plane.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def create_job(world: World, spec: dict, pods: int) -> None:
-    template = {"spec": {**spec, "restartPolicy": "Never"}}
-    job = {"parallelism": pods, "completions": pods, "template": template}
-    world.plane.request(
-        "POST", JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": job}
-    )
+    job = {"parallelism": pods, "completions": pods, "template": {"spec": {**spec, "restartPolicy": "Never"}}}
+    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": job}
+    world.plane.request("POST", JOBS, body)
 
 
 def pods_of_job(world: World) -> list[dict]:
@@ -173,8 +170,9 @@ def test_a_pod_asks_by_an_extended_resource(world: World) -> None:
 
 def test_a_gang_runs_whole(world: World) -> None:
     names = [f"member-{index}" for index in range(DEVICES)]
+    group = {"berth.dev/group": "gang", "berth.dev/group-min": str(DEVICES)}
     for name in names:
-        create(world, name, spec_of(take(1)), group="gang", group_min=str(DEVICES))
+        create(world, name, spec_of(take(1)), group)
     assert set().union(*(runs(world, name, 1) for name in names)) == ALL
 
 
