@@ -99,7 +99,7 @@ fuzz: $(STAMP) ## send garbage to every command, HTTP entry point and loader, EX
 gpu-check: $(STAMP) ## read this machine's GPUs, publish them to the embedded cluster and place a pod (NVIDIA driver)
 	PYTHONPATH=. $(BIN)/python .ci/gpu_check.py
 
-e2e: $(STAMP) ## run the tests against a real control plane (BERTH_KUBE_BIN: folder of its binaries)
+e2e: $(STAMP) ## run the tests against a real control plane and kubelet (BERTH_KUBE_BIN: folder of their binaries)
 	$(BIN)/pytest tests/e2e -s
 
 pins: ## pin every distribution and its hashes again, after a change of pyproject.toml

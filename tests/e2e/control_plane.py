@@ -21,6 +21,7 @@ from extender.wire import lenient_loads
 from tests.process_worlds import free_port
 
 TOKEN = "e2e-admin"
+NODE_NAME, NODE_TOKEN = "real-node", "e2e-kubelet"  # of the kubelet in real_node.py
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 CONTROLLERS = (
     "resourceclaim-controller",
@@ -29,6 +30,8 @@ CONTROLLERS = (
     "pod-garbage-collector-controller",
     "serviceaccount-token-controller",
     "clusterrole-aggregation-controller",
+    "job-controller",
+    "device-taint-eviction-controller",
 )
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,7 +113,8 @@ class ControlPlane:
         )
         key = self.folder / "sa.key"
         subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-        (self.folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
+        kubelet = f"{NODE_TOKEN},system:node:{NODE_NAME},kubelet,system:nodes\n"
+        (self.folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n{kubelet}")
         self.start(
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{client}",
