@@ -91,14 +91,23 @@ def is_label(name: str) -> bool:
     return _LABEL.fullmatch(name) is not None
 
 
-def request_names(obj: Json) -> frozenset[str]:
-    """The requests of a claim or template, and the subrequests as request/subrequest. Raises WireError."""
-    devices, path = _devices(obj)
+def request_names(devices: Json, path: str) -> frozenset[str]:
+    """The requests of a claim's spec.devices, and the subrequests as request/subrequest. Raises WireError."""
     found: set[str] = set()
     for request, where in _objects(devices, "requests", path):
         name = str(request.get("name"))
         found |= {name, *(f"{name}/{sub.get('name')}" for sub, _ in _objects(request, "firstAvailable", where))}
     return frozenset(found)
+
+
+def request_options(devices: Json) -> Iterator[tuple[str, Json]]:
+    """Yield (request, or request/subrequest; the option) of a claim's spec.devices. Raises WireError."""
+    for request, where in _objects(devices, "requests", ""):
+        name = str(request.get("name"))
+        if isinstance(request.get("exactly"), dict):
+            yield name, request["exactly"]
+        for sub, _ in _objects(request, "firstAvailable", where):
+            yield f"{name}/{sub.get('name')}", sub
 
 
 def claim_faults(obj: Json) -> Iterator[FieldFault]:
@@ -113,7 +122,7 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
             yield from _of_name(named, at)
         for option, at in (*exactly, *subrequests):
             yield from _of_option(option, at)
-    known = request_names(obj)
+    known = request_names(devices, path)
     for field in ("constraints", "config"):
         for one, where in _objects(devices, field, path):
             for position, name in enumerate(string_list(one, "requests", where)):

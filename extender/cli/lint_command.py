@@ -54,9 +54,9 @@ def lint_command(
     """
     raw, found, unreadable = read_manifests(files)
     lost = bool(found)
-    checked = check_manifests(raw)
-    found += checked.findings
     given = [(str(snapshot), obj) for obj in _supply(snapshot)] if snapshot is not None else []
+    checked = check_manifests(raw, [obj for _, obj in given])
+    found += checked.findings
     problems: dict[int, WireError] = {}
     supply = objects_of(checked.objects + given, problems)
     found += findings(supply, dialect_of(as_new))

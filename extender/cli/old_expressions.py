@@ -11,12 +11,22 @@ from extender.cli.lint_finding import LintFinding
 from extender.model import parse_quantity, shown
 from extender.wire import Json, get
 
-_NO_DOMAIN = re.compile(r"device\.(attributes|capacity)\[\s*[\"']([^\"'./]+)[\"']\s*\]")
+# A name without a dot may be a domain: ["x"].y reads x/y. As a value, it is an attribute that lacks its domain.
+_COMPARED = r"(?:==|!=|<=?|>=?)"
+_NO_DOMAIN = re.compile(
+    rf"(?P<before>{_COMPARED}\s*)?device\.(?P<kind>attributes|capacity)\[\s*[\"'](?P<name>[^\"'./]+)[\"']\s*\]"
+    rf"(?P<after>\s*{_COMPARED}|\s+in\b|\s*\.(?:compareTo|is\w+Than|startsWith|endsWith|contains|matches|lowerAscii)\("
+    r"|\s*\.(?:(?P=name)\.)?(?:quantity|string|bool|int)\b(?!\()|(?P<field>\s*[.\[]))?"
+)
 _FIELD = re.compile(
     r"\bdevice\.(?!(?:driver|attributes|capacity|allowMultipleAllocations)\b)(?P<name>[A-Za-z]\w*)"
     r"(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*(?P<amount>\d+[KMGT]i)\b)?"
 )
-_OLD_ACCESSOR = re.compile(r"\]\s*\.(?:\w+\.)?(quantity|string|version|bool|int)\b(?!\()")
+# After ["domain"].name, ["domain"]["name"], or ["name"]; ["domain"].version reads an attribute.
+_OLD_ACCESSOR = re.compile(
+    r"(?:(?:\]\s*\.\w+|\]\s*\[[^\]]*\])\s*\.(?=(?:quantity|string|version|bool|int)\b)"
+    r"|\[\s*[\"'](?:[^\"'.]+|[^\"']+/[^\"']+)[\"']\s*\]\s*\.(?!version))(quantity|string|version|bool|int)\b(?!\()"
+)
 _QUALIFIED = re.compile(
     r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"'/]+)/(?P<name>\w+)(?P=q)\s*\]"
     r"(?:\.(?:quantity|string|version|bool|int)\b(?!\())?"
@@ -35,6 +45,7 @@ _TURNED = re.compile(rf"(?P<before>(?:^|[(&|?:,])\s*){_AMOUNT}{_OPERATOR}(?P<rea
 _MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">"}
 _MEMORY = re.compile(r"(?:\.\??|\[\??\s*[\"'])memory\b|[\"']memory[\"']\s+in\b")
 _CAPACITY = re.compile(r"device\.capacity\[[^\]]*\]\s*(?:\.\??\w+|\[[^\]]*\])?")
+_DRIVER = re.compile(r"\bdevice\.driver\s*==\s*[\"']([^\"']+)[\"']")
 _LITERAL = re.compile(r"\bquantity\(\s*([\"'])([^\"'\\]*)\1\s*\)")
 _ATTRIBUTES = re.compile(r"device\.attributes\[\??\s*[\"']([^\"']+)[\"']")
 _NO_ATTRIBUTE = "memory is a capacity, not an attribute"
@@ -213,15 +224,21 @@ def _old_forms(text: str, where: str) -> Iterator[LintFinding]:
             better = f'attributes["gpu.nvidia.com"].{field["name"]}'
         problem, correction = f"a device has no field {field['name']!r}", f"write device.{better}, with your driver"
         yield LintFinding("error", where, problem, correction)
-    bare = _NO_DOMAIN.search(text)
-    if bare:
-        kind, name = bare.groups()
+    compiles = _compiles(text)
+    for bare in _NO_DOMAIN.finditer(text):
+        is_value = bare["before"] or (bare["after"] and not bare["field"])
+        if not is_value and (compiles or bare["field"]):
+            continue
+        kind, name = bare["kind"], bare["name"]
+        driver = _DRIVER.search(text)
+        domain = driver[1] if driver is not None else "gpu.nvidia.com"
         yield LintFinding(
-            "warning" if _compiles(text) else "error",
+            "warning" if compiles else "error",
             where,
             f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute',
-            f'write the domain first: device.{"capacity" if name == "memory" else kind}["gpu.nvidia.com"].{name}',
+            f'write the domain first: device.{"capacity" if name == "memory" else kind}["{domain}"].{name}',
         )
+        break
     old = _OLD_ACCESSOR.search(text)
     if old:
         hint = (
