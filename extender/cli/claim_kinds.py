@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from extender.api_schema import request_options
@@ -96,7 +96,7 @@ def _drivers_of(spec: Json) -> set[str]:
     return named or {domain for domain in domains if driver_of(domain).kind != OTHER or domain in DRIVERS}
 
 
-def _configured(spec: Mapping[str, object], request: str) -> Iterator[str]:
+def _configured(spec: Json, request: str) -> Iterator[str]:
     """The drivers of the configurations for a request."""
     for one in get(spec, "config", list, "", []):
         requests = one.get("requests") if isinstance(one, dict) else None

@@ -73,13 +73,10 @@ from extender.model.device import (
     own_name,
 )
 from extender.model.drivers import (
-    CHANNEL,
-    CPU,
     DRIVERS,
     GPU,
     NIC,
     OTHER,
-    Driver,
     driver_of,
     driver_of_class,
     gpu_identities,
@@ -128,10 +125,8 @@ from extender.model.text_limits import (
 
 __all__ = [
     "BINARY_SI",
-    "CHANNEL",
     "COMPUTE_DOMAIN_DRIVER",
     "COMPUTE_DOMAIN_LABEL",
-    "CPU",
     "DECISION_ANNOTATION",
     "DEFAULT_MIX",
     "DISTANCES",
@@ -185,7 +180,6 @@ __all__ = [
     "DeviceId",
     "DeviceRequest",
     "DeviceStatus",
-    "Driver",
     "Fabric",
     "FairCache",
     "GpuState",
