@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from extender.cli.main import commands
 from extender.model import DRIVERS, driver_of, driver_of_class
+from extender.sandbox import carried_machines, fabric_slice
 
 app = commands()
 RUNNER = CliRunner()
@@ -133,6 +134,18 @@ def test_the_classes_of_a_snapshot_count(tmp_path: Path) -> None:
     snapshot.write_text(yaml.safe_dump(class_("x", 'device.driver == "gpu.nvidia.com"')))
     result = RUNNER.invoke(app, ["lint", "--snapshot", str(snapshot), str(path)])
     assert severity_of(result.output, BESIDE) == "warning", result.output
+
+
+@pytest.mark.parametrize(("driver", "found"), [("dra.net", 0), ("gpu.nvidia.com", 1)])
+def test_nvlink_joins_gpus_only(tmp_path: Path, driver: str, found: int) -> None:
+    several = template({"exactly": {"deviceClassName": "x", "count": 4}})
+    asking = pod(uses=True)
+    asking["metadata"]["annotations"] = {"berth.dev/topology": "required"}
+    asking["spec"]["schedulerName"] = "berth-scheduler"
+    agent = fabric_slice("n", carried_machines()["t4-4"])
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump_all([class_("x", f'device.driver == "{driver}"'), several, asking, agent]))
+    assert RUNNER.invoke(app, ["lint", str(path)]).output.count("no node joins 4 GPUs by NVLink") == found
 
 
 VALUES = [

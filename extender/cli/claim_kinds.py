@@ -86,9 +86,13 @@ def key_of(obj: Json, name: str | None = None) -> ObjectKey:
 
 
 def _drivers_of(spec: Json) -> set[str]:
-    """The drivers that the selectors name, else those of the attributes and capacities that they read."""
     selectors = [one for one in get(spec, "selectors", list, "", []) if isinstance(one, dict)]
-    text = "\n".join(str(get(one, "cel", dict, "", {}).get("expression")) for one in selectors)
+    return drivers_in(str(get(one, "cel", dict, "", {}).get("expression")) for one in selectors)
+
+
+def drivers_in(expressions: Iterable[str]) -> set[str]:
+    """The drivers that expressions name, else those of the attributes and capacities that they read."""
+    text = "\n".join(expressions)
     named = {next(filter(None, found.groups())) for found in _IS_DRIVER.finditer(text)}
     for several in _ONE_OF.finditer(text):
         named |= {one or other for one, other in re.findall(_STRING, several[1])}

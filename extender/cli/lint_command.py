@@ -13,6 +13,7 @@ import yaml
 
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
+from extender.cli.claim_kinds import drivers_in
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.cli.manifest_checks import check_manifests, print_findings, read_manifests
 from extender.cli.object_files import Objects, documents, objects_of
@@ -21,7 +22,18 @@ from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.manifests import HypotheticalPod, hypothetical_pods
-from extender.model import MARKER_CLASS, Device, Graph, WireError, counted
+from extender.model import (
+    GPU,
+    MARKER_CLASS,
+    OTHER,
+    Device,
+    DeviceRequest,
+    Graph,
+    WireError,
+    counted,
+    driver_of,
+    driver_of_class,
+)
 from extender.scheduling import too_many_claims
 
 Json = dict[str, Any]
@@ -130,7 +142,7 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
         if pod.annotations.get("berth.dev/topology") != "required":
             continue
         for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
-            if option.mode != "ExactCount" or option.count <= 1 or _is_joined_anywhere(graphs, option.count):
+            if not _asks_for_gpus(option, objects) or _is_joined_anywhere(graphs, option.count):
                 continue
             yield LintFinding(
                 "warning",
@@ -138,6 +150,14 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
                 f"no node joins {option.count} GPUs by NVLink",
                 "ask for fewer GPUs, or topology: preferred",
             )
+
+
+def _asks_for_gpus(option: DeviceRequest, objects: Objects) -> bool:
+    """Whether a request asks for several devices that may be GPUs."""
+    class_ = objects.classes.get(option.class_name)
+    drivers = drivers_in([*option.selectors, *(class_.selectors if class_ is not None else ())])
+    kinds = {driver_of(driver).kind for driver in drivers or {driver_of_class(option.class_name)}}
+    return option.mode == "ExactCount" and option.count > 1 and not kinds.isdisjoint((GPU, OTHER))
 
 
 def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:

@@ -58,7 +58,8 @@ const openNode = (name) => open(name, async () => {
   });
   const clique = node.clique && `clique ${node.clique}`;
   const largest = node.largest_free_set && `largest free NVLink set: ${counted(node.largest_free_set, "GPU")}`;
-  const facts = [node.product, node.zone, node.rack, clique, largest].filter(Boolean).join(" · ");
+  const others = (node.others || []).map((one) => `${one.driver}: ${one.free} of ${one.devices} free`);
+  const facts = [node.product, node.zone, node.rack, clique, largest, ...others].filter(Boolean).join(" · ");
   const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
   if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices];
   const links = node.links || node.switch ? "NVLinks" : "No NVLinks";
