@@ -13,6 +13,7 @@ Semantics are those of Kubernetes' structured allocator (docs/allocation.md), wi
 docs/decisions/ records. The package contains no I/O and no preferences: a caller passes them as an order.
 """
 
+from extender.allocation.capacity import consumption, fits
 from extender.allocation.choose import Preference, choose, choose_plain
 from extender.allocation.constraints import attribute_values
 from extender.allocation.counters import left_of
@@ -92,10 +93,12 @@ __all__ = [
     "choose",
     "choose_plain",
     "consumed_counters",
+    "consumption",
     "counter_limits",
     "fast_path",
     "field_of",
     "find_class",
+    "fits",
     "from_gates",
     "gather",
     "hypothetical_snapshot",

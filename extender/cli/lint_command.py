@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
+from extender.allocation import Features, consumption, fits
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.cli.claim_kinds import drivers_in
@@ -26,13 +27,17 @@ from extender.model import (
     GPU,
     MARKER_CLASS,
     OTHER,
+    Capacity,
     Device,
     DeviceRequest,
     Graph,
+    Quantity,
     WireError,
     counted,
     driver_of,
     driver_of_class,
+    members,
+    own_name,
 )
 from extender.scheduling import too_many_claims
 
@@ -122,6 +127,7 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
         yield from _selector(where, expression, dialect, [] if of_own else devices)
     yield from _unknown_classes(objects)
     yield from _too_many(objects)
+    yield from _missing(objects)
 
 
 def refused_pods(pods: list[HypotheticalPod]) -> Iterator[LintFinding]:
@@ -215,8 +221,7 @@ def _selector(
 def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
     if kind == "attributes":
         return name in device.attributes.schema.index
-    domain, _, bare = name.partition("/")
-    return name in device.capacity or (domain == driver and bare in device.capacity)
+    return _capacity(device, name, driver) is not None
 
 
 def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int, str]:
@@ -280,6 +285,69 @@ def _too_many(objects: Objects) -> Iterator[LintFinding]:
                     f"asks for {option.count} devices; the most that match on one node is {most}",
                     f"ask for at most {counted(most, 'device')}, or split the claim",
                 )
+
+
+def _missing(objects: Objects) -> Iterator[LintFinding]:
+    """Yield the attributes of constraints and the amounts of capacity that no device of a request has."""
+    masks = Masks()
+    for claim in objects.claims:
+        for option in (o for request in claim.spec.requests for o in request.alternatives):
+            class_ = objects.classes.get(option.class_name)
+            devices = _matching(objects, [*class_.selectors, *option.selectors], masks) if class_ is not None else []
+            if not devices:
+                continue  # other checks name the class, and selectors without a match
+            where = f"{objects.origins[f'ResourceClaim {claim.key}']}, request {option.name}"
+            attributes = [one.attribute for one in claim.spec.constraints if one.attribute and one.covers(option.name)]
+            for found in (*_missing_attributes(attributes, devices), *_missing_amounts(option, devices)):
+                yield found.within(where)
+
+
+def _missing_attributes(names: list[str], devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
+    for name in dict.fromkeys(names):
+        if "/" not in name or any(name in device.attributes for device, _ in devices):
+            continue  # other checks name an attribute without a domain
+        known = sorted({one for device, _ in devices for one in device.attributes})
+        same = [one for one in known if one.rpartition("/")[2] == name.rpartition("/")[2]]
+        problem = f"0 of {counted(len(devices), 'device')} that it matches have {name}, which must be equal or distinct"
+        yield LintFinding("warning", "", problem, f"did you mean {same[0]}?" if same else did_you_mean(name, known))
+
+
+def _missing_amounts(option: DeviceRequest, devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
+    able, features = counted(len(devices), "device"), Features()
+    for name, amount in (option.capacity or {}).items():
+        found = [one.value for device, driver in devices if (one := _capacity(device, name, driver)) is not None]
+        most = max(found, key=lambda value: value.nanos, default=None)
+        if most is None:
+            known = sorted({one for device, _ in devices for one in device.capacity})
+            advice = did_you_mean(name, known) or (f"they have {', '.join(known)}" if known else "")
+            yield LintFinding("warning", "capacity", f"0 of {able} that it matches have the capacity {name}", advice)
+        elif amount.nanos > most.nanos:
+            problem = f"asks for {amount} of {name}; the largest device that it matches has {most}"
+            yield LintFinding("warning", "capacity", problem, f"ask for at most {most}")
+        elif not any(_gives(device, driver, {name: amount}, features) for device, driver in devices):
+            problem = f"0 of {able} that it matches give {amount} of {name} to one request: see their requestPolicy"
+            yield LintFinding("warning", "capacity", problem)
+
+
+def _gives(device: Device, driver: str, wanted: dict[str, Quantity], features: Features) -> bool:
+    """Whether a device gives an amount to one request while no other has a part of it."""
+    taken = consumption(device, driver, wanted, features)
+    return taken is not None and fits(device, taken, {}, {})
+
+
+def _matching(objects: Objects, expressions: list[str], masks: Masks) -> list[tuple[Device, str]]:
+    """The devices that match all expressions, with their drivers."""
+    found: list[tuple[Device, str]] = []
+    for slice_ in objects.slices:
+        match = (1 << len(slice_.devices)) - 1
+        for expression in expressions:
+            match &= masks.of(expression, slice_).match
+        found += [(slice_.devices[bit], slice_.pool.driver) for bit in members(match)]
+    return found
+
+
+def _capacity(device: Device, name: str, driver: str) -> Capacity | None:
+    return device.capacity.get(own_name(name, driver))
 
 
 def _most_on_a_node(objects: Objects, expressions: list[str], masks: Masks) -> int:
