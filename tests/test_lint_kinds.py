@@ -72,6 +72,14 @@ KINDS = {
     "a channel of a ComputeDomain": ([DOMAIN], "", "warning"),
     "a class of channels": ([template(exactly("compute-domain-default-channel.nvidia.com"))], "", "warning"),
     "CPUs": ([class_("x", 'device.driver == "dra.cpu"'), template(exactly("x"))], "", "warning"),
+    "CPUs that have attributes of a NIC": (
+        [
+            class_("x", 'device.driver == "dra.cpu"'),
+            template(exactly("x", 'device.attributes["dra.net"].numaNode == 0')),
+        ],
+        "",
+        "warning",
+    ),
     "a class that is not known": ([template(exactly("x"))], "note", "note"),
     "a template that is not known": ([], "note", "note"),
     "a driver that is not known": ([class_("x", 'device.driver == "d.io"'), template(exactly("x"))], "note", "note"),
@@ -134,6 +142,14 @@ def test_the_classes_of_a_snapshot_count(tmp_path: Path) -> None:
     snapshot.write_text(yaml.safe_dump(class_("x", 'device.driver == "gpu.nvidia.com"')))
     result = RUNNER.invoke(app, ["lint", "--snapshot", str(snapshot), str(path)])
     assert severity_of(result.output, BESIDE) == "warning", result.output
+
+
+@pytest.mark.parametrize("scheduler", ["kai-scheduler", "default-scheduler", "volcano", "runai-scheduler"])
+def test_a_pod_of_another_scheduler_is_none_of_our_business(tmp_path: Path, scheduler: str) -> None:
+    path, theirs = tmp_path / "x.yaml", pod(uses=True)
+    theirs["spec"]["schedulerName"] = scheduler
+    path.write_text(yaml.safe_dump_all([template(exactly("gpu.nvidia.com")), theirs]))
+    assert RUNNER.invoke(app, ["lint", str(path)]).output == "0 findings\n"
 
 
 @pytest.mark.parametrize(("driver", "found"), [("dra.net", 0), ("gpu.nvidia.com", 1)])

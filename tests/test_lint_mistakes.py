@@ -55,6 +55,7 @@ spec:
         (("Name: two-same", "Name: two-sames"), "warning: no ResourceClaimTemplate two-sames: did you mean two-same?"),
         (("berth-scheduler", "berth"), "warning: the pod names scheduler berth: did you mean berth-scheduler?"),
         (("schedulerName: berth-scheduler", ""), "warning: names no scheduler: write schedulerName: berth-scheduler"),
+        (("berth-scheduler", "bert-scheduler"), "warning: scheduler bert-scheduler: did you mean berth-scheduler?"),
         (("berth-scheduler", "kueue"), "warning: .schedulerName: names scheduler kueue"),
     ],
 )

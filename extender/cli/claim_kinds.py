@@ -68,15 +68,13 @@ class Claims:
         return found or {OTHER}
 
     def _drivers(self, devices: Json, name: str, option: Json) -> set[str]:
-        """The drivers of the devices of one option: as its selectors say, else its class, else its configuration."""
+        """The drivers of the devices of one option, as its selectors, its class or its configuration say."""
         class_name = str(option.get("deviceClassName"))
-        class_ = self._classes.get(class_name)
-        found = _drivers_of(option) or (_drivers_of(class_) if class_ is not None else set())
-        if not found and class_ is not None and str(class_.get("extendedResourceName", "")).endswith("/gpu"):
+        class_ = self._classes.get(class_name, {})
+        found = drivers_in([*_expressions(option), *_expressions(class_)], class_name)
+        if not found and str(class_.get("extendedResourceName", "")).endswith("/gpu"):
             found = {"gpu"}  # a driver of GPUs, whatever its name
-        if not found and (driver := driver_of_class(class_name)):
-            found = {driver}
-        return found or set(_configured(devices, name)) or (set(_configured(class_, name)) if class_ else set())
+        return found or {*_configured(devices, name), *_configured(class_, name)}
 
 
 def key_of(obj: Json, name: str | None = None) -> ObjectKey:
@@ -85,19 +83,23 @@ def key_of(obj: Json, name: str | None = None) -> ObjectKey:
     return ObjectKey(str(metadata.get("namespace") or "default"), name or str(metadata.get("name") or ""))
 
 
-def _drivers_of(spec: Json) -> set[str]:
-    selectors = [one for one in get(spec, "selectors", list, "", []) if isinstance(one, dict)]
-    return drivers_in(str(get(one, "cel", dict, "", {}).get("expression")) for one in selectors)
-
-
-def drivers_in(expressions: Iterable[str]) -> set[str]:
-    """The drivers that expressions name, else those of the attributes and capacities that they read."""
+def drivers_in(expressions: Iterable[str], class_name: str) -> set[str]:
+    """The drivers that the selectors of a request name, else the driver that installs its class, else those of the
+    attributes and capacities that the selectors read.
+    """
     text = "\n".join(expressions)
     named = {next(filter(None, found.groups())) for found in _IS_DRIVER.finditer(text)}
     for several in _ONE_OF.finditer(text):
         named |= {one or other for one, other in re.findall(_STRING, several[1])}
+    if not named and (driver := driver_of_class(class_name)):
+        named = {driver}
     domains = {found[1] or found[2] for found in _DOMAIN.finditer(text)}
     return named or {domain for domain in domains if driver_of(domain).kind != OTHER or domain in DRIVERS}
+
+
+def _expressions(spec: Json) -> list[str]:
+    selectors = [one for one in get(spec, "selectors", list, "", []) if isinstance(one, dict)]
+    return [str(get(one, "cel", dict, "", {}).get("expression")) for one in selectors]
 
 
 def _configured(spec: Json, request: str) -> Iterator[str]:

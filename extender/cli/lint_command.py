@@ -35,7 +35,6 @@ from extender.model import (
     WireError,
     counted,
     driver_of,
-    driver_of_class,
     members,
     own_name,
 )
@@ -161,8 +160,8 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
 def _asks_for_gpus(option: DeviceRequest, objects: Objects) -> bool:
     """Whether a request asks for several devices that may be GPUs."""
     class_ = objects.classes.get(option.class_name)
-    drivers = drivers_in([*option.selectors, *(class_.selectors if class_ is not None else ())])
-    kinds = {driver_of(driver).kind for driver in drivers or {driver_of_class(option.class_name)}}
+    drivers = drivers_in([*option.selectors, *(class_.selectors if class_ is not None else ())], option.class_name)
+    kinds = {driver_of(driver).kind for driver in drivers} or {OTHER}
     return option.mode == "ExactCount" and option.count > 1 and not kinds.isdisjoint((GPU, OTHER))
 
 

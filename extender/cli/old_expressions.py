@@ -48,6 +48,7 @@ _CAPACITY = re.compile(r"device\.capacity\[[^\]]*\]\s*(?:\.\??\w+|\[[^\]]*\])?")
 _DRIVER = re.compile(r"\bdevice\.driver\s*==\s*[\"']([^\"']+)[\"']")
 _LITERAL = re.compile(r"\bquantity\(\s*([\"'])([^\"'\\]*)\1\s*\)")
 _ATTRIBUTES = re.compile(r"device\.attributes\[\??\s*[\"']([^\"']+)[\"']")
+_HAS_UNIT = re.compile(r"memory|storage|bandwidth|bytes|size", re.IGNORECASE)  # in names of amounts
 _NO_ATTRIBUTE = "memory is a capacity, not an attribute"
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"))
 
@@ -125,11 +126,14 @@ def _is_equality(found: re.Match[str]) -> bool:
 
 
 def _is_clear(found: re.Match[str]) -> bool:
-    """Whether the amount is one, with a unit or in bytes. No GPU has less than 1 Mi: such a number lacks its unit."""
+    """Whether the amount is one, with a unit or in bytes. No GPU has less than 1 Mi: such a number lacks its unit.
+
+    Cores and the like have no unit.
+    """
     if found["op"] is None:
         return True
     if found["number"] is not None:
-        return _product(found["number"]) >= 1 << 20
+        return not _HAS_UNIT.search(_name(found)) or _product(found["number"]) >= 1 << 20
     try:
         parse_quantity(_quantity(found))
     except ValueError:
@@ -172,7 +176,8 @@ def _problem(wrong: re.Match[str], text: str) -> str:
 
 def _example(domain: str, name: str) -> str:
     """The advice to the user if the meaning of the expression is not clear."""
-    example = f'device.capacity["{domain}"].{name}.compareTo(quantity("40Gi")) >= 0'
+    amount = "40Gi" if _HAS_UNIT.search(name) else "4"
+    example = f'device.capacity["{domain}"].{name}.compareTo(quantity("{amount}")) >= 0'
     return f"{example}, with your amount and its unit"
 
 

@@ -91,7 +91,10 @@ def _scheduler(name: str, path: str, *, has_claims: bool, ours: bool) -> Iterato
     if name == SCHEDULER:
         return
     named = f"names scheduler {name}" if name else "names no scheduler"
-    is_like = "berth" in name or bool(did_you_mean(name, [SCHEDULER]))
+    # All schedulers may end with -scheduler: kai-scheduler is not like Berth's.
+    is_like = "berth" in name or bool(
+        did_you_mean(name.removesuffix("-scheduler"), [SCHEDULER.removesuffix("-scheduler")])
+    )
     if ours or (has_claims and is_like):
         hint = f"did you mean {SCHEDULER}?" if is_like else _ADVICE
         yield LintFinding("warning", f"{path}.schedulerName", f"the pod {named}: Berth does not place it", hint)
