@@ -104,7 +104,9 @@ def test_the_row_of_a_node_counts_gpus_apart_from_other_devices(name: str) -> No
     found = row(node_info(name))
     assert (found["product"], found["gpus"]) == (product, "f" * gpus)
     assert {one["driver"]: [one["free"], one["devices"]] for one in found.get("others", ())} == others
-    assert len(node_detail(node_info(name), {})["devices"]) == gpus
+    devices = node_detail(node_info(name), {})["devices"]
+    assert [one["driver"] in others for one in devices] == [False] * gpus + [True] * (len(devices) - gpus)
+    assert len(devices) == gpus + sum(every for _, every in others.values())
 
 
 def test_the_figures_of_the_fleet_count_gpus_only() -> None:
@@ -125,6 +127,12 @@ def test_the_figures_of_the_fleet_count_gpus_only() -> None:
     assert "dra.cpu" in shown.get()
     table = shown.get().partition("largest free on one node")[2]
     assert "other devices" not in table
+
+
+def test_a_node_with_many_channels_lists_a_few() -> None:
+    slices = {CHANNELS: [device(f"channel-{i}", type="channel", id=i) for i in range(128)], NVIDIA: [whole(0)]}
+    found = node_detail(dump_of(objects("n", slices)).snapshot().node_infos["n"], {})
+    assert (len(found["devices"]), found["others"][0]["devices"]) == (65, 128)
 
 
 def test_links_are_those_of_the_shown_gpus() -> None:

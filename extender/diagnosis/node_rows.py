@@ -24,6 +24,7 @@ from extender.model import (
     driver_of,
     gpu_identities,
     is_part,
+    members,
     one_line,
     product_of,
 )
@@ -36,6 +37,7 @@ GROUPS = {
     "rack": "topology.kubernetes.io/rack",
     "clique": "nvidia.com/gpu.clique",
 }
+_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -68,16 +70,21 @@ def shown_bits(node_info: NodeInfo) -> list[int]:
 
 def other_devices(node_info: NodeInfo) -> list[Json]:
     """The drivers of other devices than GPUs, as JSON: how many devices the node can use, and how many are free."""
+    return [
+        {"driver": driver, "free": (mask & ~node_info.busy).bit_count(), "devices": mask.bit_count()}
+        for driver, mask in sorted(_other_masks(node_info).items())
+    ]
+
+
+def _other_masks(node_info: NodeInfo) -> dict[str, int]:
+    """Driver to mask of its devices that the node can use, without the drivers of GPUs."""
     masks: dict[str, int] = {}
     for first, part in node_info.inventory.parts:
         driver = part.key.driver
         if driver_of(driver).kind != GPU:
             mask = ((1 << len(part.devices)) - 1) << first & node_info.inventory.reachable
             masks[driver] = masks.get(driver, 0) | mask
-    return [
-        {"driver": driver, "free": (mask & ~node_info.busy).bit_count(), "devices": mask.bit_count()}
-        for driver, mask in sorted(masks.items())
-    ]
+    return masks
 
 
 def letter(node_info: NodeInfo, bit: int) -> str:
@@ -177,12 +184,17 @@ def totals(rows: Iterable[Json]) -> dict[str, int]:
 
 
 def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
-    """The details of one node, as JSON: devices with claims and memory in bytes, and the GPU topology."""
+    """The details of one node, as JSON: devices with claims and memory in bytes, and the GPU topology.
+
+    The GPUs come first; of each other driver at most 64 devices follow, those in use first.
+    """
     claims = claims_of_node(node_info, claims_by_pool)
     by_device = _claims_by_device(claims)
     fabric = node_info.fabric
-    devices = []
-    for bit in shown_bits(node_info):
+    bits, devices = shown_bits(node_info), []
+    for _, mask in sorted(_other_masks(node_info).items()):
+        bits += [*members(mask & node_info.busy), *members(mask & ~node_info.busy)][:_OTHERS]
+    for bit in bits:
         pool_device = node_info.inventory.devices[bit]
         position = node_info.gpu_bits.index(bit) if bit in node_info.gpu_bits else -1
         state = fabric.gpus[position] if fabric is not None and position >= 0 else None

@@ -53,8 +53,8 @@ function figure(svg, ...caption) {
 const openNode = (name) => open(name, async () => {
   const node = await ask(`/v1/nodes/${encodeURIComponent(name)}`);
   const rows = node.devices.map((d) => {
-    const free = d.live_free === null ? "–" : size(d.live_free);
-    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", size(d.memory), free, d.note || "–"];
+    const memory = d.memory ? size(d.memory) : "–", free = d.live_free === null ? "–" : size(d.live_free);
+    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", memory, free, d.note || "–"];
   });
   const clique = node.clique && `clique ${node.clique}`;
   const largest = node.largest_free_set && `largest free NVLink set: ${counted(node.largest_free_set, "GPU")}`;
