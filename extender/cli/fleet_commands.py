@@ -30,7 +30,7 @@ def nodes_command(
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """List nodes with the state of every GPU, and the number of other devices.
+    """List nodes with the state of every GPU, and other devices.
 
     Exit code 1 if no name matches.
 
