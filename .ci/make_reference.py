@@ -176,7 +176,9 @@ class DeviceDetail(BaseModel):
 
 
 class NodeDetail(berth_client.NodeReply):
-    """The reply to GET /v1/nodes/{name}. `fabric` is absent if the node has no GPU."""
+    """The reply to GET /v1/nodes/{name}. `fabric` is absent if the node has no GPU. In `devices` the GPUs come first,
+    in the order of `gpus`; then at most 64 devices of each other driver.
+    """
 
     devices: list[DeviceDetail]
     largest_free_set: int

@@ -1,4 +1,4 @@
-"""The fields of Kubernetes' built-in kinds, and rules of kube-apiserver 1.36 about claims.
+"""The fields of Kubernetes' built-in kinds, and the rules of kube-apiserver about the kinds of resource.k8s.io.
 
 The models of the official client are the schema. The source of the rules is pkg/apis/resource/validation.
 """
@@ -6,16 +6,18 @@ The models of the official client are the schema. The source of the rules is pkg
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import kubernetes
+import orjson
 from kubernetes.client import models
 
-from extender.model import shown
-from extender.wire import Json, get, string_list
+from extender.model import WireError, shown
+from extender.wire import Json, amount, get, quantity, string_list
 
 RELEASE = f"1.{kubernetes.__version__.partition('.')[0]}"  # of Kubernetes
 _GROUPS = {
@@ -32,7 +34,24 @@ _TYPES: dict[str, type] = {"int": int, "bool": bool}
 _TEXT_MAPS = ("labels", "annotations", "nodeSelector", "matchLabels")
 _SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"(?=.{1,63}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+_IDENTIFIER = re.compile(r"(?=.{1,32}\Z)[A-Za-z_]\w*", re.ASCII)
+_LABEL_VALUE = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_VERSION = re.compile(  # semver.org
+    r"(?:(?:0|[1-9]\d*)(?:\.(?!\Z|[-+])|(?=\Z|[-+]))){3}"
+    r"(?:-(?:0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*))*)?"
+    r"(?:\+[\da-zA-Z-]+(?:\.[\da-zA-Z-]+)*)?",
+    re.ASCII,
+)
 _MODES = ("All", "ExactCount")
+_OPERATORS, _EFFECTS = ("Equal", "Exists"), ("NoExecute", "NoSchedule", "None")
+_NODES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+# The most items of a list.
+_MOST = {
+    "requests": 32, "firstAvailable": 8, "selectors": 32, "constraints": 32, "config": 32, "tolerations": 16,
+    "taints": 16, "devices": 128, "sharedCounters": 8, "consumesCounters": 2, "bindingConditions": 4,
+    "bindingFailureConditions": 4,
+}  # fmt: skip
+_MOST_PARAMETERS, _MOST_TEXT, _MOST_VALUES, _MOST_DOMAIN = 10 * 1024, 64, 32, 63
 _REMEMBERED = 4096  # types of the client and their fields; it has about 1,000
 
 
@@ -45,6 +64,7 @@ class FieldFault(NamedTuple):
     unknown: str | None = None  # the name of a field that the API does not have
     known: tuple[str, ...] = ()  # the fields beside an unknown one
     inside: tuple[str, ...] = ()  # the fields of these, as outer.inner
+    severity: str = "error"  # "warning": kube-apiserver accepts it
 
 
 def has_schema(obj: Json) -> bool:
@@ -91,9 +111,8 @@ def is_label(name: str) -> bool:
     return _LABEL.fullmatch(name) is not None
 
 
-def request_names(obj: Json) -> frozenset[str]:
-    """The requests of a claim or template, and the subrequests as request/subrequest. Raises WireError."""
-    devices, path = _devices(obj)
+def request_names(devices: Json, path: str) -> frozenset[str]:
+    """The requests of a claim's spec.devices, and the subrequests as request/subrequest. Raises WireError."""
     found: set[str] = set()
     for request, where in _objects(devices, "requests", path):
         name = str(request.get("name"))
@@ -101,26 +120,303 @@ def request_names(obj: Json) -> frozenset[str]:
     return frozenset(found)
 
 
+def request_options(devices: Json) -> Iterator[tuple[str, Json]]:
+    """Yield (request, or request/subrequest; the option) of a claim's spec.devices. Raises WireError."""
+    for request, where in _objects(devices, "requests", ""):
+        name = str(request.get("name"))
+        if isinstance(request.get("exactly"), dict):
+            yield name, request["exactly"]
+        for sub, _ in _objects(request, "firstAvailable", where):
+            yield f"{name}/{sub.get('name')}", sub
+
+
 def claim_faults(obj: Json) -> Iterator[FieldFault]:
     """Yield the values of a claim or template that kube-apiserver refuses. Raises WireError for a wrong type."""
     devices, path = _devices(obj)
+    yield from _sizes(devices, ("requests", "constraints", "config"), path)
     yield from _duplicates(_objects(devices, "requests", path))
     for request, where in _objects(devices, "requests", path):
         exactly = [(request["exactly"], f"{where}.exactly")] if isinstance(request.get("exactly"), dict) else []
         subrequests = _objects(request, "firstAvailable", where)
+        if bool(exactly) == bool(subrequests) and (exactly or not request.keys() - {"name"}):
+            problem = f"needs `exactly` or `firstAvailable`{', not both' if exactly else ''}"
+            yield FieldFault(where, problem, "write exactly: {deviceClassName: …}")
+        yield from _sizes(request, ("firstAvailable",), where)
         yield from _duplicates(subrequests)
         for named, at in ((request, where), *subrequests):
             yield from _of_name(named, at)
         for option, at in (*exactly, *subrequests):
             yield from _of_option(option, at)
-    known = request_names(obj)
-    for field in ("constraints", "config"):
-        for one, where in _objects(devices, field, path):
-            for position, name in enumerate(string_list(one, "requests", where)):
-                if name not in known:
-                    problem = f"Invalid value: {shown(name)}: must be the name of a request in the claim"
-                    advice = f"the requests are: {', '.join(sorted(known))}"
-                    yield FieldFault(f"{where}.requests[{position}]", problem, advice)
+    known = request_names(devices, path)
+    for constraint, where in _objects(devices, "constraints", path):
+        yield from _of_constraint(constraint, where)
+        yield from _of_references(constraint, known, where)
+    for config, where in _objects(devices, "config", path):
+        yield from _of_config(config, where)
+        yield from _of_references(config, known, where)
+
+
+def rule_faults(obj: Json) -> Iterator[FieldFault]:
+    """Yield the values that kube-apiserver refuses in an object of resource.k8s.io, and those that have no or another
+    effect than they seem to have. Raises WireError for a wrong type.
+    """
+    kind, spec = obj.get("kind"), get(obj, "spec", dict, "", {})
+    if kind in ("ResourceClaim", "ResourceClaimTemplate"):
+        yield from claim_faults(obj)
+        devices, path = _devices(obj)
+        for request, where in _objects(devices, "requests", path):
+            for option, at in (
+                (get(request, "exactly", dict, where, {}), f"{where}.exactly"),
+                *_objects(request, "firstAvailable", where),
+            ):
+                yield from _doubts_of_option(option, at)
+    elif kind == "DeviceClass":
+        yield from _of_class(spec)
+    elif kind == "DeviceTaintRule":
+        yield from _of_taint(get(spec, "taint", dict, "spec", {}), "spec.taint")
+        yield from _of_taint_selector(spec)
+    elif kind == "ResourceSlice":
+        yield from _of_slice(spec)
+
+
+def _of_references(one: Json, known: Collection[str], where: str) -> Iterator[FieldFault]:
+    names = string_list(one, "requests", where)
+    for position, name in enumerate(names):
+        at = f"{where}.requests[{position}]"
+        if name not in known:
+            problem = f"Invalid value: {shown(name)}: must be the name of a request in the claim"
+            yield FieldFault(at, problem, f"the requests are: {', '.join(sorted(known))}")
+        elif name in names[:position]:
+            yield FieldFault(at, f"Duplicate value: {shown(name)}", "delete it")
+
+
+def _of_constraint(constraint: Json, where: str) -> Iterator[FieldFault]:
+    named = [name for name in ("matchAttribute", "distinctAttribute") if constraint.get(name) is not None]
+    if len(named) > 1 or not (named or constraint.keys() - {"requests"}):
+        problem = "exactly one of `matchAttribute` and `distinctAttribute` is required"
+        yield FieldFault(where, problem, "write a constraint for each" if named else "name an attribute")
+    for field in named:
+        name = get(constraint, field, str, where, "")
+        problem = _qualified(name)
+        if not problem and "/" not in name:
+            problem = "must be a domain and a name separated by a slash"
+        if problem:
+            advice = f"write the domain first: {_domain_of(name)}/{name.rpartition('/')[2]}"
+            yield FieldFault(f"{where}.{field}", f"Invalid value: {shown(name)}: {problem}", advice)
+
+
+def _domain_of(name: str) -> str:
+    standard = name.rpartition("/")[2] in ("pcieRoot", "pciBusID", "numaNode")
+    return "resource.kubernetes.io" if standard else "DRIVER"
+
+
+def _qualified(name: str) -> str:
+    """Why a name is neither an identifier nor DOMAIN/IDENTIFIER; '' if it is one."""
+    domain, slash, bare = name.rpartition("/")
+    if "/" in domain:
+        return "must not contain more than one slash"
+    if slash and not (len(domain) <= _MOST_DOMAIN and is_subdomain(domain.lower())):
+        return f"the domain must be a DNS subdomain of at most {_MOST_DOMAIN} characters"
+    return "" if _IDENTIFIER.fullmatch(bare) else "the name must have letters, digits and '_' only, at most 32"
+
+
+def _of_config(config: Json, where: str) -> Iterator[FieldFault]:
+    opaque = get(config, "opaque", dict, where, {})
+    if not opaque:
+        if not config.keys() - {"requests", "opaque"}:
+            yield FieldFault(f"{where}.opaque", "Required value", "write opaque: {driver: …, parameters: {…}}")
+        return
+    yield from _of_driver(opaque, f"{where}.opaque")
+    parameters = opaque.get("parameters")
+    if not isinstance(parameters, dict):
+        problem = "Required value" if parameters is None else "Invalid value: must be an object"
+        yield FieldFault(f"{where}.opaque.parameters", problem, "write the object that the driver documents")
+    elif len(orjson.dumps(parameters)) > _MOST_PARAMETERS:
+        yield FieldFault(f"{where}.opaque.parameters", f"Too long: may not be more than {_MOST_PARAMETERS} bytes")
+
+
+def _of_driver(obj: Json, where: str) -> Iterator[FieldFault]:
+    name = get(obj, "driver", str, where, "")
+    if not name:
+        yield FieldFault(f"{where}.driver", "Required value", "name the driver")
+    elif len(name) > _MOST_DOMAIN or not is_subdomain(name.lower()):
+        yield FieldFault(f"{where}.driver", f"Invalid value: {shown(name)}: must be a DNS subdomain, at most 63 long")
+
+
+def _of_class(spec: Json) -> Iterator[FieldFault]:
+    yield from _sizes(spec, ("selectors", "config"), "spec")
+    for config, where in _objects(spec, "config", "spec"):
+        yield from _of_config(config, where)
+    name = get(spec, "extendedResourceName", str, "spec", "")
+    domain, slash, rest = name.partition("/")
+    is_native = domain.endswith("kubernetes.io") or domain.startswith("requests.")
+    if name and (not slash or is_native or not is_subdomain(domain) or not _LABEL_VALUE.fullmatch(rest)):
+        problem = f"Invalid value: {shown(name)}: must be a valid extended resource name"
+        yield FieldFault("spec.extendedResourceName", problem, "write DOMAIN/NAME, with a domain of your own")
+
+
+def _of_selectors(obj: Json, where: str) -> Iterator[FieldFault]:
+    for selector, at in _objects(obj, "selectors", where):
+        if not get(selector, "cel", dict, at, {}).get("expression") and not selector.keys() - {"cel"}:
+            yield FieldFault(f"{at}.cel", "Required value", "write cel: {expression: …}")
+
+
+def _one_of(value: Any, allowed: tuple[str, ...], path: str) -> Iterator[FieldFault]:
+    if value and value not in allowed:
+        lowered = {one.lower(): one for one in allowed}
+        like = get_close_matches(str(value).lower(), lowered, n=1)
+        advice = f"did you mean {lowered[like[0]]}?" if like else f"write one of {', '.join(allowed)}"
+        yield FieldFault(path, f"Unsupported value: {shown(value)}: supported values: {', '.join(allowed)}", advice)
+
+
+def _of_key(obj: Json, where: str) -> Iterator[FieldFault]:
+    """The key and the value of a taint or a toleration."""
+    key, value = get(obj, "key", str, where, ""), get(obj, "value", str, where, "")
+    domain, slash, name = key.rpartition("/")
+    if key and not (_LABEL_VALUE.fullmatch(name) and (is_subdomain(domain) or not slash)):
+        yield FieldFault(f"{where}.key", f"Invalid value: {shown(key)}: must be a label name", "write DOMAIN/NAME")
+    if value and not _LABEL_VALUE.fullmatch(value):
+        yield FieldFault(f"{where}.value", f"Invalid value: {shown(value)}: must be a label value")
+
+
+def _of_toleration(toleration: Json, where: str) -> Iterator[FieldFault]:
+    yield from _of_key(toleration, where)
+    operator = toleration.get("operator")
+    yield from _one_of(operator, _OPERATORS, f"{where}.operator")
+    yield from _one_of(toleration.get("effect"), _EFFECTS, f"{where}.effect")
+    if operator == "Exists" and (value := toleration.get("value")):
+        problem = f"Invalid value: {shown(value)}: must be empty for operator `Exists`"
+        yield FieldFault(f"{where}.value", problem, "delete the value, or write operator: Equal")
+
+
+def _of_taint(taint: Json, where: str) -> Iterator[FieldFault]:
+    yield from _of_key(taint, where)
+    for field in ("key", "effect"):
+        if not taint.get(field):
+            yield FieldFault(f"{where}.{field}", "Required value", f"write a {field}" if field == "key" else "")
+    yield from _one_of(taint.get("effect"), _EFFECTS, f"{where}.effect")
+
+
+def _of_taint_selector(spec: Json) -> Iterator[FieldFault]:
+    where, known = "spec.deviceSelector", ("driver", "pool", "device")
+    selector = get(spec, "deviceSelector", dict, "spec", {})
+    if "driver" in selector:
+        yield from _of_driver(selector, where)
+    if spec.get("deviceSelector") is not None and not selector:
+        problem = "is empty: the rule taints every device of the cluster"
+        yield FieldFault(where, problem, f"name one of {', '.join(known)}", severity="warning")
+    elif not selector and not spec.keys() - {"taint", "deviceSelector"}:
+        problem = "is missing: the rule taints no device"
+        yield FieldFault(where, problem, f"name one of {', '.join(known)}", severity="warning")
+
+
+def _doubts_of_option(option: Json, path: str) -> Iterator[FieldFault]:
+    for toleration, where in _objects(option, "tolerations", path):
+        if not toleration.get("key") and (toleration.get("operator") == "Equal" or toleration.get("value")):
+            problem = "an empty key needs operator Exists: with Equal, it covers taints of any key with this value"
+            yield FieldFault(where, problem, "write a key, or operator: Exists without value", severity="warning")
+    capacity, where = get(option, "capacity", dict, path, {}), f"{path}.capacity.requests"
+    for name, value in get(capacity, "requests", dict, f"{path}.capacity", {}).items():
+        try:
+            amount(value, f"{where}[{name}]")
+        except WireError as error:
+            yield FieldFault(error.path, error.problem, "write an amount as 40Gi (binary) or 40G (decimal)")
+
+
+def _of_slice(spec: Json) -> Iterator[FieldFault]:
+    yield from _of_driver(spec, "spec")
+    yield from _sizes(spec, ("devices", "sharedCounters"), "spec")
+    pool, nodes = get(spec, "pool", dict, "spec", {}), [name for name in _NODES if spec.get(name)]
+    if len(nodes) != 1:
+        yield FieldFault("spec", f"exactly one of {', '.join(_NODES)} is required", "delete others" if nodes else "")
+    if not pool.get("name") or not all(map(is_subdomain, str(pool["name"]).split("/"))):
+        yield FieldFault("spec.pool.name", f"Invalid value: {shown(pool.get('name'))}: must be DNS subdomains")
+    count = pool.get("resourceSliceCount")
+    if type(count) is not int or count < 1:
+        yield FieldFault("spec.pool.resourceSliceCount", f"Invalid value: {shown(count)}: must be greater than zero")
+    if spec.get("devices") and spec.get("sharedCounters"):
+        yield FieldFault("spec", "only one of `sharedCounters` or `devices` is allowed", "write two slices of the pool")
+    devices = _objects(spec, "devices", "spec")
+    yield from _duplicates(devices)
+    for device, where in devices:
+        yield from _of_device(device, where)
+
+
+def _of_device(device: Json, where: str) -> Iterator[FieldFault]:
+    yield from _of_name(device, where)
+    yield from _sizes(device, ("taints", "consumesCounters", "bindingConditions", "bindingFailureConditions"), where)
+    attributes, capacity = (get(device, field, dict, where, {}) for field in ("attributes", "capacity"))
+    if len(attributes) + len(capacity) > _MOST_VALUES:
+        yield FieldFault(where, f"has more than {_MOST_VALUES} attributes and capacities")
+    for field, names in (("attributes", attributes), ("capacity", capacity)):
+        for name in names:
+            if problem := _qualified(name):
+                yield FieldFault(f"{where}.{field}", f"Invalid value: {shown(name)}: {problem}")
+    for name, value in attributes.items():
+        yield from _of_attribute(value, f"{where}.attributes[{name}]")
+    for taint, at in _objects(device, "taints", where):
+        yield from _of_taint(taint, at)
+    shares = device.get("allowMultipleAllocations") is True
+    for name, value in capacity.items():
+        policy = value.get("requestPolicy") if isinstance(value, dict) else None
+        at = f"{where}.capacity[{name}].requestPolicy"
+        if isinstance(policy, dict):
+            if not shares:
+                yield FieldFault(at, "Forbidden: allowMultipleAllocations must be true")
+            yield from _of_policy(policy, value.get("value"), at)
+
+
+def _of_attribute(value: Any, where: str) -> Iterator[FieldFault]:
+    if not isinstance(value, dict):
+        return
+    given = {kind: one for kind, one in value.items() if one is not None}
+    if len(given) != 1:
+        yield FieldFault(where, "exactly one value must be specified", "write one of string, int, bool, version")
+    for kind, one in given.items():
+        for item in one if isinstance(one, list) else [one]:
+            if isinstance(item, str) and len(item.encode()) > _MOST_TEXT:
+                yield FieldFault(f"{where}.{kind}", f"Too long: may not be more than {_MOST_TEXT} bytes")
+            elif kind.startswith("version") and not _VERSION.fullmatch(str(item)):
+                problem = f"Invalid value: {shown(item)}: must be a version of semver.org, as 1.2.3"
+                yield FieldFault(f"{where}.{kind}", problem)
+
+
+def _of_policy(policy: Json, total: Any, where: str) -> Iterator[FieldFault]:
+    """The rules for requests of a part of a capacity: `total` is the whole."""
+    values, limits = get(policy, "validValues", list, where, []), get(policy, "validRange", dict, where, {})
+    if values and limits:
+        yield FieldFault(where, "Forbidden: validValues and validRange cannot both be set", "delete one of them")
+        return
+    if not values and not limits:
+        return
+    if policy.get("default") is None:
+        yield FieldFault(f"{where}.default", "Required value", "write the amount of a request that names none")
+        return
+    if limits and limits.get("min") is None:
+        yield FieldFault(f"{where}.validRange.min", "Required value", "write the smallest amount")
+        return
+    default, most = _nanos(policy["default"], f"{where}.default"), _nanos(total, where)
+    if values:
+        allowed = [_nanos(value, f"{where}.validValues") for value in values]
+        if default not in allowed or allowed != sorted(allowed):
+            yield FieldFault(f"{where}.validValues", "must be in ascending order, and have the default among them")
+    else:
+        allowed = [_nanos(limits["min"], f"{where}.validRange.min"), _nanos(limits.get("max", total), where)]
+        if not allowed[0] <= default <= allowed[1]:
+            yield FieldFault(f"{where}.validRange", "the default must be between min and max")
+    if max(allowed) > most:
+        yield FieldFault(where, "has an amount that is larger than the capacity's value")
+
+
+def _nanos(value: Any, where: str) -> int:
+    return quantity(value, where).nanos
+
+
+def _sizes(obj: Json, fields: Iterable[str], where: str) -> Iterator[FieldFault]:
+    for field in fields:
+        count, most = len(get(obj, field, list, where, [])), _MOST[field]
+        if count > most:
+            yield FieldFault(f"{where}.{field}", f"Too many: {count}: must have at most {most} items")
 
 
 def _duplicates(requests: list[tuple[Json, str]]) -> Iterator[FieldFault]:
@@ -128,7 +424,7 @@ def _duplicates(requests: list[tuple[Json, str]]) -> Iterator[FieldFault]:
     for request, where in requests:
         name = str(request.get("name"))
         if name in seen:
-            yield FieldFault(where, f"Duplicate value: {shown(name)}", "give each request a name of its own")
+            yield FieldFault(where, f"Duplicate value: {shown(name)}", "give each a name of its own")
         seen.add(name)
 
 
@@ -141,13 +437,17 @@ def _of_name(request: Json, path: str) -> Iterator[FieldFault]:
 
 def _of_option(option: Json, path: str) -> Iterator[FieldFault]:
     name = get(option, "deviceClassName", str, path, "")
+    if not name and not option.keys() - {"selectors", "allocationMode", "count", "name", "deviceClassName"}:
+        yield FieldFault(f"{path}.deviceClassName", "Required value", "name a DeviceClass: kubectl get deviceclasses")
     if name and not is_subdomain(name):
         problem = f"Invalid value: {shown(name)}: a lowercase RFC 1123 subdomain is required"
         yield FieldFault(f"{path}.deviceClassName", problem, "name a DeviceClass: kubectl get deviceclasses")
     mode = option.get("allocationMode")
-    if mode and mode not in _MODES:
-        problem = f"Unsupported value: {shown(mode)}: supported values: {', '.join(_MODES)}"
-        yield FieldFault(f"{path}.allocationMode", problem, f"write one of {', '.join(_MODES)}")
+    yield from _one_of(mode, _MODES, f"{path}.allocationMode")
+    yield from _sizes(option, ("selectors", "tolerations"), path)
+    yield from _of_selectors(option, path)
+    for toleration, where in _objects(option, "tolerations", path):
+        yield from _of_toleration(toleration, where)
     yield from _of_count(option.get("count"), mode or "ExactCount", f"{path}.count")
 
 

@@ -24,6 +24,7 @@ from extender.model import (
     Allocation,
     Claim,
     ClaimSpec,
+    DeviceId,
     DeviceRequest,
     GroupKey,
     GroupSource,
@@ -33,6 +34,7 @@ from extender.model import (
     PoolKey,
     Quantity,
     Request,
+    Result,
     Slice,
 )
 from extender.policy import Policy
@@ -231,6 +233,16 @@ def test_of_many_rare_sizes_the_largest_share_is_expected() -> None:
         estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", allocation=Allocation(), spec=spec))
     ((shape, share),) = estimator.mix(80 << 30)
     assert (shape.gpus, share > 0) == (7, True)
+
+
+def test_other_devices_than_gpus_are_no_jobs_of_gpus() -> None:
+    estimator = RequestMixEstimator()
+    for number in range(64):
+        driver, count = ("gpu.nvidia.com", 2) if number % 2 else ("dra.cpu", 16)
+        allocation = Allocation((Result("r", DeviceId(driver, "n", "d")),))
+        estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", allocation=allocation, spec=asked(count)))
+    ((shape, _),) = estimator.mix(80 << 30)
+    assert shape.gpus == 2
 
 
 def test_claims_that_are_forgotten_leave_no_count_behind() -> None:

@@ -33,6 +33,13 @@ def test_fix_writes_comparisons_of_memory(tmp_path: Path, expression: str, fixed
     assert result.stderr.endswith(f"correction: write {wanted}\n1 finding, 1 fixed, 0 left\n"), result.stderr
 
 
+def test_cores_have_no_unit(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["lint", "--fix", claim_with(tmp_path, 'device.capacity["dra.cpu"].cpu >= 4')])
+    assert 'correction: write device.capacity["dra.cpu"].cpu.compareTo(quantity("4")) >= 0\n' in result.stderr
+    result = RUNNER.invoke(app, ["lint", claim_with(tmp_path, 'device.capacity["dra.cpu"].cpu >= "x"')])
+    assert 'cpu.compareTo(quantity("4")) >= 0, with your amount' in result.output
+
+
 @pytest.mark.parametrize(
     ("expression", "words"),
     [

@@ -55,6 +55,7 @@ spec:
         (("Name: two-same", "Name: two-sames"), "warning: no ResourceClaimTemplate two-sames: did you mean two-same?"),
         (("berth-scheduler", "berth"), "warning: the pod names scheduler berth: did you mean berth-scheduler?"),
         (("schedulerName: berth-scheduler", ""), "warning: names no scheduler: write schedulerName: berth-scheduler"),
+        (("berth-scheduler", "bert-scheduler"), "warning: scheduler bert-scheduler: did you mean berth-scheduler?"),
         (("berth-scheduler", "kueue"), "warning: .schedulerName: names scheduler kueue"),
     ],
 )
@@ -235,3 +236,55 @@ def test_a_name_of_a_request_that_is_no_text_is_told(tmp_path: Path, field: str,
     result = RUNNER.invoke(app, ["lint", str(path)])
     assert f"spec.devices.{field}[0].requests[0]: must be a string, is " in result.output
     assert result.exit_code == 1
+
+
+POLICY = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "40Gi", "step": "2Gi"}}
+SHARED = {
+    "name": "gpu-0",
+    "allowMultipleAllocations": True,
+    "attributes": {"resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"}, "model": {"string": "m"}},
+    "capacity": {"memory": {"value": "80Gi", "requestPolicy": POLICY}, "other.example.com/cores": {"value": "8"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "requests", "words"),
+    [
+        ("resource.kubernetes.io/pcieRoot", {}, ""),
+        ("gpu.example.com/model", {"memory": "39Gi"}, ""),
+        ("gpu.example.com/model", {"gpu.example.com/memory": "1Gi", "other.example.com/cores": 8}, ""),
+        (
+            "gpu.example.com/pcieRoot",
+            {},
+            "device that it matches have gpu.example.com/pcieRoot: did you mean resource.kubernetes.io/pcieRoot?",
+        ),
+        ("gpu.example.com/numa", {}, "0 of 1 device that it matches have gpu.example.com/numa"),
+        ("gpu.example.com/model", {"mem": "1Gi"}, "have the capacity mem: they have memory"),
+        ("gpu.example.com/model", {"cores": 1}, "0 of 1 device that it matches have the capacity cores"),
+        ("gpu.example.com/model", {"memory": "100Gi"}, "asks for 100Gi of memory: has 80Gi: ask for at most 80Gi"),
+        ("gpu.example.com/model", {"memory": "45Gi"}, "0 of 1 device that it matches give 45Gi of memory"),
+    ],
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_what_no_device_has(tmp_path: Path, constraint: str, requests: dict, words: str, beside: bool) -> None:
+    """The slices are in a file beside the claim, or in a snapshot."""
+    selector = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]}
+    exactly = {"deviceClassName": "gpu", **({"capacity": {"requests": requests}} if requests else {})}
+    claim = {"requests": [{"name": "r", "exactly": exactly}], "constraints": [{"matchAttribute": constraint}]}
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    slice_ = {"driver": "gpu.example.com", "nodeName": "n", "pool": pool, "devices": [SHARED]}
+    specs = {"DeviceClass": selector, "ResourceSlice": slice_, "ResourceClaim": {"devices": claim}}
+    files = []
+    for kind, spec in specs.items():
+        files.append(tmp_path / f"{kind}.yaml")
+        obj = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "gpu"}, "spec": spec}
+        files[-1].write_text(yaml.safe_dump(obj))
+    snapshot = tmp_path / "snapshot.yaml"
+    snapshot.write_text("---\n".join(path.read_text() for path in files[:2]))
+    more = map(str, files) if beside else ("--snapshot", str(snapshot), str(files[-1]))
+    output = RUNNER.invoke(app, ["lint", *more]).output
+    assert output.endswith("1 finding\n" if words else "0 findings\n"), output
+    position = 0
+    for part in words.split(": "):
+        position = output.find(part, position)
+        assert position >= 0, (part, output)

@@ -13,7 +13,7 @@ Semantics are those of Kubernetes' structured allocator (docs/allocation.md), wi
 docs/decisions/ records. The package contains no I/O and no preferences: a caller passes them as an order.
 """
 
-from extender.allocation.capacity import has_room, refusal
+from extender.allocation.capacity import consumption, fits, has_room, refusal
 from extender.allocation.choose import Preference, choose, choose_plain
 from extender.allocation.constraints import UNREADABLE, attribute_values
 from extender.allocation.counters import left_of
@@ -96,11 +96,13 @@ __all__ = [
     "choose",
     "choose_plain",
     "consumed_counters",
+    "consumption",
     "counter_limits",
     "derived_value",
     "fast_path",
     "field_of",
     "find_class",
+    "fits",
     "from_gates",
     "gather",
     "has_room",

@@ -13,7 +13,9 @@ from collections import Counter
 
 from extender.model import (
     DEFAULT_MIX,
+    GPU,
     MAX_RESULTS,
+    OTHER,
     WHOLE,
     Claim,
     DeviceRequest,
@@ -21,6 +23,7 @@ from extender.model import (
     RequestMix,
     RequestShape,
     amount_of_memory,
+    driver_of,
     whole_gpus,
 )
 
@@ -88,10 +91,16 @@ def _shape(gpus: int, requested: int, most_memory: int) -> RequestShape:
 def _requested(claim: Claim) -> tuple[int, int] | None:
     """Number of GPUs and, for one GPU, requested bytes of memory.
 
-    None for a claim without ExactCount requests, and for a claim that no node can satisfy: any tenant can create
-    claims with a count up to 2^63-1.
+    None for a claim without ExactCount requests of GPUs, and for a claim that no node can satisfy: any tenant can
+    create claims with a count up to 2^63-1. Devices of an unknown driver count as GPUs.
     """
-    options = [r.alternatives[0] for r in claim.spec.requests if r.alternatives]
+    results = claim.allocation.results if claim.allocation is not None else ()
+    others = {
+        result.request.partition("/")[0]
+        for result in results
+        if driver_of(result.device.driver).kind not in (GPU, OTHER)
+    }
+    options = [r.alternatives[0] for r in claim.spec.requests if r.alternatives and r.name not in others]
     counted = [o for o in options if o.mode == "ExactCount" and not o.admin_access]
     if not counted:
         return None

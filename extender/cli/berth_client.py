@@ -23,14 +23,24 @@ _SECONDS = 30.0
 _ERROR_BYTES = 1024  # of an error's text
 
 
+class OtherDevicesReply(BaseModel):
+    """The number of devices of one driver on a node, and how many of them are free."""
+
+    driver: str
+    free: int
+    devices: int
+
+
 class NodeReply(BaseModel):
     """A node of the fleet. `gpus` has one letter per GPU: f free, h held, u allocated, 1 to 9 tenths of the memory
-    allocated in shares, d in use without a claim (drift), x unhealthy.
+    allocated in shares, d in use without a claim (drift), x unhealthy. `others` has the devices that
+    are no GPUs.
     """
 
     name: str
     product: str
     gpus: str
+    others: list[OtherDevicesReply] = []
     zone: str = ""
     rack: str = ""
     clique: str = ""

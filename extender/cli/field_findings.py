@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from extender.api_schema import (
     FieldFault,
-    claim_faults,
     faults_of_value,
     field_faults,
     has_schema,
     is_subdomain,
     kinds_like,
+    rule_faults,
 )
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.manifests import PodTemplate
@@ -30,10 +29,14 @@ def field_findings(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFind
         return
     if has_schema(obj):
         yield from _name(obj.get("metadata") or {})
-        yield from map(_finding, field_faults({k: v for k, v in obj.items() if k != "status"}))
-        if kind in ("ResourceClaim", "ResourceClaimTemplate"):
-            with suppress(WireError):  # a wrong type, named above
-                yield from map(_finding, claim_faults(obj))
+        wrong = list(map(_finding, field_faults({k: v for k, v in obj.items() if k != "status"})))
+        yield from wrong
+        if str(obj.get("apiVersion")).startswith("resource.k8s.io/"):
+            try:
+                yield from map(_finding, rule_faults(obj))
+            except WireError as error:  # a wrong type
+                if error.path not in (one.where for one in wrong):
+                    yield LintFinding("error", error.path, error.problem)
     elif obj.get("apiVersion") == "resource.k8s.io/v1":
         hint = did_you_mean(kind, kinds_like("v1"))
         yield LintFinding("error", "kind", f"resource.k8s.io/v1 has no kind {shown(kind)}", hint)
@@ -53,7 +56,7 @@ def _name(metadata: Json) -> Iterator[LintFinding]:
 
 def _finding(fault: FieldFault) -> LintFinding:
     correction = fault.correction if fault.unknown is None else _hint(fault.unknown, fault)
-    return LintFinding("error", fault.path, fault.problem, correction)
+    return LintFinding(fault.severity, fault.path, fault.problem, correction)
 
 
 def _hint(name: str, fault: FieldFault) -> str:

@@ -30,7 +30,7 @@ def nodes_command(
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """List nodes with the state of every GPU.
+    """List nodes with the state of every GPU, and other devices.
 
     Exit code 1 if no name matches.
 
@@ -112,10 +112,14 @@ def _letters(gpus: str) -> Text:
 
 def _node_table(rows: list[Json], *, wide: bool) -> Table:
     table = Table(box=None)
-    for name in ("node", "product", "free", "GPUs", *(["zone", "rack", "clique"] if wide else [])):
+    others = ["other devices (free/all)"] if any(node.get("others") for node in rows) else []
+    for name in ("node", "product", "free", "GPUs", *(["zone", "rack", "clique"] if wide else []), *others):
         table.add_column(name, justify="right" if name == "free" else "left")
     for node in rows:
         more = [node.get(name, "-") for name in ("zone", "rack", "clique")] if wide else []
+        if others:
+            counts = (f"{one['driver']} {one['free']}/{one['devices']}" for one in node.get("others", ()))
+            more.append(" ".join(counts) or "-")
         table.add_row(node["name"], node["product"], str(node["gpus"].count("f")), _letters(node["gpus"]), *more)
     return table
 
@@ -139,7 +143,7 @@ def _when(at: str) -> str:
 
 def _top(fleet: Json) -> Group:
     products: dict[str, list[Json]] = {}
-    for node in fleet["nodes"]:
+    for node in (node for node in fleet["nodes"] if node["gpus"]):
         products.setdefault(node["product"], []).append(node)
     table = Table(title="GPUs", title_justify="left", box=None)
     for name in ("product", "nodes", "GPUs", "free", "largest free on one node"):

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
+from extender.allocation import Features, consumption, fits
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
+from extender.cli.claim_kinds import drivers_in
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.cli.manifest_checks import check_manifests, print_findings, read_manifests
 from extender.cli.object_files import Objects, documents, objects_of
@@ -21,7 +23,21 @@ from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.manifests import HypotheticalPod, hypothetical_pods
-from extender.model import MARKER_CLASS, Device, Graph, WireError, counted
+from extender.model import (
+    GPU,
+    MARKER_CLASS,
+    OTHER,
+    Capacity,
+    Device,
+    DeviceRequest,
+    Graph,
+    Quantity,
+    WireError,
+    counted,
+    driver_of,
+    members,
+    own_name,
+)
 from extender.scheduling import too_many_claims
 
 Json = dict[str, Any]
@@ -54,12 +70,15 @@ def lint_command(
     """
     raw, found, unreadable = read_manifests(files)
     lost = bool(found)
-    checked = check_manifests(raw)
+    cluster = list(documents(snapshot)) if snapshot is not None else []
+    given = [(str(snapshot), obj) for obj in _supply(cluster, snapshot)] if snapshot is not None else []
+    checked = check_manifests(raw, [obj for _, obj in given])
     found += checked.findings
-    given = [(str(snapshot), obj) for obj in _supply(snapshot)] if snapshot is not None else []
     problems: dict[int, WireError] = {}
     supply = objects_of(checked.objects + given, problems)
     found += findings(supply, dialect_of(as_new))
+    if not any(obj.get("kind") == "Node" for obj in cluster):  # else impossible_pods finds them, node by node
+        found += missing_in_slices(supply)
     # An object with an error is often unreadable because of it.
     found += [
         LintFinding("error", problem.path, problem.problem)
@@ -68,7 +87,7 @@ def lint_command(
     ]
     made = [obj for _, obj in checked.objects]
     found += _admin_access(supply, made)
-    found += _of_pods(made, supply, snapshot)
+    found += _of_pods(made, supply, cluster)
     found = list(dict.fromkeys(found))  # several pods may use one template
     prints_manifests = fix and not unreadable and not lost
     if found or not unreadable:
@@ -85,23 +104,23 @@ def lint_command(
         raise typer.Exit(1)
 
 
-def _of_pods(made: list[Json], supply: Objects, snapshot: Path | None) -> list[LintFinding]:
-    """The findings about the pods that the files create, and with a snapshot about claims without a pod."""
+def _of_pods(made: list[Json], supply: Objects, cluster: list[Json]) -> list[LintFinding]:
+    """The findings about the pods that the files create, and with a snapshot (`cluster`) about claims without a pod."""
     found, pods = list[LintFinding](), list[HypotheticalPod]()
     with contextlib.suppress(WireError):  # other checks name the faults of pods and templates
         pods = hypothetical_pods(made)
         found += refused_pods(pods)
         found += impossible_topologies(pods, supply)
-    if snapshot is not None:
+    if cluster:
         from extender.cli.impossible_pods import impossible_pods  # it loads the cache and the explanations
 
         with contextlib.suppress(WireError):
-            found += impossible_pods(pods, supply, [*documents(snapshot), *made])
+            found += impossible_pods(pods, supply, [*cluster, *made])
     return found
 
 
-def _supply(snapshot: Path) -> list[Json]:
-    found = [obj for obj in documents(snapshot) if obj.get("kind") in _SUPPLY]
+def _supply(cluster: list[Json], snapshot: Path) -> list[Json]:
+    found = [obj for obj in cluster if obj.get("kind") in _SUPPLY]
     if not found:
         raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
     return found
@@ -142,7 +161,7 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
         if pod.annotations.get("berth.dev/topology") != "required":
             continue
         for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
-            if option.mode != "ExactCount" or option.count <= 1 or _is_joined_anywhere(graphs, option.count):
+            if not _asks_for_gpus(option, objects) or _is_joined_anywhere(graphs, option.count):
                 continue
             yield LintFinding(
                 "warning",
@@ -150,6 +169,14 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
                 f"no node joins {option.count} GPUs by NVLink",
                 "ask for fewer GPUs, or topology: preferred",
             )
+
+
+def _asks_for_gpus(option: DeviceRequest, objects: Objects) -> bool:
+    """Whether a request asks for several devices that may be GPUs."""
+    class_ = objects.classes.get(option.class_name)
+    drivers = drivers_in([*option.selectors, *(class_.selectors if class_ is not None else ())], option.class_name)
+    kinds = {driver_of(driver).kind for driver in drivers} or {OTHER}
+    return option.mode == "ExactCount" and option.count > 1 and not kinds.isdisjoint((GPU, OTHER))
 
 
 def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:
@@ -205,8 +232,7 @@ def _selector(
 def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
     if kind == "attributes":
         return name in device.attributes.schema.index
-    domain, _, bare = name.partition("/")
-    return name in device.capacity or (domain == driver and bare in device.capacity)
+    return _capacity(device, name, driver) is not None
 
 
 def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int, str]:
@@ -270,6 +296,69 @@ def _too_many(objects: Objects) -> Iterator[LintFinding]:
                     f"asks for {option.count} devices; the most that match on one node is {most}",
                     f"ask for at most {counted(most, 'device')}, or split the claim",
                 )
+
+
+def missing_in_slices(objects: Objects) -> Iterator[LintFinding]:
+    """Yield the attributes of constraints and the amounts of capacity that no device of a request has."""
+    masks = Masks()
+    for claim in objects.claims:
+        for option in (o for request in claim.spec.requests for o in request.alternatives):
+            class_ = objects.classes.get(option.class_name)
+            devices = _matching(objects, [*class_.selectors, *option.selectors], masks) if class_ is not None else []
+            if not devices:
+                continue  # other checks name the class, and selectors without a match
+            where = f"{objects.origins[f'ResourceClaim {claim.key}']}, request {option.name}"
+            attributes = [one.attribute for one in claim.spec.constraints if one.attribute and one.covers(option.name)]
+            for found in (*_missing_attributes(attributes, devices), *_missing_amounts(option, devices)):
+                yield found.within(where)
+
+
+def _missing_attributes(names: list[str], devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
+    for name in dict.fromkeys(names):
+        if "/" not in name or any(name in device.attributes for device, _ in devices):
+            continue  # other checks name an attribute without a domain
+        known = sorted({one for device, _ in devices for one in device.attributes})
+        same = [one for one in known if one.rpartition("/")[2] == name.rpartition("/")[2]]
+        problem = f"0 of {counted(len(devices), 'device')} that it matches have {name}, which must be equal or distinct"
+        yield LintFinding("warning", "", problem, f"did you mean {same[0]}?" if same else did_you_mean(name, known))
+
+
+def _missing_amounts(option: DeviceRequest, devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
+    able, features = counted(len(devices), "device"), Features()
+    for name, amount in (option.capacity or {}).items():
+        found = [one.value for device, driver in devices if (one := _capacity(device, name, driver)) is not None]
+        most = max(found, key=lambda value: value.nanos, default=None)
+        if most is None:
+            known = sorted({one for device, _ in devices for one in device.capacity})
+            advice = did_you_mean(name, known) or (f"they have {', '.join(known)}" if known else "")
+            yield LintFinding("warning", "capacity", f"0 of {able} that it matches have the capacity {name}", advice)
+        elif amount.nanos > most.nanos:
+            problem = f"asks for {amount} of {name}; the largest device that it matches has {most}"
+            yield LintFinding("warning", "capacity", problem, f"ask for at most {most}")
+        elif not any(_gives(device, driver, {name: amount}, features) for device, driver in devices):
+            problem = f"0 of {able} that it matches give {amount} of {name} to one request: see their requestPolicy"
+            yield LintFinding("warning", "capacity", problem)
+
+
+def _gives(device: Device, driver: str, wanted: dict[str, Quantity], features: Features) -> bool:
+    """Whether a device gives an amount to one request while no other has a part of it."""
+    taken = consumption(device, driver, wanted, features)
+    return taken is not None and fits(device, taken, {}, {})
+
+
+def _matching(objects: Objects, expressions: list[str], masks: Masks) -> list[tuple[Device, str]]:
+    """The devices that match all expressions, with their drivers."""
+    found: list[tuple[Device, str]] = []
+    for slice_ in objects.slices:
+        match = (1 << len(slice_.devices)) - 1
+        for expression in expressions:
+            match &= masks.of(expression, slice_).match
+        found += [(slice_.devices[bit], slice_.pool.driver) for bit in members(match)]
+    return found
+
+
+def _capacity(device: Device, name: str, driver: str) -> Capacity | None:
+    return device.capacity.get(own_name(name, driver))
 
 
 def _most_on_a_node(objects: Objects, expressions: list[str], masks: Masks) -> int:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,11 +112,14 @@ def read_manifests(paths: Iterable[Path]) -> Manifests:
     return Manifests(raw, found, unreadable)
 
 
-def check_manifests(given: list[tuple[str, Json]]) -> CheckedManifests:
-    """Check objects. `given` has (location, object) for each: the location names the document."""
+def check_manifests(given: list[tuple[str, Json]], supply: Sequence[Json] = ()) -> CheckedManifests:
+    """Check objects. `given` has (location, object) for each: the location names the document.
+
+    `supply` has the classes and slices of the cluster, if they are known.
+    """
     checked = CheckedManifests([], [], set())
     named: list[tuple[str, Json]] = []
-    published = frozenset(name for _, obj in given for name in _published(obj))
+    published = frozenset(name for obj in (*supply, *(obj for _, obj in given)) for name in _published(obj))
     for position, (where, obj) in enumerate(given):
         location = f"{where}: {_name(obj)}"
         made, problems = _of_object(obj, published)
@@ -126,7 +129,7 @@ def check_manifests(given: list[tuple[str, Json]]) -> CheckedManifests:
         if any(problem.severity == "error" and not problem.fixed for problem in problems):
             checked.faulty.add(position)
     checked.findings.extend(_collisions(given))
-    checked.findings.extend(pod_findings(named))
+    checked.findings.extend(pod_findings(named, supply))
     checked.findings.extend(gang_findings(named))
     return checked
 

@@ -11,12 +11,22 @@ from extender.cli.lint_finding import LintFinding
 from extender.model import parse_quantity, shown
 from extender.wire import Json, get
 
-_NO_DOMAIN = re.compile(r"device\.(attributes|capacity)\[\s*[\"']([^\"'./]+)[\"']\s*\]")
+# A name without a dot may be a domain: ["x"].y reads x/y. As a value, it is an attribute that lacks its domain.
+_COMPARED = r"(?:==|!=|<=?|>=?)"
+_NO_DOMAIN = re.compile(
+    rf"(?P<before>{_COMPARED}\s*)?device\.(?P<kind>attributes|capacity)\[\s*[\"'](?P<name>[^\"'./]+)[\"']\s*\]"
+    rf"(?P<after>\s*{_COMPARED}|\s+in\b|\s*\.(?:compareTo|is\w+Than|startsWith|endsWith|contains|matches|lowerAscii)\("
+    r"|\s*\.(?:(?P=name)\.)?(?:quantity|string|bool|int)\b(?!\()|(?P<field>\s*[.\[]))?"
+)
 _FIELD = re.compile(
     r"\bdevice\.(?!(?:driver|attributes|capacity|allowMultipleAllocations)\b)(?P<name>[A-Za-z]\w*)"
     r"(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*(?P<amount>\d+[KMGT]i)\b)?"
 )
-_OLD_ACCESSOR = re.compile(r"\]\s*\.(?:\w+\.)?(quantity|string|version|bool|int)\b(?!\()")
+# After ["domain"].name, ["domain"]["name"], or ["name"]; ["domain"].version reads an attribute.
+_OLD_ACCESSOR = re.compile(
+    r"(?:(?:\]\s*\.\w+|\]\s*\[[^\]]*\])\s*\.(?=(?:quantity|string|version|bool|int)\b)"
+    r"|\[\s*[\"'](?:[^\"'.]+|[^\"']+/[^\"']+)[\"']\s*\]\s*\.(?!version))(quantity|string|version|bool|int)\b(?!\()"
+)
 _QUALIFIED = re.compile(
     r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"'/]+)/(?P<name>\w+)(?P=q)\s*\]"
     r"(?:\.(?:quantity|string|version|bool|int)\b(?!\())?"
@@ -35,8 +45,10 @@ _TURNED = re.compile(rf"(?P<before>(?:^|[(&|?:,])\s*){_AMOUNT}{_OPERATOR}(?P<rea
 _MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">"}
 _MEMORY = re.compile(r"(?:\.\??|\[\??\s*[\"'])memory\b|[\"']memory[\"']\s+in\b")
 _CAPACITY = re.compile(r"device\.capacity\[[^\]]*\]\s*(?:\.\??\w+|\[[^\]]*\])?")
+_DRIVER = re.compile(r"\bdevice\.driver\s*==\s*[\"']([^\"']+)[\"']")
 _LITERAL = re.compile(r"\bquantity\(\s*([\"'])([^\"'\\]*)\1\s*\)")
 _ATTRIBUTES = re.compile(r"device\.attributes\[\??\s*[\"']([^\"']+)[\"']")
+_HAS_UNIT = re.compile(r"memory|storage|bandwidth|bytes|size", re.IGNORECASE)  # in names of amounts
 _NO_ATTRIBUTE = "memory is a capacity, not an attribute"
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"))
 
@@ -114,11 +126,14 @@ def _is_equality(found: re.Match[str]) -> bool:
 
 
 def _is_clear(found: re.Match[str]) -> bool:
-    """Whether the amount is one, with a unit or in bytes. No GPU has less than 1 Mi: such a number lacks its unit."""
+    """Whether the amount is one, with a unit or in bytes. No GPU has less than 1 Mi: such a number lacks its unit.
+
+    Cores and the like have no unit.
+    """
     if found["op"] is None:
         return True
     if found["number"] is not None:
-        return _product(found["number"]) >= 1 << 20
+        return not _HAS_UNIT.search(_name(found)) or _product(found["number"]) >= 1 << 20
     try:
         parse_quantity(_quantity(found))
     except ValueError:
@@ -161,7 +176,8 @@ def _problem(wrong: re.Match[str], text: str) -> str:
 
 def _example(domain: str, name: str) -> str:
     """The advice to the user if the meaning of the expression is not clear."""
-    example = f'device.capacity["{domain}"].{name}.compareTo(quantity("40Gi")) >= 0'
+    amount = "40Gi" if _HAS_UNIT.search(name) else "4"
+    example = f'device.capacity["{domain}"].{name}.compareTo(quantity("{amount}")) >= 0'
     return f"{example}, with your amount and its unit"
 
 
@@ -213,15 +229,21 @@ def _old_forms(text: str, where: str) -> Iterator[LintFinding]:
             better = f'attributes["gpu.nvidia.com"].{field["name"]}'
         problem, correction = f"a device has no field {field['name']!r}", f"write device.{better}, with your driver"
         yield LintFinding("error", where, problem, correction)
-    bare = _NO_DOMAIN.search(text)
-    if bare:
-        kind, name = bare.groups()
+    compiles = _compiles(text)
+    for bare in _NO_DOMAIN.finditer(text):
+        is_value = bare["before"] or (bare["after"] and not bare["field"])
+        if not is_value and (compiles or bare["field"]):
+            continue
+        kind, name = bare["kind"], bare["name"]
+        driver = _DRIVER.search(text)
+        domain = driver[1] if driver is not None else "gpu.nvidia.com"
         yield LintFinding(
-            "warning" if _compiles(text) else "error",
+            "warning" if compiles else "error",
             where,
             f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute',
-            f'write the domain first: device.{"capacity" if name == "memory" else kind}["gpu.nvidia.com"].{name}',
+            f'write the domain first: device.{"capacity" if name == "memory" else kind}["{domain}"].{name}',
         )
+        break
     old = _OLD_ACCESSOR.search(text)
     if old:
         hint = (

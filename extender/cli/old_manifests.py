@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from extender.api_schema import faults_of_value, is_label
+from extender.api_schema import is_label
 from extender.cli.lint_finding import LintFinding
 from extender.cli.old_expressions import corrected_expression
 from extender.manifests import pod_templates
@@ -268,7 +268,7 @@ def _claims_as_text(spec: Json, path: str) -> Iterator[LintFinding]:
 
 
 def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
-    """Yield the claims of the pod that no container uses, and the claims of containers that the pod lacks."""
+    """Yield the claims of containers that the pod lacks."""
     containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
     resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
     used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
@@ -279,23 +279,3 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
             f"a container uses claim {name!r}, which {path}.resourceClaims does not have",
             "add it there",
         )
-    for name in names:
-        if name in used:
-            continue
-        is_clear = len(spec.get("containers") or ()) == 1 and not _has_unknown_field(spec["containers"][0])
-        if is_clear:
-            container = spec["containers"][0]
-            requirements = container["resources"] = container.get("resources") or {}
-            requirements["claims"] = [*(requirements.get("claims") or ()), {"name": name}]
-        yield LintFinding(
-            "warning",
-            f"{path}.containers",
-            f"no container uses claim {name!r}: no container can open its devices (network devices may need none)",
-            f"resources: {{claims: [{{name: {name}}}]}}",
-            is_clear,
-        )
-
-
-def _has_unknown_field(container: Json) -> bool:
-    """Whether a field has a name that the API does not have: it may be `resources`, misspelt."""
-    return any(fault.unknown is not None for fault in faults_of_value(container, "V1Container", ""))

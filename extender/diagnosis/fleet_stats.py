@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.diagnosis.node_rows import largest_free_set, product
+from extender.diagnosis.node_rows import largest_free_set, letter, product, shown_bits
 from extender.model import WHOLE
 from extender.scoring import left_over, stranded, unclaimed_bytes
 
@@ -35,29 +35,30 @@ class FleetStats:
 
 
 def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
-    """The statistics by product. Nodes of one allocation signature share one computation."""
+    """The statistics by product. Nodes of one allocation signature and the same GPUs share one computation."""
     found: dict[str, FleetStats] = {}
-    by_signature: dict[tuple[int, int], FleetStats] = {}
+    by_signature: dict[tuple[tuple[int, int], tuple[int, ...]], FleetStats] = {}
     for node_info in snapshot.node_infos.values():
-        if node_info.fabric is not None:
-            stats = by_signature.get(node_info.state.allocation_signature)
+        bits = tuple(shown_bits(node_info))
+        if bits:
+            key = node_info.state.allocation_signature, bits
+            stats = by_signature.get(key)
             if stats is None:
-                stats = by_signature[node_info.state.allocation_signature] = _node(node_info, snapshot)
+                stats = by_signature[key] = _node(node_info, bits, snapshot)
             total = found.setdefault(product(node_info), FleetStats())
             total.add(stats)
             total.live_free_bytes += _live_free(node_info)
     return found
 
 
-def _node(node_info: NodeInfo, snapshot: Snapshot) -> FleetStats:
-    assert node_info.fabric is not None
-    bits = [bit for bit in node_info.gpu_bits if bit >= 0]
-    left = left_over(node_info)
+def _node(node_info: NodeInfo, bits: tuple[int, ...], snapshot: Snapshot) -> FleetStats:
+    others = [bit for bit in bits if bit not in node_info.gpu_bits]
+    left = left_over(node_info) if node_info.fabric is not None else []
     return FleetStats(
         gpus=len(bits),
-        free=left.count(WHOLE),
+        free=left.count(WHOLE) + sum(letter(node_info, bit) == "f" for bit in others),
         drifting=node_info.drift.bit_count(),
-        unhealthy=sum(not gpu.healthy for gpu in node_info.fabric.gpus),
+        unhealthy=sum(not gpu.healthy for gpu in node_info.fabric.gpus) if node_info.fabric is not None else 0,
         largest_set=largest_free_set(node_info),
         unclaimed_bytes=sum(unclaimed_bytes(node_info, bit) for bit in bits if not node_info.busy >> bit & 1),
         stranded=stranded(left, snapshot.baseline) / WHOLE,
@@ -65,5 +66,6 @@ def _node(node_info: NodeInfo, snapshot: Snapshot) -> FleetStats:
 
 
 def _live_free(node_info: NodeInfo) -> int:
-    assert node_info.fabric is not None
-    return sum(gpu.memory_free_bytes or 0 for gpu in node_info.fabric.gpus) if node_info.agent_is_fresh else 0
+    if node_info.fabric is None or not node_info.agent_is_fresh:
+        return 0
+    return sum(gpu.memory_free_bytes or 0 for gpu in node_info.fabric.gpus)

@@ -14,7 +14,20 @@ from itertools import combinations
 from extender.allocation import UNUSED, NodeInfo, Snapshot
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric import largest_joined
-from extender.model import DISTANCES, NANO, Claim, Graph, amount_of_memory
+from extender.model import (
+    DISTANCES,
+    GPU,
+    NANO,
+    Claim,
+    Graph,
+    amount_of_memory,
+    driver_of,
+    gpu_identities,
+    is_part,
+    members,
+    one_line,
+    product_of,
+)
 from extender.scoring import memory_bytes
 from extender.wire import Json
 
@@ -24,14 +37,54 @@ GROUPS = {
     "rack": "topology.kubernetes.io/rack",
     "clique": "nvidia.com/gpu.clique",
 }
+_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_PRODUCT = ("gpu.nvidia.com/productName", "productName")
 
 
 def shown_bits(node_info: NodeInfo) -> list[int]:
-    """The device bits of the node's GPUs; all device bits if the node has no whole GPU."""
-    gpus = [bit for bit in node_info.gpu_bits if bit >= 0]
-    return gpus or list(range(len(node_info.inventory.devices)))
+    """The device bits of the node's GPUs: those of the fabric in its order, then the others.
+
+    A part of a GPU, such as a MIG device, counts unless the whole GPU is there, too.
+    """
+    found = node_info.inventory
+    shown = [bit for bit in node_info.gpu_bits if bit >= 0]
+    others = [
+        (first + position, device.device, device.id)
+        for first, part in found.parts
+        if driver_of(part.key.driver).kind == GPU
+        for position, device in enumerate(part.devices)
+        if found.reachable >> first + position & 1 and first + position not in node_info.gpu_bits
+    ]
+    if not others:
+        return shown
+    whole = set().union(*(gpu_identities(found.devices[bit].device, found.devices[bit].id) for bit in shown))
+    for _, device, id_ in others:
+        if not is_part(device, id_.driver):
+            whole |= gpu_identities(device, id_)
+    return shown + [
+        bit
+        for bit, device, id_ in others
+        if not is_part(device, id_.driver) or whole.isdisjoint(gpu_identities(device, id_))
+    ]
+
+
+def other_devices(node_info: NodeInfo) -> list[Json]:
+    """The drivers of other devices than GPUs, as JSON: how many devices the node can use, and how many are free."""
+    return [
+        {"driver": driver, "free": (mask & ~node_info.busy).bit_count(), "devices": mask.bit_count()}
+        for driver, mask in sorted(_other_masks(node_info).items())
+    ]
+
+
+def _other_masks(node_info: NodeInfo) -> dict[str, int]:
+    """Driver to mask of its devices that the node can use, without the drivers of GPUs."""
+    masks: dict[str, int] = {}
+    for first, part in node_info.inventory.parts:
+        driver = part.key.driver
+        if driver_of(driver).kind != GPU:
+            mask = ((1 << len(part.devices)) - 1) << first & node_info.inventory.reachable
+            masks[driver] = masks.get(driver, 0) | mask
+    return masks
 
 
 def letter(node_info: NodeInfo, bit: int) -> str:
@@ -67,14 +120,13 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
 
 
 def product(node_info: NodeInfo) -> str:
-    """The product name of the node's GPUs."""
+    """The product name of the node's GPUs: of most of them, if there are several."""
     if node_info.fabric is not None and node_info.fabric.product:
         return node_info.fabric.product
-    for pool_device in node_info.inventory.devices[:1]:
-        for name in _PRODUCT:
-            value = pool_device.device.attributes.get(name)
-            if isinstance(value, str):
-                return value
+    gpus = [node_info.inventory.devices[bit] for bit in shown_bits(node_info)]
+    names = Counter(product_of(gpu.device, gpu.id.driver) or gpu.id.driver for gpu in gpus)
+    if names:
+        return one_line(names.most_common(1)[0][0])
     return "other devices" if node_info.inventory.devices else "no devices"
 
 
@@ -89,13 +141,17 @@ def row(node_info: NodeInfo) -> Json:
     """The row of one node in the overview, as JSON."""
     labels = node_info.node.labels
     groups = {name: labels[label] for name, label in GROUPS.items() if label in labels}
-    found = {"name": node_info.node.name, "product": product(node_info), "gpus": letters(node_info)}
+    gpus, others = letters(node_info), other_devices(node_info)
+    found = {"name": node_info.node.name, "product": product(node_info), "gpus": gpus}
     largest = largest_free_set(node_info)
-    return {**found, **link_digits(node_info), **({"largest": largest} if largest else {}), **groups}
+    more: Json = {**({"largest": largest} if largest else {}), **({"others": others} if others else {})}
+    return {**found, **link_digits(node_info, len(gpus)), **more, **groups}
 
 
-def link_digits(node_info: NodeInfo) -> dict[str, str]:
-    """The NVLinks of the shown GPUs as text: one base-36 digit each, so that the rows of 5,000 nodes stay short.
+def link_digits(node_info: NodeInfo, count: int = 0) -> dict[str, str]:
+    """The NVLinks of GPUs as text: one base-36 digit each, so that the rows of 5,000 nodes stay short.
+
+    The GPUs are those of the fabric that the driver publishes, then others without links: `count`, if it is larger.
 
     `links` has a digit for each pair of GPUs (0 1, 0 2, … 1 2, …), `switch` one for each GPU. A key is absent if all
     its digits are 0.
@@ -103,13 +159,13 @@ def link_digits(node_info: NodeInfo) -> dict[str, str]:
     positions = [position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0]
     if node_info.fabric is None or not positions:
         return {}
-    return _digits_of(node_info.fabric.graph, tuple(positions))
+    return _digits_of(node_info.fabric.graph, (*positions, *[-1] * (count - len(positions))))
 
 
 @lru_cache(maxsize=1024)  # a fleet has a few machine types
 def _digits_of(graph: Graph, positions: tuple[int, ...]) -> dict[str, str]:
-    pairs = "".join(_digit(graph.links[a][b]) for a, b in combinations(positions, 2))
-    switched = "".join(_digit(graph.switch_links[position]) for position in positions)
+    pairs = "".join(_digit(graph.links[a][b]) if b >= 0 else "0" for a, b in combinations(positions, 2))
+    switched = "".join(_digit(graph.switch_links[position]) if position >= 0 else "0" for position in positions)
     return {name: text for name, text in (("links", pairs), ("switch", switched)) if text.strip("0")}
 
 
@@ -128,12 +184,17 @@ def totals(rows: Iterable[Json]) -> dict[str, int]:
 
 
 def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
-    """The details of one node, as JSON: devices with claims and memory in bytes, and the GPU topology."""
+    """The details of one node, as JSON: devices with claims and memory in bytes, and the GPU topology.
+
+    The GPUs come first; of each other driver at most 64 devices follow, those in use first.
+    """
     claims = claims_of_node(node_info, claims_by_pool)
     by_device = _claims_by_device(claims)
     fabric = node_info.fabric
-    devices = []
-    for bit in shown_bits(node_info):
+    bits, devices = shown_bits(node_info), []
+    for _, mask in sorted(_other_masks(node_info).items()):
+        bits += [*members(mask & node_info.busy), *members(mask & ~node_info.busy)][:_OTHERS]
+    for bit in bits:
         pool_device = node_info.inventory.devices[bit]
         position = node_info.gpu_bits.index(bit) if bit in node_info.gpu_bits else -1
         state = fabric.gpus[position] if fabric is not None and position >= 0 else None

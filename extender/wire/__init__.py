@@ -24,7 +24,19 @@ from extender.wire.extender_v1 import (
     encode_scores,
     is_object_name,
 )
-from extender.wire.fields import Json, get, many, need, quantities, readable, string_list, strings, wrong
+from extender.wire.fields import (
+    Json,
+    amount,
+    get,
+    many,
+    need,
+    quantities,
+    quantity,
+    readable,
+    string_list,
+    strings,
+    wrong,
+)
 from extender.wire.json_text import MOST_JSON, MOST_YAML, json_value
 from extender.wire.lenient import lenient_loads
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
@@ -56,6 +68,7 @@ __all__ = [
     "PodIntent",
     "Positions",
     "SliceDecoder",
+    "amount",
     "decode_args",
     "decode_bind",
     "decode_bound_pod",
@@ -94,6 +107,7 @@ __all__ = [
     "one_value",
     "parts_of",
     "quantities",
+    "quantity",
     "read_fields",
     "readable",
     "string_list",

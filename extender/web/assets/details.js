@@ -53,12 +53,13 @@ function figure(svg, ...caption) {
 const openNode = (name) => open(name, async () => {
   const node = await ask(`/v1/nodes/${encodeURIComponent(name)}`);
   const rows = node.devices.map((d) => {
-    const free = d.live_free === null ? "–" : size(d.live_free);
-    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", size(d.memory), free, d.note || "–"];
+    const memory = d.memory ? size(d.memory) : "–", free = d.live_free === null ? "–" : size(d.live_free);
+    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", memory, free, d.note || "–"];
   });
   const clique = node.clique && `clique ${node.clique}`;
   const largest = node.largest_free_set && `largest free NVLink set: ${counted(node.largest_free_set, "GPU")}`;
-  const facts = [node.product, node.zone, node.rack, clique, largest].filter(Boolean).join(" · ");
+  const others = (node.others || []).map((one) => `${one.driver}: ${one.free} of ${one.devices} free`);
+  const facts = [node.product, node.zone, node.rack, clique, largest, ...others].filter(Boolean).join(" · ");
   const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
   if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices];
   const links = node.links || node.switch ? "NVLinks" : "No NVLinks";

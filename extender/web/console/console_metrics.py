@@ -39,7 +39,13 @@ METRICS: tuple[MetricSource[Console], ...] = (
         "Seconds since the last heartbeat of the agent with the oldest one, silent agents excluded",
         lambda s: s.cache.oldest_agent(s.clock()),
     ),
-    MetricSource("berth_gpus", GAUGE, "Whole GPUs, by product", _by_product(lambda f: f.gpus), ("product",)),
+    MetricSource(
+        "berth_gpus",
+        GAUGE,
+        "GPUs, and parts of GPUs that no driver publishes whole, by product",
+        _by_product(lambda f: f.gpus),
+        ("product",),
+    ),
     MetricSource(
         "berth_gpus_free",
         GAUGE,
