@@ -227,9 +227,7 @@ def _show(found: Json, output: Output) -> None:
     """Print the explanation of a pod as a table."""
     console = table_screen()
     decision: Json | None = found.get("decision")
-    sentence = found["sentence"]
-    if decision is not None and found["outcome"] == "bound":
-        sentence = "; ".join(filter(None, (_decided(found["pod"], decision), sentence)))
+    sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
     if found.get("alone"):
         show_sentence(console, sentence)
     else:
