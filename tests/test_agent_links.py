@@ -94,6 +94,7 @@ def two_meshes() -> Links:
     ],
 )
 def test_links_that_cost_a_long_search_are_named_and_left_out(gpus: int, links: Links, word: str) -> None:
+    """Attack: stall serve with links whose rings take a long search."""
     found, problems = read_fabric(DECODER.decode(said(gpus, links=links, nvlinkVersion=5)).devices)
     assert found is not None
     assert word in problems[0]
@@ -258,6 +259,7 @@ def test_a_new_graph_with_the_same_best_rings_leaves_the_baseline_as_it_is() -> 
 
 
 def test_another_numa_node_or_distance_causes_no_new_search_for_rings() -> None:
+    """Attack: keep serve busy with ever new NUMA nodes or distances."""
     cache = cache_of(n1="dgx1-v100", n2="t4-4")
     links = two_meshes()
     put(cache, said(16, links=links, nvlinkVersion=2))
@@ -315,6 +317,7 @@ def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
 
 
 def test_an_agent_that_changes_the_name_of_its_pool_gains_no_time() -> None:
+    """Attack: keep serve busy with ever new links or rates."""
     cache, other = cache_of(n1="dgx1-v100"), said(8)
     other["spec"]["pool"]["name"] = "n2"  # so the node has no agent's slice
     for number in range(1, 50):

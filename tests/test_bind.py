@@ -89,6 +89,7 @@ def has_tokens(throttle: EvaluationThrottle, seconds: float) -> bool:
 
 
 async def test_a_bind_earns_evaluation_time_for_its_namespace_if_it_allocates_devices() -> None:
+    """Attack: stall scheduling with pods whose searches find no room in each filter request."""
     now, limits = [0.0], EvaluationLimits()
     async with berthing(NODES, clock=lambda: now[0]) as b:
         service = b.app.service.filter_service

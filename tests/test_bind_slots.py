@@ -69,6 +69,7 @@ def test_small_namespaces_do_not_keep_a_gang_of_the_largest_size_from_its_places
 
 
 def test_a_plan_that_waits_too_long_gives_way_to_other_namespaces_only() -> None:
+    """Attack: take the connections of the verbs with gangs whose pods wait for each other at bind."""
     old, new = forming("a", 6), forming("a", 4, since=90.0)
     assert in_the_way("b", 6, old, new, now=100.0) == [0]
     assert in_the_way("b", 10, old, new, now=100.0) is None, "no plan ends in vain"
@@ -162,6 +163,7 @@ def test_a_namespace_with_many_gangs_that_wait_has_one_turn_after_the_other() ->
 
 
 def test_a_gang_that_is_not_tried_any_more_loses_its_turn() -> None:
+    """Attack: keep a large gang of others waiting with ever new small gangs."""
     queue = Queue()
     assert queue.ask("a", "n0", 10)
     assert not queue.ask("b", "absent", 10)

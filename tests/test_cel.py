@@ -105,6 +105,7 @@ def test_expensive_expressions_end_within_their_budget(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_expressions_are_stopped(name: str) -> None:
+    """Attack: stall scheduling with functions that cost more than their price on long texts."""
     with pytest.raises((CompileError, BudgetExceeded)):
         compile_selector(HOSTILE[name]).match(BLANK, "d")
 
@@ -135,6 +136,7 @@ class Broken(dict[str, object]):
 
 
 def test_a_fault_in_an_evaluation_is_an_error_of_the_expression() -> None:
+    """Attack: end the background work for all pods with a selector that fails in an unforeseen way."""
     selector = compile_selector("device.attributes['a.b'].c == 1")
     with pytest.raises(EvalError, match="internal error of the evaluation: ZeroDivisionError"):
         selector.match(Device("d", Broken()), "d")  # type: ignore[arg-type] # stands for a fault

@@ -53,6 +53,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> Compiles:
 def test_a_selector_that_makes_many_patterns_ends_within_its_budget(
     expression: str, call: str, compiles: Compiles
 ) -> None:
+    """Attack: stall scheduling with one selector whose regular expressions are costly to compile."""
     selector = compile_selector(expression.replace('!"".matches', f'"" == "".{call}') if call == "find" else expression)
     check_cost(expression, Dialect())  # the API server accepts it
     with pytest.raises(BudgetExceeded):
@@ -99,6 +100,7 @@ def test_constant_patterns_are_compiled_once_and_not_for_each_device(compiles: C
 
 @pytest.mark.parametrize("repeated", [4, 100], ids=["accepted", "refused"])
 def test_a_selector_with_many_costly_constant_patterns_is_refused(repeated: int, compiles: Compiles) -> None:
+    """Attack: stall scheduling with one selector whose regular expressions are costly to compile."""
     expression = " || ".join(rf'"".matches("(\\pL){{{repeated}}}{i}")' for i in range(270))
     with pytest.raises(CompileError, match="take too much work to compile") as caught:
         compile_selector(expression)
@@ -158,6 +160,7 @@ def test_regular_expressions_take_no_more_memory_than_is_counted() -> None:
 
 
 def test_selectors_with_many_patterns_leave_the_memory_of_selectors_bounded() -> None:
+    """Attack: fill memory with regular expressions."""
     masks, slice_ = Masks(selector_bytes=2 << 20), SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
     for number in range(30):
         masks.of(" || ".join(f'"".matches("a.{{12}}b{number}{i}")' for i in range(10)), slice_)

@@ -59,6 +59,8 @@ COSTLY = {
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_function_that_takes_long_costs_much(name: str) -> None:
+    """Attack: stall scheduling with one selector whose functions take longer than they cost, such as isURL of a long
+    query."""
     check_cost(COSTLY[name], Dialect())
     with pytest.raises(BudgetExceeded):
         compile_selector(COSTLY[name]).match(BLANK, "d")

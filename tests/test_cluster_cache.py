@@ -267,6 +267,7 @@ def test_slices_of_other_nodes_in_its_pool_hide_no_claim_of_a_group() -> None:
 
 @given(st.permutations(range(4)))
 def test_a_groups_claim_is_at_its_node_in_any_order_of_the_pools_slices(order: list[int]) -> None:
+    """Attack: hide the claims of a group from its other pods, with a slice of one's own node in their pool."""
     cache = ClusterCache()
     allocation = Allocation((Result("r", DeviceId(*POOL, "0")),), node_selector=only_node("n1"))
     claim = Claim(ObjectKey("a", "c"), "u", "1", group="job", allocation=allocation)

@@ -170,6 +170,7 @@ OTHERS = [page, fleet, node, claims]
 
 @pytest.mark.parametrize("work", [*ENDLESS, *QUESTIONS, *WITH_READS, *OTHERS])
 async def test_the_event_loop_is_free_between_stretches(work: Callable[[Console], Coroutine[Any, Any, object]]) -> None:
+    """Attack: block the console with changes that many nodes see."""
     builder = CountingBuilder()
     console = world(builder)
     running = work(console)

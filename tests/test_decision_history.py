@@ -22,6 +22,7 @@ DECISION = Decision("", ScoredNode("n", 1.0, (), 0.0, 0.0, "", ()))
 
 
 def test_the_history_is_bounded_and_the_pods_of_one_namespace_hide_no_other() -> None:
+    """Attack: fill the console's memory, or hide the decisions of other namespaces, with ever new pods."""
     history = DecisionHistory(pods=50)
     for number in range(3):
         history.record_decision(ObjectKey("x", f"p{number}"), f"honest{number}", DECISION)
@@ -45,10 +46,12 @@ def test_the_text_of_a_decision_is_read_again(runner_up: tuple[str, float]) -> N
 
 @pytest.mark.parametrize("text", ["", "; ;", "score x; runner-up", "link 1.00", "score 1.0; devices ; link 9.99: "])
 def test_a_text_that_a_user_wrote_does_no_harm(text: str) -> None:
+    """Attack: show users a false decision with the annotation of a pod."""
     assert parse_decision(text).runner_up == ""
 
 
 async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_are_decisions() -> None:
+    """Attack: keep the console reading with thousands of pods that are deleted."""
     async with berthing({"n1": "t4-4"}) as b:
         read, found, history = list[str](), list[DecidedPod](), DecisionHistory()
 

@@ -384,6 +384,8 @@ shared = st.builds(
 
 @given(st.lists(shared, max_size=6), st.dictionaries(keys, values, max_size=2), st.integers(0, 6))
 def test_a_node_finds_all_slices_that_matter_for_it(slices: list[Slice], labels: dict[str, str], removed: int) -> None:
+    """Attack: have each write of a slice make thousands of nodes read thousands of slices, in a pool with slices of
+    many nodes."""
     found, node = SharedSlices(), Node("n1", labels)
     slices = [replace(slice_, name=f"s{number}") for number, slice_ in enumerate(slices)]
     for slice_ in slices:

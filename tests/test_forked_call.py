@@ -96,17 +96,20 @@ async def test_the_child_has_one_thread_although_traces_have_their_own() -> None
 
 
 async def test_the_kernel_ends_a_child_that_works_too_long(tmp_path: Path) -> None:
+    """Attack: leave processes behind with questions that are cancelled or never end."""
     with pytest.raises(ForkedCallFailed, match=r"gave up: the work took more than 1 s"):
         await forked(partial(work_forever, tmp_path / "pid"), 1.0)
     assert has_ended(int((tmp_path / "pid").read_text()))
 
 
 async def test_a_child_that_takes_too_much_memory_gives_up() -> None:
+    """Attack: leave processes behind with questions that are cancelled or never end."""
     with pytest.raises(ForkedCallFailed, match="gave up: the work takes more than 96 MiB"):
         await forked(lambda: len(bytearray(1 << 30)), HANG_SECONDS)
 
 
 async def test_a_call_that_is_cancelled_ends_its_child(tmp_path: Path) -> None:
+    """Attack: leave processes behind with questions that are cancelled or never end."""
     task = asyncio.create_task(forked(partial(work_forever, tmp_path / "pid"), HANG_SECONDS))
     pid = int(await eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
     task.cancel()

@@ -90,6 +90,7 @@ def questions(berth: Berthing) -> dict[str, object]:
 
 
 async def test_bytes_that_no_entry_point_can_use(berth: Berthing, caplog: pytest.LogCaptureFixture) -> None:
+    """Attack: crash an entry point with garbage."""
     bodies = {*questions(berth), "/v1/fleet", "/nowhere"}  # a path that takes no body reads none
     with capture_logs() as logs:
         for path in await entry_points(berth.client):

@@ -228,6 +228,7 @@ async def test_a_pod_that_is_created_again_under_its_name_is_another_member() ->
 
 
 async def test_a_minimum_of_five_thousand_is_rejected_at_once() -> None:
+    """Attack: stop others with a huge gang."""
     async with berthing(NODES) as b:
         for i in range(20):
             member(b, f"p{i}", minimum=5000, gpus=1)

@@ -133,6 +133,7 @@ async def test_the_devices_of_one_domain_are_kept_for_a_gang_until_it_runs() -> 
 
 
 async def test_collecting_ends_after_its_time_and_others_run_in_between() -> None:
+    """Attack: keep a domain from others with gangs that wait for room."""
     now = [0.0]
     async with racks(Policy(gang_collect_seconds=1), 2, clock=lambda: now[0]) as b:
         await run_alone(b, "x", "a0")
@@ -152,6 +153,7 @@ async def test_collecting_ends_after_its_time_and_others_run_in_between() -> Non
 
 
 async def test_one_gang_collects_at_a_time_and_the_one_that_waits_longest_is_first() -> None:
+    """Attack: keep a domain from others with gangs that wait for room."""
     async with racks(ON, 2, 2) as b:
         for node in ("a0", "a1", "b0", "b1"):
             await run_alone(b, f"x-{node}", node)
@@ -296,6 +298,7 @@ async def test_a_replaced_pod_returns_to_its_running_gang() -> None:
 
 
 async def test_a_gang_that_no_domain_could_hold_does_not_collect_and_the_next_one_does() -> None:
+    """Attack: keep a domain with a gang that could never run there."""
     async with racks(ON, 2, 2) as b:
         for node in ("a0", "a1", "b0", "b1"):
             await run_alone(b, f"x-{node}", node)

@@ -46,5 +46,6 @@ def test_the_gangs_of_a_namespace_without_time_are_not_searched_for() -> None:
 
 
 def test_the_search_rests_after_each_step() -> None:
+    """Attack: stall scheduling with many gangs that wait for a domain to collect in (off by default)."""
     worked, rested = searched(with_waiting_gangs(5))
     assert worked < 0.3 * (worked + rested)

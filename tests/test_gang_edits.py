@@ -69,6 +69,7 @@ def too_large_for_a_moment(gang: Edited) -> None:
 
 @pytest.mark.parametrize("edit", [other_minimum, Edited.without_one, incomplete_for_a_moment, too_large_for_a_moment])
 def test_an_edit_loop_gets_one_plan_in_a_second(edit: Callable[[Edited], None]) -> None:
+    """Attack: keep the event loop busy by editing the members or the minimum of a large gang."""
     gang = Edited()
     for tenth in range(50):
         gang.fleet.now = tenth / 10

@@ -68,6 +68,7 @@ def test_a_gang_that_always_fails_never_overflows_its_pause() -> None:
 
 
 def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
+    """Attack: fill memory with gangs."""
     now = [0.0]
     waiting = WaitingGangs(lambda: now[0], 4)
     for i in range(100):
@@ -81,6 +82,7 @@ def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
 
 
 def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> None:
+    """Attack: make Berth forget the pauses and failures of others' gangs."""
     waiting = WaitingGangs(lambda: 0.0, 8)
     others = [key("job", f"other-{i}") for i in range(3)]
     for one in others:
@@ -124,6 +126,7 @@ async def test_a_repeated_bind_does_not_prolong_a_plan() -> None:
 
 
 async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
+    """Attack: keep devices from others with a gang that is never bound."""
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}", timeout="10m")

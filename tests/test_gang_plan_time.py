@@ -59,6 +59,7 @@ def searched() -> tuple[GangWorld, tuple[GangMember, ...]]:
 def test_a_plan_whose_evaluations_are_all_known_ends_with_its_budget(
     made: Callable[[], tuple[GangWorld, tuple[GangMember, ...]]],
 ) -> None:
+    """Attack: stall scheduling with a gang whose plan needs a long search."""
     world, members = made()
     problem = GangProblem(members, (CLIQUE, RACK, SPINE), "preferred")
     found = world.plan_problem(problem)

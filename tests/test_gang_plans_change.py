@@ -108,6 +108,7 @@ async def test_later_members_do_not_end_the_holds_of_each_other() -> None:
 
 
 async def test_a_member_that_kube_scheduler_could_not_place_before_makes_the_plan_short() -> None:
+    """Attack: keep devices with a member that no node takes."""
     async with berthing(NODES) as b:
         member(b, "p1", minimum=2, timeout="24h")
         say_unschedulable(b, "p1", "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.")

@@ -27,6 +27,7 @@ def waits_for(group: str) -> set[str]:
 
 @pytest.mark.parametrize("is_asked", [True, False])
 async def test_new_gangs_do_not_form_on_the_nodes_of_a_gang_that_waits(is_asked: bool) -> None:
+    """Attack: keep a gang that needs many nodes waiting with ever new small gangs on some of them."""
     now = [0.0]
     async with berthing(NODES, clock=lambda: now[0]) as b:
         gangs, requeuer = b.app.service.gangs, b.app.service.requeuer

@@ -41,6 +41,7 @@ def pod_of(case: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("title", CASES)
 def test_recognised(title: str) -> None:
+    """Attack: take part in another namespace's group."""
     case = CASES[title]
     found = decode_pod(pod_of(case)).membership
     if case.get("group") is None:

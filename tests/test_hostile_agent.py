@@ -70,6 +70,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("attributes", "word"), IMPOSSIBLE)
 def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str) -> None:
+    """Attack: report values that no hardware has, to attract pods."""
     honest = fabric_of(DECODER.decode(fabric_slice("n1", MACHINES["dgx1-v100"])).devices)
     found, problems = read_fabric(DECODER.decode(said("dgx1-v100", **attributes)).devices)
     assert problems
@@ -82,6 +83,7 @@ def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str)
 
 
 def test_attributes_of_other_domains_are_not_read() -> None:
+    """Attack: pass the limits of the API server with an attribute of another domain."""
     honest = read_fabric(DECODER.decode(fabric_slice("n1", MACHINES["dgx1-v100"])).devices)
     lies: dict[str, Any] = {
         "x.example/linkMBps": 10**9,
@@ -143,6 +145,7 @@ def put(cache: ClusterCache, obj: dict) -> None:
 
 
 def test_gpus_of_another_node_are_refused() -> None:
+    """Attack: describe the GPUs of another node."""
     cache = cache_of(n1="dgx1-v100", n2="dgx1-v100")
     other = fabric_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"][3]["attributes"]["uuid"]["string"]
     put(cache, said("dgx1-v100", 3, uuid=other))
@@ -161,6 +164,7 @@ def test_gpus_of_another_node_are_refused() -> None:
 
 
 def test_a_driver_that_publishes_uuids_of_another_node_voids_no_data_of_its_agent() -> None:
+    """Attack: void the data of another node's agent, with a driver that publishes the same UUIDs."""
     cache = cache_of(n1="dgx1-v100", n2="dgx1-v100")
     lie = gpu_slice("n1", MACHINES["dgx1-v100"])
     lie["spec"]["devices"] = gpu_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"]
@@ -190,6 +194,7 @@ def test_a_node_with_thousands_of_gpus_has_no_graph() -> None:
 
 
 def test_pool_is_named_after_the_node() -> None:
+    """Attack: publish data of another node by the pool's name."""
     cache = cache_of(n1="dgx1-v100")
     for number in range(20):
         lie = said("dgx1-v100", switchLinks=18)
@@ -235,6 +240,7 @@ class CountingListener(CacheListener):
 
 
 def test_view_that_cannot_be_built_stops_no_other() -> None:
+    """Attack: break the cache of all nodes with data that cannot be read."""
     builder = FailingBuilder()
     cache = ClusterCache(builder=builder)
     for node in ("n1", "n2", "n3"):

@@ -88,6 +88,7 @@ ASKING = [
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
 @pytest.mark.parametrize("output", ["table", "wide", "json"])
 async def test_commands_that_ask_the_console(words: list[str], output: str) -> None:
+    """Attack: control the user's terminal, or break a command, with a name, a selector or a product."""
     async with listening(hostile_console, "127.0.0.1", 0) as url:
         more = [] if words[0] == "top" and output == "wide" else ["--output", output]
         code, out, err = await berth_beside([*words, *more, "--server", url])
@@ -157,6 +158,7 @@ def test_allocate_prints_a_pattern_of_a_selector_as_it_is(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--output", "json"], ["snapshot"]], ids=" ".join)
 async def test_commands_that_read_the_cluster(words: list[str], tmp_path: Path) -> None:
+    """Attack: control the user's terminal, or break a command, with a name, a selector or a product."""
     cluster = Cluster()
     cluster.add_node("n1", carried_machines()["t4-4"])
     for table, obj in (

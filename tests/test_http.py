@@ -37,6 +37,7 @@ BAD = [
 
 
 def test_a_text_of_metrics_answers_all_requests_of_a_second() -> None:
+    """Attack: slow filter requests with a flood of requests to the probes' address."""
     now, readings = [0.0], count(1)
     scrapes = Scrapes((MetricSource("x", GAUGE, "Readings", lambda _: float(next(readings))),), None, lambda: now[0])
     assert [scrapes.answer().body for _ in range(3)] == [b"# HELP x Readings\n# TYPE x gauge\nx 1.0\n"] * 3

@@ -110,6 +110,8 @@ def test_a_node_that_waits_is_built_at_once_if_something_else_changes_it() -> No
 
 
 def test_counters_of_a_slice_that_was_deleted_are_not_free_on_a_node_that_waits() -> None:
+    """Attack: have searches repeated, scores computed or the node built again for each write of a slice, with devices
+    or memory data that change again and again."""
     one = (CounterUse("s", (("c", 1),)),)
     counted = Slice("c", POOL, 1, 3, NodeSelection("n1"), counter_sets=(CounterSet("s", {"c": 1}),))
     parts = [replace(published(1, name, count=3), devices=(Device(name, consumes=one),)) for name in ("x", "y")]

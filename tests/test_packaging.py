@@ -98,6 +98,7 @@ def test_every_import_belongs_to_a_dependency_that_is_declared() -> None:
 
 
 def test_every_pin_has_hashes() -> None:
+    """Attack: a dependency or a build tool is replaced."""
     pins = re.split(r"\n(?=[A-Za-z0-9])", (ROOT / "constraints.txt").read_text())
     named = [pin for pin in pins if re.match(r"[A-Za-z0-9_.-]+==", pin)]
     assert len(named) > 50

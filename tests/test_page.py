@@ -231,6 +231,7 @@ async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
 
 
 async def test_hostile_names_are_text(tmp_path: Path) -> None:
+    """Attack: run script in the page of an operator."""
     evil = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>'
     async with unattended() as (console, url):
         apply = {kind.name: kind.apply for kind in watched_resources(console.cache)}

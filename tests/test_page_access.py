@@ -42,6 +42,7 @@ HOSTS = [
 
 @pytest.mark.parametrize(("listens", "names", "host", "ours"), HOSTS)
 def test_pages_know_their_names(listens: str, names: tuple[str, ...], host: str, ours: bool) -> None:
+    """Attack: read the pages by DNS rebinding."""
     scope = {"method": "GET", "headers": [(b"host", host.encode())]}
     refused = Access(listens, names).rejection(scope, open_to_all=True)
     assert refused is None if ours else refused is not None and refused.status == 403 and b"--page-host" in refused.body
@@ -67,6 +68,7 @@ PAGES = [
 
 
 async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types() -> None:
+    """Attack: read the pages by DNS rebinding."""
     async with pages() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=False) as client:
         for method, path, headers, wanted in PAGES:
             reply = await client.request(method, path, headers=headers)
@@ -116,6 +118,7 @@ async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path:
     ],
 )
 def test_pages_beyond_loopback_are_closed_if_no_token_file_is_named(host: str, closed: bool) -> None:
+    """Attack: read the pages without the token."""
     name = f"[{host}]" if ":" in host else host
     scope = {"method": "GET", "path": "/v1/fleet", "headers": [(b"host", name.encode())]}
     rejected = Access(host).rejection(scope, open_to_all=False)

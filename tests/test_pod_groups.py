@@ -201,6 +201,8 @@ async def test_a_groups_claim_is_freed_where_a_member_cannot_go_and_none_is_boun
 
 @pytest.mark.parametrize(("phase", "stays"), [("Running", True), ("Succeeded", False)])
 async def test_a_groups_claim_stays_while_a_member_runs(phase: str, *, stays: bool) -> None:
+    """Attack: take the connections to the API server with claims of which each filter request finds that their pod
+    cannot use them."""
     async with berthing(THREE) as b:
         node = await allocated_without_member(b)
         assert await bound_together(b, "g-0") == [""]

@@ -93,6 +93,7 @@ TOO_LARGE: dict[str, tuple[dict, str]] = {
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 async def test_what_berth_does_not_read_is_refused_unless_kube_scheduler_checks_it_alone(name: str) -> None:
+    """Attack: fill memory with pods of a megabyte."""
     asked, wanted = TOO_LARGE[name]
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("one"))

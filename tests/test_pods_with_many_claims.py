@@ -85,6 +85,7 @@ def requirements(fleet: Fleet, pod: Pod) -> PodRequirements:
     ],
 )
 def test_a_pod_with_too_many_claims_or_requests_is_refused_and_nothing_is_remembered(claims: list, reason: str) -> None:
+    """Attack: stall scheduling with pods that name hundreds of large claims."""
     fleet = Fleet()
     pod = pod_with(fleet, *claims)
     answer = fleet.filter_service.filter(pod, fleet.names)

@@ -230,6 +230,7 @@ def test_each_program_has_an_account_of_its_own() -> None:
 
 
 def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
+    """Attack: a container does more than it should."""
     spec = spec_of("base/scheduler.yaml", "berth-scheduler")
     assert spec["serviceAccountName"] == "berth"
     assert spec["automountServiceAccountToken"] is False
@@ -261,6 +262,7 @@ def test_the_table_of_rights_leaves_no_manifest_out() -> None:
 
 
 def test_the_agent_has_exactly_the_rights_of_its_calls() -> None:
+    """Attack: use other rights of its account."""
     source = inspect.getsource(agent_module)
     used = {
         ("resource.k8s.io", "resourceslices", {"get": "get", "post": "create", "put": "update"}[m])

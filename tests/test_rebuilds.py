@@ -67,6 +67,7 @@ def filled(builder: NodeInfoBuilder) -> ClusterCache:
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_other_tasks_run_between_stretches(change: Callable[[ClusterCache], None]) -> None:
+    """Attack: stall serve with claims of thousands of nodes that end between two calls of kube-scheduler."""
     builder, ticks = CountingBuilder(), count()
     cache = filled(builder)
     cache.snapshot()

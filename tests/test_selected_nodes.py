@@ -130,6 +130,7 @@ def test_selectors_are_compared_within_the_budget_of_a_call(last: str) -> None:
 
 
 def test_a_search_for_a_waiting_pod_ends_with_the_time_of_its_namespace() -> None:
+    """Attack: stall scheduling with claims whose devices many nodes can use, each with other node selectors."""
     fleet, pod = world(50, "k1", "no-such-label", limits=EvaluationLimits(share=0.0, finished_burst=0.1))
     service = fleet.filter_service
     assert service.filter(pod, fleet.names).failed

@@ -75,7 +75,7 @@ def test_the_texts_of_masks_count(spent: bool) -> None:
 
 
 def test_the_bounds_of_a_process_are_those_of_the_documents() -> None:
-    """docs/limits.md and SECURITY.md name them."""
+    """docs/decisions/0027-waking-and-memory.md names them."""
     masks, count = Masks(), 1300
     for number in range(count):
         masks.of(f'"{number}\U0001f600{"x" * 9900}"!=""', _SLICE)

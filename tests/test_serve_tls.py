@@ -31,6 +31,7 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
 
 @NEEDS_OPENSSL
 async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_again(tmp_path: Path) -> None:
+    """Attack: call the verbs."""
     for name in ("server", "scheduler", "other_client"):
         certificate(tmp_path, name)
     paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]

@@ -86,6 +86,8 @@ def test_one_update_is_one_change() -> None:
 
 
 def test_many_pools_do_not_have_the_nodes_built_more_often() -> None:
+    """Attack: have all nodes, or those of a rack, built again for each write of a slice, in the name of a pool that
+    they see."""
     pools = [PoolKey("net", f"fabric-{number}") for number in range(10)]
     cache, _ = fleet(*(published(f"all-{pool.name}", pool=pool) for pool in pools))
     cache.snapshot()

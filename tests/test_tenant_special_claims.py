@@ -43,6 +43,7 @@ async def test_a_claim_in_use_that_is_marked_as_special_stays(name: str) -> None
 
 
 async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() -> None:
+    """Attack: stop a pod of another namespace with a claim that bears its UID."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply({"kind": "Namespace", "metadata": {"name": "evil"}})
         b.cluster.apply(extended("victim"))

@@ -59,6 +59,7 @@ WITH_SENTENCES = (Code.INVALID, Code.POOL_INVALID, Code.GANG_BIND_FAILED)
 
 @pytest.mark.parametrize("code", [code for code in Code if code not in WITH_SENTENCES])
 def test_each_name_in_a_reason_is_short_and_printable(code: Code) -> None:
+    """Attack: multiply a long text by thousands of nodes."""
     text = str(Reason(code, ("Ω" * 1000, "Ж" * 1000, "Ψ" * 1000)))
     assert all(len((letter * text.count(letter)).encode()) <= USER_BYTES for letter in "ΩЖΨ")
     assert str(Reason(code, ("\x1b[2J", "\u202e", "\n"))).isprintable()

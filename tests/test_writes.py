@@ -64,6 +64,7 @@ class Recording:
 
 @pytest.mark.parametrize("name", sorted(GUARDS))
 async def test_every_write_is_guarded(name: str) -> None:
+    """Attack: make Berth delete or overwrite by replacing an object under the same name."""
     client, (arguments, guards) = Recording(), GUARDS[name]
     await getattr(Writer(client), name)(*arguments)  # type: ignore[arg-type]  # a fake
     assert client.guards == guards

@@ -46,6 +46,7 @@ async def planned(b: Berthing) -> str:
 @pytest.mark.parametrize("content", [{}, FAILURE, OTHER_POD], ids=["nothing", "failure", "pod"])
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_bind_succeeds_only_if_the_binding_is_stored(content: Json, *, stored: bool) -> None:
+    """Attack: a proxy answers a write with success and another object."""
     async with berthing({"n1": "t4-4"}) as b:
         node, sent = await planned(b), 0
 

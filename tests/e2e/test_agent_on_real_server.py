@@ -128,6 +128,7 @@ def change_owners(plane: ControlPlane, known: dict, owners: list[dict] | None) -
 
 
 def test_the_manifest_gives_the_agent_its_rights(tmp_path: Path) -> None:
+    """Attack: write another node's slice, or impossible values."""
     machine = carried_machines()["dgx1-v100"]
     with ControlPlane(tmp_path, strict=True) as plane:
         plane.wait(lambda: plane.get("/api/v1/namespaces/kube-system"), 30)

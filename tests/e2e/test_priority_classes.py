@@ -54,6 +54,7 @@ def pod(**spec: object) -> dict:
 
 @pytest.mark.parametrize("name", ["berth-scheduler", "berth-agent"])
 def test_a_tenant_s_pod_cannot_have_a_priority_class_of_berth(plane: ControlPlane, name: str) -> None:
+    """Attack: evict pods of others with a pod, or a PodGroup, of a PriorityClass of Berth."""
     plane.wait(
         lambda: REFUSED in created(plane, pod(priorityClassName=name), *TENANT), 30
     )  # in force some seconds later
@@ -64,6 +65,7 @@ def test_a_tenant_s_pod_cannot_have_a_priority_class_of_berth(plane: ControlPlan
 
 
 def test_a_tenant_s_pod_group_cannot_have_a_priority_class_of_berth(plane: ControlPlane) -> None:
+    """Attack: evict pods of others with a pod, or a PodGroup, of a PriorityClass of Berth."""
     if minor_version() != 36:
         pytest.skip("scheduling.k8s.io/v1alpha2 is served by 1.36 alone")
 

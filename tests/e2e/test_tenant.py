@@ -166,6 +166,7 @@ def test_writes_of_a_tenant(plane: ControlPlane) -> None:
 
 @pytest.mark.parametrize("name", ["loot", "waits-2-extended-resources-abcde"])
 def test_a_claim_in_use_that_is_marked_as_special_stays(plane: ControlPlane, name: str) -> None:
+    """Attack: have another pod's devices freed by marking a claim as made for extended resources."""
     number = "1" if name == "loot" else "2"
     create(plane, claim(name))
     create(plane, pod(f"runs-{number}", name))
