@@ -172,6 +172,29 @@ async def _drive(
     return counts
 
 
+async def stopped_replicas(seed: int, pods: int, attempts: int, seconds: tuple[float, ...]) -> dict[str, int]:
+    """Both active at once, and stopped in turn for so many seconds (SIGSTOP): one goes on with what the other has
+    bound, or taken back, meanwhile."""
+    rng = random.Random(seed)
+    async with chaotic(seed) as (cluster, faults, berths):
+        ports = [free_port(), free_port()]
+        for port in ports:
+            await berths.start(port)
+        faults.delay, faults.conflicts, faults.rejections = 0.05, 0.1, 0.05
+        for i in range(pods):
+            _apply_some_pod(cluster, i, rng.choice((1, 1, 2, 4)))
+        driving = asyncio.create_task(_drive(cluster, ports, rng, attempts=attempts))
+        for turn, some in enumerate(seconds):
+            await asyncio.sleep(rng.uniform(0.0, 0.5))
+            await berths.pause(ports[turn % 2], some)
+        counts = await driving
+        faults.delay = faults.conflicts = faults.rejections = 0.0
+        wrong = await settled(cluster, satisfiable=False)
+        assert not wrong, wrong
+        assert counts["bound"], "nothing was bound at all"
+    return {**counts, "stopped": berths.pauses}
+
+
 async def bind_storm(seed: int, pods: int) -> dict[str, int]:
     """Many pods at once through one scheduler, conflicts among the writes; every one that fits is bound."""
     nodes = {f"n{i}": "hgx-h100-8" for i in range(-(-pods // 8))}
@@ -324,6 +347,10 @@ async def everything(seed: int, times: int, old: Path) -> None:
         *((f"two replicas, seed {s}", two_replicas(s, 16, 3000)) for s in range(seed, seed + 5)),
         *(
             (f"two replicas, clocks jump, seed {s}", two_replicas(s, 16, 3000, jumps=True))
+            for s in range(seed, seed + 3)
+        ),
+        *(
+            (f"two replicas, stopped in turn, seed {s}", stopped_replicas(s, 16, 3000, (2.0, 8.0, 20.0, 5.0)))
             for s in range(seed, seed + 3)
         ),
         *gang_scenarios(seed, max(times // 4, 1)),

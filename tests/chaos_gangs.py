@@ -270,9 +270,9 @@ async def two_gangs_and_kills(seed: int, rounds: int) -> dict[str, int]:
 
 
 def gang_scenarios(seed: int, times: int) -> Iterator[tuple[str, Coroutine[Any, Any, dict[str, int]]]]:
-    """Every write point of gangs: each is reached so often, or once where recovery takes a minute."""
+    """Every write point of gangs: each is reached so often."""
     for process in ENDING:
         yield f"a gang, {process} killed at every write point", gang_ended_at_writes(seed, times, process)
         yield f"a gang, {process} killed while it is taken back", gang_ended_while_taken_back(seed, times, process)
-    for kind in list(KINDS)[1:]:  # a claim for extended resources is taken back a minute after its process ended
-        yield f"a gang ({kind}) killed at every write point", gang_ended_at_writes(seed, 1, kind=kind)
+    for kind in list(KINDS)[1:]:
+        yield f"a gang ({kind}) killed at every write point", gang_ended_at_writes(seed, times, kind=kind)

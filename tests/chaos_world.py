@@ -124,6 +124,7 @@ class Berths:
         self._kubeconfig.write_text(yaml.safe_dump(config))
         self._processes: dict[int, subprocess.Popen[bytes] | Started] = {}
         self.kills = 0
+        self.pauses = 0
 
     async def start(self, port: int, checkout: Path | None = None, *, jumps: bool = False) -> None:
         """A `berth serve` until it is ready, perhaps of another checkout; its wall clock may jump."""
@@ -161,6 +162,16 @@ class Berths:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             self.kills += 1
+
+    async def pause(self, port: int, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later: the process does not know that time has passed, and goes on where it was."""
+        process = self._processes[port]
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        self.pauses += 1
 
     async def stop(self) -> None:
         await asyncio.gather(*(self.end(port) for port in list(self._processes)))

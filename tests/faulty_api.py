@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -194,7 +195,7 @@ class FaultyApi:
 
     def _serve(self, work: Any) -> asyncio.Task[Any]:
         """The server continues a request whose client has gone."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.get_running_loop().create_task(work, context=Context())
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         return task

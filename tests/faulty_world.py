@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from extender.cluster import ApiClient
 from extender.extension import Service
@@ -15,9 +17,11 @@ from extender.sandbox import Cluster, carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.faulty_api import Faults, FaultyApi
 from tests.running_berth import patient
+from tests.skipping_loop import PROCESS, StoppingLoop
 from tests.write_checker import Checker, now
 
 Json = dict[str, Any]
+T = TypeVar("T")
 PODS = RESOURCES["", "pods"]
 NODES = {"n1": "t4-4", "n2": "t4-4"}
 _DAWN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -25,6 +29,12 @@ _DAWN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 def _wall_clock() -> datetime.datetime:
     return _DAWN + datetime.timedelta(seconds=now())
+
+
+def _loop() -> StoppingLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, StoppingLoop)
+    return loop
 
 
 class _Tasks(Supervisor):
@@ -43,6 +53,9 @@ class Replica:
         self.name = name
         self._lives = 0
         self.service: Service | None = None
+        self.context = copy_context()
+        self.context.run(PROCESS.set, name)
+        self.jump = 0.0  # seconds of its wall clock
 
     async def start(self) -> None:
         self._lives += 1
@@ -50,20 +63,40 @@ class Replica:
         self.api = FaultyApi(world.cluster, world.faults, f"{world.seed}/{self.name}/{self._lives}")
         self.tasks = _Tasks(clock=now)
         client = cast("ApiClient", self.api)
-        service = Service(client, patient(), now, supervisor=self.tasks, wall_clock=_wall_clock)
-        await service.__aenter__()
+        clock = lambda: _wall_clock() + datetime.timedelta(seconds=self.jump)  # noqa: E731
+        service = Service(client, patient(), now, supervisor=self.tasks, wall_clock=clock)
+        await self.do(service.__aenter__())
         self.service = service
+
+    def do(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of this process: it stops with it."""
+        return asyncio.get_running_loop().create_task(work, context=self.context)
+
+    @property
+    def is_stopped(self) -> bool:
+        return _loop().is_stopped(self.name)
+
+    async def pause(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        self._world.pauses += 1
+        _loop().stop_process(self.name)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            _loop().go_on(self.name)
 
     async def kill(self) -> None:
         """End without a further write."""
         self.api.die()
         self.service = None
-        await self.tasks.stop()
+        self._world.kills += 1
+        await self.do(self.tasks.stop())
 
     async def stop(self) -> None:
         """End as after SIGTERM."""
         assert self.service is not None
-        await self.service.__aexit__()
+        await self.do(self.service.__aexit__())
+        self.service = None
 
 
 @dataclass
@@ -75,6 +108,9 @@ class World:
     faults: Faults = field(default_factory=Faults)
     binds: int = 0
     last_bound: str = ""  # the pod of the last bind call
+    kills: int = 0
+    pauses: int = 0
+    ends: int = 0
 
     def __post_init__(self) -> None:
         for name, machine in NODES.items():

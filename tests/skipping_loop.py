@@ -9,7 +9,8 @@ import stat
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from contextvars import Context
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -39,6 +40,67 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now
+
+
+PROCESS: ContextVar[str] = ContextVar("process")  # of a task that a StoppingLoop can stop
+
+
+@dataclass(slots=True)
+class _Held:
+    """A callback of a process, and the handle that its owner may cancel."""
+
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: Context
+    handle: asyncio.Handle | None = None
+
+
+class StoppingLoop(SkippingLoop):
+    """Stops the tasks of a process, as SIGSTOP does: what is due for them meanwhile runs after `go_on`, and late.
+
+    A process is the value of PROCESS in the context of its tasks. Time goes on for all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stopped: dict[str, list[_Held]] = {}
+
+    def stop_process(self, name: str) -> None:
+        self._stopped.setdefault(name, [])
+
+    def go_on(self, name: str) -> None:
+        for one in self._stopped.pop(name, ()):
+            super().call_soon(self._run_if_not_stopped, one, context=one.context)
+
+    def is_stopped(self, name: str) -> bool:
+        return name in self._stopped
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        context = copy_context() if context is None else context  # an empty one is false
+        if PROCESS not in context:
+            return super().call_soon(callback, *args, context=context)
+        one = _Held(callback, args, context)
+        one.handle = super().call_soon(self._run_if_not_stopped, one, context=context)
+        return one.handle
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        context = copy_context() if context is None else context
+        if PROCESS not in context:
+            return super().call_at(when, callback, *args, context=context)
+        one = _Held(callback, args, context)
+        one.handle = handle = super().call_at(when, self._run_if_not_stopped, one, context=context)
+        return handle
+
+    def _run_if_not_stopped(self, one: _Held) -> None:
+        held = self._stopped.get(one.context[PROCESS])
+        if held is not None:
+            held.append(one)
+        elif one.handle is not None and not one.handle.cancelled():  # also while the process was stopped
+            one.callback(*one.args)
 
 
 class LoopbackLoop(asyncio.SelectorEventLoop):
@@ -105,6 +167,6 @@ def clock() -> Callable[[], float]:
 
 
 def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end in a new SkippingLoop."""
-    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+    """Run to the end in a new StoppingLoop."""
+    with asyncio.Runner(loop_factory=StoppingLoop) as runner:
         return runner.run(work)

@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from extender.cluster import Writer
 from extender.extension.binding_cycle import BindOutcomeUnknown
 from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.orphans import OrphanCollector
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
@@ -58,6 +60,84 @@ async def test_a_binding_is_sent_again_only_right_after_the_reads_of_all_claims(
         b.cluster.api.intercept = take_back
         assert await b.bind("p", "n1") == "claim default/c1 was taken back in the meantime"
         assert taken_back
+        assert b.node_of("p") == ""
+
+
+def other_collector(b: Serving) -> OrphanCollector:
+    """That of another replica."""
+    s = b.app.service
+    return OrphanCollector(s.cache, Writer(s.client, "other"), s.clock, s.supervisor, lambda _: False)
+
+
+def special_claim(b: Serving) -> ObjectKey:
+    (made,) = b.claims()
+    return ObjectKey("default", made["metadata"]["name"])
+
+
+async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once() -> None:
+    """Its pod waited for more than a minute."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p"))
+        await b.settled()
+        clock = asyncio.get_running_loop().time
+        began, name = clock(), "p-extended-resources-abcde"
+        made = b.cluster.apply(claim(name))
+        notes = {"resource.kubernetes.io/extended-resource-claim": "true", "berth.dev/allocator": "killed"}
+        uid = b.pod("p")["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": True}
+        patch(b, name, {"metadata": {"annotations": notes, "ownerReferences": [owner]}})
+        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
+        entry = {"resource": "pods", "name": "p", "uid": uid}
+        patch(b, name, {"status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [entry]}}, "status")
+        await b.settled()
+
+        async def bound() -> bool:
+            nodes = (await b.filter("p"))["NodeNames"]
+            return bool(nodes) and await b.bind("p", nodes[0]) == ""
+
+        await eventually(bound, "the pod is bound with a claim of its own")
+        assert clock() - began < 20.0  # by a clock that skips time; the grace period is 60 s
+        assert special_claim(b).name != made["metadata"]["name"]
+
+
+async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_is_on_its_way() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p"))
+        await b.settled()
+        orphans = other_collector(b)
+
+        async def take_back_meanwhile(_: str, path: str) -> ApiError | None:
+            if path.endswith("/binding"):
+                await b.settled()
+                orphans.remove_stale_special(special_claim(b))
+                await eventually(lambda: "/take-back" in str(b.claims()), "the take-back is announced")
+            return None
+
+        b.cluster.api.intercept = take_back_meanwhile
+        assert await b.bind("p", "n1") == ""
+        await eventually(lambda: not orphans.busy)
+        assert (orphans.removed, orphans.skipped) == (0, 1)
+        assert b.claims()[0]["status"]["reservedFor"]
+
+
+async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_back() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p"))
+        await b.settled()
+        orphans = other_collector(b)
+
+        async def take_back_first(method: str, path: str) -> ApiError | None:
+            if method == "PATCH" and path.endswith("/pods/p/status"):
+                await b.settled()
+                orphans.remove_stale_special(special_claim(b))
+                await eventually(lambda: "/take-back" in str(b.claims()), "the take-back is announced")
+                await asyncio.sleep(LANDING_SECONDS / 2)
+            return None
+
+        b.cluster.api.intercept = take_back_first
+        assert "taken over by another process" in await b.bind("p", "n1")
+        await eventually(lambda: not b.claims(), "one of the two deletes the claim")
+        b.cluster.api.intercept = None
         assert b.node_of("p") == ""
 
 

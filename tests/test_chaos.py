@@ -13,6 +13,7 @@ from tests.chaos import (
     many_pending,
     outages,
     rolling_update,
+    stopped_replicas,
     two_replicas,
 )
 from tests.chaos_world import check_objects
@@ -27,6 +28,10 @@ async def test_killed_before_and_after_every_write() -> None:
 
 async def test_wall_clocks_that_jump() -> None:
     assert (await two_replicas(seed=5, pods=12, attempts=100, jumps=True))["bound"]
+
+
+async def test_replicas_that_are_stopped_and_go_on() -> None:
+    assert (await stopped_replicas(seed=3, pods=12, attempts=100, seconds=(1.5, 0.5)))["stopped"] == 2
 
 
 async def test_bind_storm() -> None:

@@ -24,6 +24,11 @@ async def test_a_gang_that_shares_the_claim_of_its_pod_group() -> None:
     assert len(await gang_ended_at_writes(seed=9, kind="claim of a PodGroup", points=points)) == len(points)
 
 
+async def test_a_gang_whose_claims_berth_makes() -> None:
+    points = (("after", SIZE), ("before", KINDS["extended resources"].writes - SIZE))
+    assert len(await gang_ended_at_writes(seed=9, kind="extended resources", points=points)) == len(points)
+
+
 async def test_a_gang_killed_while_it_is_taken_back() -> None:
     points = (("before", 0), ("after", 1))
     assert len(await gang_ended_while_taken_back(seed=5, points=points)) == len(points)

@@ -202,8 +202,8 @@ async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
 
 
 async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
-    """Another process made the leftover, so it waits for the grace period. Meanwhile the tenant deletes it and gives
-    its name, and the looks of a special claim, to a claim that p3 asks for and runs with."""
+    """Another process made the leftover. During its take-back the tenant deletes it, and gives its name, and the looks
+    of a special claim, to a claim that p3 asks for and runs with."""
     async with berthing({"n1": "t4-4"}) as b:
         name = "p1-extended-resources-abcde"
         for one in (extended("p1"), pod("p3", name)):

@@ -55,9 +55,11 @@ class Scheduler:
 
     async def _try(self, one: Json) -> None:
         service = self._replica.service
-        if service is None:
+        if service is None or self._replica.is_stopped:
             return
         await service.rebuilds.done()
+        if self._replica.is_stopped:
+            return
         found, name = service.filter(decode_pod(one), list(NODES)), one["metadata"]["name"]
         rejected = bool(found.error) or not found.passed
         self._backs_off[name] = now() + self._random.uniform(0.5, 10.0 if rejected else 3.0) * (1 + now() // 60)
@@ -72,7 +74,7 @@ class Scheduler:
         self._world.last_bound = key.name
         try:
             async with asyncio.timeout(_BIND_SECONDS):
-                await service.bind(key, uid, node)
+                await self._replica.do(service.bind(key, uid, node))
         except (BerthError, TimeoutError):
             await asyncio.sleep(self._random.uniform(0.5, 2.0))  # the back-off
         except asyncio.CancelledError:
@@ -201,11 +203,24 @@ class Saboteur:
         self._random = world.rng("saboteur")
 
     async def run(self) -> None:
-        while True:
+        while now() < _CHAOS_SECONDS:  # it is not cancelled, so that each deed is done to its end
             self._worsen(self._world.faults)
             await asyncio.sleep(self._random.expovariate(0.4))
             replica = self._random.choice(self._world.replicas)
-            deed = self._random.choice(("late", "late", "late", "cut", "forgotten", "killed"))
+            deeds = (
+                "late",
+                "late",
+                "late",
+                "cut",
+                "forgotten",
+                "killed",
+                "killed",
+                "stopped",
+                "stopped",
+                "ended",
+                "jumped",
+            )
+            deed = self._random.choice(deeds)
             self._world.checker.note(f"{deed}: {replica.name}, {self._world.faults}")
             match deed:
                 case "late":
@@ -215,6 +230,15 @@ class Saboteur:
                 case "forgotten":
                     self._world.cluster.store.forget_history()
                     replica.api.cut_watches()
+                case "jumped":
+                    replica.jump = self._random.uniform(-86400.0, 86400.0)
+                case "stopped":
+                    await replica.pause(self._random.choice((0.5, 3.0, 5.0, 6.5, 9.0, 20.0)))
+                case "ended":
+                    self._world.ends += 1
+                    await replica.stop()
+                    await asyncio.sleep(self._random.uniform(0.0, 2.0))
+                    await replica.start()
                 case _:
                     await replica.kill()
                     await asyncio.sleep(self._random.uniform(0.1, 5.0))
@@ -235,8 +259,8 @@ async def _run(seed: int) -> World:
     schedulers = [Scheduler(world, one, f"scheduler{i}") for i, one in enumerate(world.replicas)]
     work = [*(one.run() for one in schedulers), Controllers(world).run()]
     scheduling = [asyncio.create_task(one) for one in work]
-    chaos = [asyncio.create_task(one) for one in (Users(world).run(), Allocator(world).run(), Saboteur(world).run())]
-    await asyncio.sleep(_CHAOS_SECONDS)
+    chaos = [asyncio.create_task(one) for one in (Users(world).run(), Allocator(world).run())]
+    await Saboteur(world).run()
     await _end(*chaos)
     world.faults.stop()
     for replica in world.replicas:

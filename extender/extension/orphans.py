@@ -50,8 +50,7 @@ class OrphanCollector:
         self._grace = grace_seconds
         self._since: dict[str, float] = {}  # claim UID to the time when first seen without a pod that can use it
         self._special = SpecialClaims(writer)
-        # Special claims by claim UID, with the time when first seen.
-        self._leftovers: dict[str, tuple[ObjectKey, float]] = {}
+        self._leftovers: dict[str, ObjectKey] = {}  # special claims of binds that did not complete, by UID
         self._take_backs = TakeBacks(supervisor)
         # Claims of PodGroups that are in use: a check lists pods, which is costly, and waiting pods cause many checks.
         self._resting: TTLCache[ObjectKey, None] = TTLCache(_RESTING, min(_ROUND_SECONDS, grace_seconds), clock)
@@ -84,8 +83,8 @@ class OrphanCollector:
             if now - since >= self._grace:
                 self._start(claim.key, partial(take_back, claim))
         self._since = waiting
-        self._leftovers = {uid: known for uid, known in self._leftovers.items() if self._leftover(known[0], uid)}
-        for key, _ in list(self._leftovers.values()):
+        self._leftovers = {uid: key for uid, key in self._leftovers.items() if self._leftover(key, uid)}
+        for key in list(self._leftovers.values()):
             self.remove_stale_special(key)
 
     async def _of_blocked_pods(self) -> list[Claim]:
@@ -115,16 +114,10 @@ class OrphanCollector:
         self._start(claim.key, partial(self._deallocate, claim))
 
     def remove_stale_special(self, key: ObjectKey) -> None:
-        """Delete a special claim of a bind that did not complete.
-
-        A claim that another process of Berth created is deleted after the grace period: until then that process may
-        still bind the pod.
-        """
+        """Delete a special claim of a bind that did not complete, perhaps of a process that has ended."""
         claim = self._cache.store.claims.get(key)
-        if claim is None or not claim.special_for or self._is_binding(claim.special_for):
-            return
-        _, since = self._leftovers.setdefault(claim.uid, (key, self._clock()))
-        if claim.writer in ("", self._writer.identity) or self._clock() - since >= self._grace:
+        if claim is not None and claim.special_for and not self._is_binding(claim.special_for):
+            self._leftovers[claim.uid] = key  # a sweep tries again if this does not succeed
             self._start(key, partial(self._remove, claim))
 
     def _leftover(self, key: ObjectKey, uid: str) -> bool:
@@ -166,12 +159,15 @@ class OrphanCollector:
     async def _remove(self, claim: Claim) -> None:
         (consumer,) = claim.reserved_for
         pod = ObjectKey(claim.key.namespace, consumer.name)
-        unchanged = await read_unchanged(self._writer, claim) is not None
-        if not unchanged or await is_bound(self._writer, pod, consumer.uid):
+        fresh = await read_unchanged(self._writer, claim)
+        if fresh is None or await is_bound(self._writer, pod, consumer.uid):
             self._skip(claim)
             return
-        await asyncio.sleep(LANDING_SECONDS)  # the Binding of a bind with an unknown outcome may be on its way
-        if not await self._special.remove(claim, pod, consumer.uid):
+        # The Binding of another process, or of a bind with an unknown outcome, may be on its way. A bind that sends one
+        # later sees the announcement, or writes its own mark.
+        announced = await self._writer.announce_take_back(fresh) if fresh.ours else fresh
+        await asyncio.sleep(LANDING_SECONDS)
+        if not await self._special.remove(announced, pod, consumer.uid):
             self._skip(claim)
             return
         self.removed += 1

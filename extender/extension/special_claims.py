@@ -70,13 +70,15 @@ class SpecialClaims:
     async def _remove(self, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
         """The pod uses the claim if its spec names the claim, or if it has a node and its status names the claim.
 
-        Other pods may have become consumers of the claim by its name. Then only this pod is removed from the consumers.
+        Another process uses it if it has written its mark since. Other pods may have become consumers of the claim by
+        its name. Then only this pod is removed from the consumers.
         """
         fresh = await self._writer.read_claim(claim.key)
         pod = await read_pod(self._writer, pod_key, pod_uid)
         name = claim.key.name
         uses = pod is not None and (pod.names(name) or (pod.node_name and pod.extended_claim == name))
-        if fresh.uid != claim.uid or uses:
+        is_of_other = fresh.writer != claim.writer and not fresh.is_being_taken_back
+        if fresh.uid != claim.uid or uses or is_of_other:
             return False
         if any(consumer.uid != pod_uid for consumer in fresh.reserved_for):
             await self._writer.remove_consumer(fresh, pod_uid)

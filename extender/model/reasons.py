@@ -148,7 +148,7 @@ class Code(Enum):
     )
     EXTENDED_STALE = (
         "the extended-resource claim of an earlier attempt is being removed",
-        "An earlier bind failed. Berth deletes its claim, which requeues the pod: after 70 s if Berth was killed.",
+        "An earlier bind failed. Berth deletes its claim, which requeues the pod some seconds later.",
     )
     ADMIN_ACCESS = (
         "namespace {0} does not allow adminAccess",
