@@ -1,4 +1,6 @@
-"""Opaque parameters, and data in the status of devices, as kube-apiserver keeps them: byte for byte, compared as bytes, lost by its own JSON.
+"""Opaque parameters, and data in the status of devices, as kube-apiserver keeps them.
+
+It keeps them byte for byte, compares them as bytes, and loses them by its own JSON.
 
 Kubernetes' RawExtension has the text that a client sent. Go writes it into JSON without blanks and with `&`, `<` and
 `>` escaped; protobuf has it unchanged. Of protobuf the sandbox has what Berth writes: the fields of a claim that a

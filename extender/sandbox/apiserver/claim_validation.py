@@ -60,7 +60,9 @@ def check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None
         raise _bad(new, "status.allocation", f"Invalid value: {json.dumps(allocation)}: field is immutable")
     devices = [status.get("devices") or [] for status in (before, after)]
     if devices[0] != devices[1] and orjson.dumps(devices[0]) == orjson.dumps(devices[1]):  # the form of `data` alone
-        why = 'changing status.devices requires resource="resourceclaims/driver", verb="arbitrary-node:patch" permission'
+        why = (
+            'changing status.devices requires resource="resourceclaims/driver", verb="arbitrary-node:patch" permission'
+        )
         raise _bad(new, "status.devices", f"Forbidden: {why}")
     _check_reservations(new, before.get("reservedFor") or [], after)
     if allocation is not None and before.get("allocation") is None:
