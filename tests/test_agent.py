@@ -218,12 +218,13 @@ async def test_a_node_without_nvml_has_no_stale_readings() -> None:
 
 
 async def test_an_agent_that_has_read_nothing_leaves_the_slice_of_the_process_before() -> None:
-    nvml = Library(MACHINES["t4-4"])
-    async with publishing(nvml) as (cluster, before):
-        await before.step()
+    nvml, cluster = Library(MACHINES["t4-4"]), Cluster()
+    cluster.apply(node_object("n", nvml.machine, {}))
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        await SlicePublisher(client, "n", library.reading(nvml)).step()
         known = cluster.store["resourceslices", NAME]
         nvml.errors["nvmlInitWithFlags"] = library.DRIVER_NOT_LOADED
-        agent = SlicePublisher(before._client, "n", library.reading(nvml))
+        agent = SlicePublisher(client, "n", library.reading(nvml))
         for _ in range(3):
             await agent.step()
         assert cluster.store["resourceslices", NAME] == known
