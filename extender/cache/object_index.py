@@ -66,7 +66,7 @@ class ObjectIndex:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID
-        self.without_consumer: set[ObjectKey] = set()  # allocated claims without a consumer
+        self.without_consumer: set[ObjectKey] = set()  # allocated claims, and special ones, without a consumer
         # Namespace and UID of a pod to its special claims.
         self.special_claims: dict[tuple[str, str], dict[ObjectKey, None]] = {}
         # Claim UID to the resourceVersion of its allocation; only for allocations that a watch event showed.
@@ -262,7 +262,7 @@ class ObjectIndex:
         _replace(self.claims, key, new)
         self._index_special(key, old, new)
         self._index_group(old, new)
-        if new is not None and new.allocation is not None and not new.reserved_for:
+        if new is not None and (new.allocation is not None or new.extended) and not new.reserved_for:
             self.without_consumer.add(key)
         else:
             self.without_consumer.discard(key)
