@@ -60,7 +60,11 @@ async def wait(what: str, condition: Callable[[], Awaitable[Any]], seconds: floa
 async def read() -> tuple[Reading, ...]:
     """The readings; how long they take; and that the reader comes back after a crash."""
     process, times, start = ReaderProcess(), list[float](), time.monotonic()
-    found = await process.read()
+    try:
+        found = await process.read()
+    except ReadFailed as error:
+        what = "no NVML on this machine" if process.failures["nvml"] else "NVML of this machine could not be read"
+        sys.exit(f"{what}: {str(error).removeprefix('NVML: ')}")
     check("GPUs of the first reading", len(found), f"{time.monotonic() - start:.2f} s with the start of its process")
     for _ in range(READS):
         start = time.monotonic()
@@ -212,7 +216,7 @@ async def placed(cluster: Cluster, api: str) -> None:
 
 async def main() -> int:
     """Run all parts within the limit."""
-    set_up_logging("warning")
+    set_up_logging("error")
     print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs")
     start = time.monotonic()
     try:

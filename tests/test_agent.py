@@ -217,14 +217,33 @@ async def test_a_node_without_nvml_has_no_stale_readings() -> None:
         assert published(cluster) is None
 
 
-async def test_a_node_that_the_cluster_lacks_is_named() -> None:
+async def test_an_agent_that_has_read_nothing_leaves_the_slice_of_the_process_before() -> None:
+    nvml, cluster = Library(MACHINES["t4-4"]), Cluster()
+    cluster.apply(node_object("n", nvml.machine, {}))
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        await SlicePublisher(client, "n", library.reading(nvml)).step()
+        known = cluster.store["resourceslices", NAME]
+        nvml.errors["nvmlInitWithFlags"] = library.DRIVER_NOT_LOADED
+        agent = SlicePublisher(client, "n", library.reading(nvml))
+        for _ in range(3):
+            await agent.step()
+        assert cluster.store["resourceslices", NAME] == known
+        nvml.errors.clear()
+        await agent.step()
+        assert len(cluster.store["resourceslices", NAME]["spec"]["devices"]) == 4
+
+
+@pytest.mark.parametrize("errors", [{}, {"nvmlInitWithFlags": library.DRIVER_NOT_LOADED}])
+async def test_a_node_that_the_cluster_lacks_is_named(errors: dict[str, int]) -> None:
     nvml = Library(MACHINES["t4-4"])
+    nvml.errors |= errors
     cluster = Cluster()
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         agent = SlicePublisher(client, "nope", library.reading(nvml))
         with capture_logs() as logs:
             await agent.step()
-        assert [line["problem"] for line in logs] == ["the cluster has no node nope; --node must be the name of a Node"]
+        problems = [line["problem"] for line in logs if "problem" in line]
+        assert problems == ["the cluster has no node nope; --node must be the name of a Node"]
         assert cluster.store.get("resourceslices", ("", "fabric.berth.dev-nope")) is None
 
 

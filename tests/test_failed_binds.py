@@ -15,7 +15,10 @@ from tests.commands import berth_beside
 from tests.explain_worlds import why
 from tests.running_berth import Berthing, Json, berthing, claim, pod
 
-DENIED = "pods p is forbidden: no right on pods/finalizers"
+DENIED = (
+    'pods "p" is forbidden: User "system:serviceaccount:berth-system:berth" cannot update resource "pods/finalizers" '
+    'in API group "" in the namespace "default": RBAC: no right on pods/finalizers'
+)
 
 
 async def denied(method: str, path: str) -> ApiError | None:
@@ -58,6 +61,24 @@ async def test_a_bind_that_fails_is_told_everywhere(tmp_path: Path) -> None:
         assert 'berth_bind_failures_total{error="Forbidden"} 1' in await b.metrics("berth_bind_failures_total{")
 
 
+async def test_the_end_of_a_long_error_is_told() -> None:
+    """The API server repeats the object before it says what is wrong with it."""
+    value = {f"key-{i}": "value" for i in range(200)}
+
+    async def refused(method: str, path: str) -> ApiError | None:
+        message = f'Binding "p" is invalid: spec: Invalid value: {value}: field is immutable'
+        return ApiError(422, "Invalid", message) if path.endswith("/binding") else None
+
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.api.intercept = refused
+        await failing(b, "p")
+        b.cluster.api.intercept = None
+        sentence = (await why(b, "p"))["sentence"]
+        assert 'Binding "p" is invalid: spec: Invalid value: {' in sentence
+        assert sentence.endswith("}: field is immutable")
+        assert "key-100" not in sentence
+
+
 async def test_a_member_whose_bind_fails_is_told_with_its_group() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         for name in ("g-0", "g-1"):
@@ -90,6 +111,8 @@ async def test_a_pod_that_is_bound_in_the_end_has_no_error() -> None:
         ([], "", ""),
         ([condition("0/3 nodes", "Unschedulable")], "0/3 nodes", ""),
         ([condition("no right")], "", "no right"),
+        ([condition("é" * 600 + " no right")], "", "é" * 127 + "…" + "é" * 122 + " no right"),
+        ([condition("x" * 9000 + " no right")], "", "x" * 254 + "…" + "x" * 245 + " no right"),
         ([{**condition("no right"), "status": "True"}], "", ""),
         ([{**condition("no right"), "type": "Ready"}], "", ""),
     ],

@@ -13,7 +13,7 @@ from extender.extension.bound_members import BoundMembers
 from extender.model import GroupKey, GroupSource
 from extender.scheduling import members_with_claims
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing, pod
+from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_gang_pauses import read_due
 from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 
@@ -121,6 +121,58 @@ async def test_a_further_member_of_a_running_gang_is_placed_after_the_read() -> 
         assert await reasons(b, "p4") == {UNREAD}
         await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
         assert (await b.filter("p4"))["NodeNames"] == ["n4", "n5"]
+
+
+@pytest.mark.parametrize("devices", [True, False])
+async def test_pods_beyond_the_minimum_need_no_read_after_berth_has_bound_the_minimum(devices: bool) -> None:
+    """They come after the plan, and wait before the minimum is bound: no pod is of a later gang."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("shared", 1))
+        annotations, read = {"berth.dev/group": "job", "berth.dev/group-min": "2"}, list[str]()
+        for name in ("p0", "p1"):
+            b.cluster.apply(pod(name, *(["shared"] if devices else []), annotations=annotations))
+        await b.settled()
+        nodes = {name: (await b.filter(name))["NodeNames"][0] for name in ("p0", "p1")}
+        for name in ("p2", "p3"):
+            b.cluster.apply(pod(name, *(["shared"] if devices else []), annotations=annotations))
+        await b.settled()
+        assert await reasons(b, "p2") == {"waits until the minimum of group job is bound"}
+
+        async def note(method: str, path: str) -> None:
+            if (method, path) == ("GET", "/api/v1/namespaces/default/pods"):
+                read.append(path)
+
+        b.cluster.api.intercept = note
+        assert await bind_all(b, nodes) == [""] * 2
+        for name in ("p2", "p3"):
+            found = await b.filter(name)
+            assert found["NodeNames"], found
+            assert await b.bind(name, found["NodeNames"][0]) == ""
+        assert not read
+
+
+async def test_a_member_that_is_bound_during_a_read_runs() -> None:
+    """The list was made before its Binding, and its claim was written before the list."""
+    async with berthing(NODES) as b:
+        cache, reading = b.app.service.cache, asyncio.Event()
+        for i in range(4):
+            member(b, f"p{i}", minimum=2)
+        await b.settled()
+
+        async def read(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
+            del namespace
+            await reading.wait()
+            return {}
+
+        bound = BoundMembers(cache, read, lambda: 0.0)
+        bound.want(KEY)
+        task = asyncio.create_task(read_due(bound))
+        await asyncio.sleep(0)
+        bound.bound(KEY, b.pod("p0")["metadata"]["uid"], "n0")
+        reading.set()
+        await task
+        assert cache.snapshot().bound_members[KEY] == {b.pod("p0")["metadata"]["uid"]: "n0"}
+        assert bound.next_deadline == 30.0
 
 
 async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:

@@ -214,19 +214,23 @@ async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgo
             if before == cache.snapshot().bound_members[one]:
                 done.append(one)
 
-        for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 16.0):
-            assert bound.want(key())
+        assert bound.want(key())
+        for pause in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0):
             assert not bound.want(key()), "it is wanted already"
             await read_due(bound, read)
             assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
             assert bound.next_deadline == now[0] + 30.0
-            assert bound.want(key("other")), "its namespace was read a moment ago"
+            assert bound.want(key())
             count = len(reads.namespaces)
             await read_due(bound, read)
             assert len(reads.namespaces) == count
             assert bound.next_deadline == now[0] + pause
             now[0] += pause
+        await read_due(bound, read)
         done.clear()
+        assert bound.want(key("other"))
+        assert bound.next_deadline == now[0] + 0.5, "its namespace was read a moment ago"
+        now[0] += 0.5
         await read_due(bound, read)
         assert set(done) == {key(), key("other")}, "a group of the read before waits still"
         now[0] = bound.next_deadline
@@ -236,7 +240,35 @@ async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgo
         assert bound.want(key())
         await read_due(bound, read)
         assert not cache.snapshot().bound_members.get(key())
-        assert reads.namespaces == ["default"] * 8
+        assert reads.namespaces == ["default"] * 10
+
+
+async def test_a_changed_group_is_read_again_soon_and_a_slow_read_rests_longer() -> None:
+    now, seconds = [0.0], [0.0]
+
+    async def reads(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
+        del namespace
+        now[0] += seconds[0]
+        return {}
+
+    async with berthing(NODES) as b:
+        member(b, "job-0")
+        await b.settled()
+        bound = BoundMembers(b.app.service.cache, reads, lambda: now[0], seconds=30.0)
+        for pause in (0.5, 1.0, 2.0):
+            bound.want(key())
+            await read_due(bound)
+            bound.want(key())
+            assert bound.next_deadline == now[0] + pause
+            now[0] += pause
+        bound.forget(key())
+        await read_due(bound)
+        bound.want(key())
+        assert bound.next_deadline == now[0] + 0.5
+        now[0], seconds[0] = now[0] + 0.5, 0.25
+        await read_due(bound)
+        bound.want(key("other"))
+        assert bound.next_deadline == now[0] + 5.0
 
 
 async def test_the_namespaces_that_are_read_at_a_time_are_bounded() -> None:

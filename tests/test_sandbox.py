@@ -53,11 +53,9 @@ def test_versions_guard_writes(cluster: Cluster) -> None:
 
 
 def test_spec_and_allocation_are_immutable(cluster: Cluster) -> None:
-    refused(cluster, {"spec": {"devices": {"requests": []}}}, 422, "spec: field is immutable", "")
+    refused(cluster, {"spec": {"devices": {"requests": []}}}, 422, "field is immutable", "")
     patch(cluster, {"status": {"allocation": allocation()}})
-    refused(
-        cluster, {"status": {"allocation": allocation(device="dev-1")}}, 422, "status.allocation: field is immutable"
-    )
+    refused(cluster, {"status": {"allocation": allocation(device="dev-1")}}, 422, "field is immutable")
     patch(cluster, {"status": {"allocation": None}})
 
 

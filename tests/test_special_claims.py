@@ -11,7 +11,8 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.replicas import replicas
-from tests.running_berth import berthing
+from tests.running_berth import berthing, claim
+from tests.tenant_worlds import collector_without_grace
 
 
 async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
@@ -67,6 +68,29 @@ async def test_the_status_of_a_pod_names_the_claim_of_the_first_replica_while_it
         assert await first == ""
         (left,) = a.claims()
         assert a.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == left["metadata"]["name"]
+
+
+async def test_a_claim_that_was_never_allocated_goes_once_its_pod_is_bound_with_another() -> None:
+    """A process ended between the claim and its allocation, and the next one bound the pod at once."""
+    async with berthing({"n1": "t4-4"}) as b:
+        owners = {name: b.cluster.apply(extended(name))["metadata"]["uid"] for name in ("p", "waits")}
+        names = {name: f"{name}-extended-resources-abcde" for name in owners}
+        for name, uid in owners.items():
+            left = claim(names[name])
+            notes = {"resource.kubernetes.io/extended-resource-claim": "true", "berth.dev/allocator": "berth-of-before"}
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
+            finalizers = ["resource.kubernetes.io/delete-protection"]
+            left["metadata"] |= {"annotations": notes, "ownerReferences": [owner], "finalizers": finalizers}
+            b.cluster.apply(left)
+        await b.settled()
+        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        await b.settled()
+        orphans = collector_without_grace(b)
+        await orphans.sweep()
+        await eventually(lambda: not orphans.busy)
+        used = b.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+        assert {one["metadata"]["name"] for one in b.claims()} == {used, names["waits"]}
+        assert orphans.removed == 1
 
 
 async def test_a_claim_that_cannot_be_taken_back_at_once_is_tried_again() -> None:

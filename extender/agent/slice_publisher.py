@@ -33,7 +33,7 @@ class SlicePublisher:
         self._node = node
         self._read = read
         self._minute = minute
-        self._published: tuple[Reading, ...] = ()
+        self._published: tuple[Reading, ...] | None = None  # None before the first one of this process
         self._answered: tuple[Json, Json] | None = None  # the last spec sent, and the spec that the server stored
         self._log = structlog.get_logger("berth.agent")
         self.writes = 0
@@ -48,7 +48,7 @@ class SlicePublisher:
     async def step(self) -> None:
         """Read and publish once. Errors of the API server are logged; the next round tries again."""
         readings = await self._fresh()
-        wanted = self._published if readings is None else quantize(readings, self._published)
+        wanted = self._published if readings is None else quantize(readings, self._published or ())
         try:
             await self._publish(wanted)
             self._published = wanted
@@ -72,9 +72,14 @@ class SlicePublisher:
         self.stale = False
         return found
 
-    async def _publish(self, readings: tuple[Reading, ...]) -> None:
-        """Create the slice, or replace a slice that differs. Kubelet deletes slices of drivers it does not know."""
+    async def _publish(self, readings: tuple[Reading, ...] | None) -> None:
+        """Create the slice, or replace a slice that differs. Kubelet deletes slices of drivers it does not know.
+
+        None if this process has read nothing yet: a slice of the process before stays, and gets old.
+        """
         uid = await self._node_uid()
+        if readings is None:
+            return
         body = slice_body(self._node, uid, readings, self._minute(), stale=self.stale)
         path = f"{_PATH}/{body['metadata']['name']}"
         try:

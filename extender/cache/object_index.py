@@ -66,7 +66,7 @@ class ObjectIndex:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID
-        self.without_consumer: set[ObjectKey] = set()  # allocated claims without a consumer
+        self.without_consumer: set[ObjectKey] = set()  # allocated claims, and special ones, without a consumer
         # Namespace and UID of a pod to its special claims.
         self.special_claims: dict[tuple[str, str], dict[ObjectKey, None]] = {}
         # Claim UID to the resourceVersion of its allocation; only for allocations that a watch event showed.
@@ -80,7 +80,8 @@ class ObjectIndex:
         self.gone_members: LRUCache[str, None] = LRUCache(_GONE)  # UIDs that some read showed as terminating or gone
         self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
         # Groups with other members or another minimum, or whose members may use other nodes or have other annotations.
-        self.resized_groups: set[GroupKey] = set()
+        # False if nothing happened but that members wait no more.
+        self.resized_groups: dict[GroupKey, bool] = {}
         self.waited_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
@@ -138,10 +139,10 @@ class ObjectIndex:
                 self.dirty |= self.nodes_of([slice_.pool]) | {slice_.selection.node_name or ALL_NODES}
         return len(self._to_taint)
 
-    def take_changed_groups(self) -> tuple[dict[GroupKey, set[str]], set[GroupKey]]:
+    def take_changed_groups(self) -> tuple[dict[GroupKey, set[str]], dict[GroupKey, bool]]:
         """Return and clear `changed_members` and `resized_groups`."""
         found = self.changed_members, self.resized_groups
-        self.changed_members, self.resized_groups = {}, set()
+        self.changed_members, self.resized_groups = {}, {}
         return found
 
     # -- put: one method per kind, with the new object or None ----------------------------------------------
@@ -261,7 +262,7 @@ class ObjectIndex:
         _replace(self.claims, key, new)
         self._index_special(key, old, new)
         self._index_group(old, new)
-        if new is not None and new.allocation is not None and not new.reserved_for:
+        if new is not None and (new.allocation is not None or new.extended) and not new.reserved_for:
             self.without_consumer.add(key)
         else:
             self.without_consumer.discard(key)
@@ -350,7 +351,9 @@ class ObjectIndex:
         if new is not None and after is not None:
             self.members.setdefault(after, {})[uid] = new
         if before != after or _planned(old) != _planned(new):
-            self.resized_groups.update(key for key in (before, after) if key is not None)
+            for key in (before, after):
+                if key is not None:
+                    self.resized_groups[key] = key == after or self.resized_groups.get(key, False)
 
     def forget_member(self, key: GroupKey, uid: str) -> None:
         """A pod is no waiting member of a group any more."""
@@ -358,7 +361,7 @@ class ObjectIndex:
 
     def put_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
         if self.group_policies.get(key) != new:
-            self.resized_groups.add(key)
+            self.resized_groups[key] = True
         _replace(self.group_policies, key, new)
 
     def put_namespace(self, name: str, new: dict[str, str] | None) -> None:

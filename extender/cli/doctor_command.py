@@ -19,7 +19,7 @@ from extender.cli.object_files import policy_of
 from extender.cli.output import Screen, say, say_json
 from extender.cluster import ApiClient, ClusterError, Forbidden, NotFound, NotServed, load_credentials
 from extender.files import name_of, read_file
-from extender.model import SCHEDULER, counted, one_line, printable, shown
+from extender.model import SCHEDULER, counted, error_line, one_line, printable, shown
 from extender.policy import Policy, PolicyError, load_policy
 from extender.wire import Json, decode_pod, get, need, quantities, strings
 
@@ -264,7 +264,7 @@ def waiting(pods: list[Json]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "warning",
             f"{counted(len(failed), 'waiting pod')} whose last attempt ended with an error: "
-            f"{some([key for key, _ in failed])}; {name}: {one_line(first.scheduler_error)}",
+            f"{some([key for key, _ in failed])}; {name}: {error_line(first.scheduler_error)}",
             "a node fits, but the bind fails, or the filter request does; kube-scheduler tries again and again",
             f"kubectl -n {first.key.namespace} describe pod {first.key.name}",
         )

@@ -4,8 +4,8 @@ ClusterError(BerthError)
  ├─ Conflict         409: the object changed, or the pod is bound already
  ├─ NotFound         404: the object does not exist
  ├─ Gone             410: the reflector must list again
- ├─ Forbidden        401, 403, and 422 for rights on subresources
- ├─ Invalid          400, 422: the server rejects the content
+ ├─ Forbidden        401, 403
+ ├─ Invalid          400, 422: the server rejects the content; 422 also for a right on a part of it
  ├─ TooMany          429: the caller may retry after `retry_after` seconds, at most 5
  ├─ Unavailable      network error, time-out, 408, 5xx: the same request may succeed later
  │   ├─ NotServed    404 without the API server's Status: it does not serve the path, or a proxy answered
@@ -82,11 +82,9 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 
 
 def error_for(status: int, message: str, retry_after: float) -> ClusterError:
-    """The error for an HTTP status other than success."""
+    """The error for an HTTP status other than success. The message may repeat what a user wrote: it decides nothing."""
     if status == 429:  # noqa: PLR2004 - Too Many Requests
         return TooMany(message, retry_after)
-    if status == 422 and ": Forbidden: " in message:  # noqa: PLR2004 - missing rights on a subresource, Kubernetes 1.36
-        return Forbidden(message)
     if status in _BY_STATUS:
         return _BY_STATUS[status](message)
     if 500 <= status < 600:  # noqa: PLR2004 - server errors

@@ -14,14 +14,14 @@ import orjson
 
 from extender.cluster.api_errors import Gone, NotServed, TooLong, Unavailable, error_for
 from extender.cluster.credentials import Credentials, TokenCache
-from extender.model import one_line
+from extender.model import error_line, one_line
 from extender.wire import PROTOBUF, Json, lenient_loads
 
 _T = TypeVar("_T")
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 _JSON = "application/json"
-_MOST_TOLD = 500  # bytes of an error text from the server
+_MOST_TOLD = 400  # bytes of an error text from the server; a reason has 512, with what Berth says about it
 _REQUEST_SECONDS = 15.0  # time-out of one request; a bind has about 5 within its time-out of 30 s in kube-scheduler
 _OPEN_SECONDS = 30.0  # time-out for the start of a watch; a busy API server queues it for up to 15 s
 _READ_BYTES = 256 * 1024  # of a watch that are read at once: many events, when they come fast
@@ -242,7 +242,7 @@ def _message(content: bytes) -> str:
         status = orjson.loads(content)
     except orjson.JSONDecodeError:
         return one_line(content[:_MOST_TOLD].decode("utf-8", "replace"), _MOST_TOLD)
-    return one_line(str(status.get("message", status) if isinstance(status, dict) else status), _MOST_TOLD)
+    return error_line(str(status.get("message", status) if isinstance(status, dict) else status), _MOST_TOLD)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:

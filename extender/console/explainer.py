@@ -39,6 +39,7 @@ from extender.model import (
     ObjectKey,
     Pod,
     PoolKey,
+    error_line,
     one_line,
     shown,
 )
@@ -162,7 +163,7 @@ class Explainer:
         if pod is None:
             return None
         found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
-        if one_line(pod.scheduler_error) not in found["sentence"]:  # '' is in every text
+        if error_line(pod.scheduler_error) not in found["sentence"]:  # '' is in every text
             found["sentence"] += f"; but {last_attempt_failed(pod)}"
         return found
 
@@ -351,7 +352,7 @@ class Explainer:
 
 def last_attempt_failed(pod: Pod) -> str:
     """The words for an error with which kube-scheduler's last attempt ended: a bind, or a filter request, failed."""
-    return f"its last attempt ended with an error: {one_line(pod.scheduler_error)}"
+    return f"its last attempt ended with an error: {error_line(pod.scheduler_error)}"
 
 
 def _unfinished(pod: Pod, why: str) -> Json:

@@ -21,7 +21,7 @@ from extender.model import (
     Reason,
     Reservation,
     counted,
-    one_line,
+    error_line,
 )
 from extender.policy import Policy
 from extender.scheduling import (
@@ -351,7 +351,7 @@ def _last_answer(gang: Gang) -> str:
     """What kube-scheduler wrote about a waiting member: a bind failed, or CPU is missing, which no plan shows."""
     failed = next((pod for pod in gang.waiting if pod.scheduler_error), None)
     if failed is not None:
-        return f"; the last attempt of {failed.key.name} ended with an error: {one_line(failed.scheduler_error)}"
+        return f"; the last attempt of {failed.key.name} ended with an error: {error_line(failed.scheduler_error)}"
     text = next((pod.unschedulable for pod in gang.waiting if pod.unschedulable), "")
     return f"; the last answer of kube-scheduler was: {text}" if text else ""
 

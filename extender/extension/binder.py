@@ -169,7 +169,7 @@ class Binder:
             if pod.concerns_berth and (not_ready := self._dependencies.not_ready()):
                 raise BindError(not_ready)
             forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
-        with self._gangs.member(forming, pod):
+        with self._gangs.member(forming, pod, node):
             await self._bind_member(pod, node, started, forming)
 
     async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:

@@ -1,8 +1,8 @@
 """Reads the bound members of gangs whose claims do not tell which of them run.
 
 The watch shows no bound pods. A bound member without devices has no claim, so its gang may seem incomplete. A
-terminating member keeps its claims, so a gang that was created again may seem to run. Berth then lists the pods of the
-namespace.
+terminating member keeps its claims, so a gang that was created again may seem to run. Berth knows the members that it
+has just bound itself; for the others it lists the pods of the namespace.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from extender.scheduling import members_with_claims
 _MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
 _READS = 2  # namespaces that are read at a time
 _SECONDS = 30.0  # until the bound members of a namespace are forgotten
-# Seconds between two reads of a namespace. Each read doubles the pause until the last result is forgotten: a large
-# namespace has thousands of pods, and any tenant can cause reads all the time.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 16.0
+# Seconds between two reads of a namespace, for any tenant can cause reads all the time. Each read doubles the pause for
+# its groups until their pods change, or until the result is forgotten.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 16.0
+_REST = 20  # least pause as a multiple of the last read's time: a large namespace has thousands of pods
 Members = Mapping[str, str]
 """UID to node of the members of a group; '' for a member that terminates or is gone."""
 
@@ -32,12 +33,12 @@ Read = Callable[[str], Awaitable[Mapping[GroupKey, Members]]]
 
 @dataclass(frozen=True, slots=True)
 class _LastRead:
-    """The last read of a namespace. Times are in seconds of the clock."""
+    """The last read of a namespace, and the members bound by this process. Times are in seconds of the clock."""
 
-    groups: set[GroupKey]
+    groups: dict[GroupKey, float]  # with the pause until the group is read again; 0 if its pods changed
     until: float  # when the result is forgotten
-    pause: float
-    again_at: float  # when the pause ends
+    ended: float = -inf
+    rest: float = 0.0  # pause until any group is read
 
 
 class BoundMembers:
@@ -64,8 +65,9 @@ class BoundMembers:
         self._seconds = seconds
         self._wanted: dict[str, set[GroupKey]] = {}  # by namespace
         self._known: dict[str, _LastRead] = {}  # by namespace
-        # The groups that are read now, by namespace; without those whose waiting pods changed meanwhile.
-        self._reading: dict[str, set[GroupKey]] = {}
+        # The groups that are read now, by namespace, each with the members that were bound meanwhile; without those
+        # whose waiting pods changed meanwhile.
+        self._reading: dict[str, dict[GroupKey, dict[str, str]]] = {}
         self._log = structlog.get_logger("berth.gangs")
 
     def want(self, key: GroupKey) -> bool:
@@ -76,11 +78,25 @@ class BoundMembers:
         wanted.add(key)
         return True
 
+    def bound(self, key: GroupKey, uid: str, node: str) -> None:
+        """This process has bound a member: it runs."""
+        last = self._known.setdefault(key.namespace, _LastRead({}, self._clock() + self._seconds))
+        if key in last.groups or len(last.groups) < self._most_groups:
+            last.groups.setdefault(key, 0.0)
+            known = self._cache.store.bound_members.get(key, {})
+            self._cache.use_bound_members(key, {**known, uid: node})
+        self._reading.get(key.namespace, {}).get(key, {})[uid] = node
+
     def forget(self, key: GroupKey) -> None:
-        """Forget the bound members of a group whose waiting pods changed: they may be members of an earlier gang."""
-        self._reading.get(key.namespace, set()).discard(key)
+        """Forget the bound members of a group with another waiting pod: they may be members of an earlier gang."""
+        self._reading.get(key.namespace, {}).pop(key, None)
+        last, gone = self._known.get(key.namespace), self._gone(key)
+        if last is not None and key in last.groups:
+            last.groups[key] = 0.0
+            if not gone and key not in self._cache.store.members:
+                del last.groups[key]
         if key in self._cache.store.bound_members:
-            self._cache.use_bound_members(key, self._gone(key) or None)
+            self._cache.use_bound_members(key, gone or None)
 
     def expire(self) -> None:
         """Forget the reads that are too old, but not which members terminate: a terminating pod never runs again.
@@ -116,7 +132,9 @@ class BoundMembers:
         if namespace in self._reading or len(self._reading) >= self._most_reads:
             return inf
         last = self._known.get(namespace)
-        return -inf if last is None else last.again_at
+        if last is None:
+            return -inf
+        return last.ended + max(last.rest, min(last.groups.get(key, 0.0) for key in self._wanted[namespace]))
 
     def take_due(self) -> dict[str, set[GroupKey]]:
         """The wanted groups of namespaces that do not pause. The caller must `read` each of these namespaces."""
@@ -124,7 +142,7 @@ class BoundMembers:
         for namespace in list(self._wanted):
             if self._may_read_at(namespace) <= now:
                 found[namespace] = self._with_last(namespace, self._wanted.pop(namespace))
-                self._reading[namespace] = set(found[namespace])
+                self._reading[namespace] = {key: {} for key in found[namespace]}
         return found
 
     async def read(self, namespace: str, keys: set[GroupKey], done: Callable[[GroupKey, Members], None]) -> None:
@@ -132,9 +150,12 @@ class BoundMembers:
 
         `done` is called for each group, and gets its members of the last read.
         """
-        snapshot = self._cache.snapshot()
-        # A pod that has a claim before the list, and that is not in the list, is gone or terminates.
-        before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in keys}
+        snapshot, began = self._cache.snapshot(), self._clock()
+        # A pod that is bound and has a claim before the list, and that is not in the list, is gone or terminates.
+        before = {
+            key: dict.fromkeys(members_with_claims(key, snapshot).keys() - snapshot.members.get(key, {}).keys(), "")
+            for key in keys
+        }
         try:
             found = await self._read(namespace)
         except ClusterError as error:
@@ -146,25 +167,33 @@ class BoundMembers:
             raise
         finally:
             unchanged = self._reading.pop(namespace)
-            self._known[namespace] = self._read_now(namespace, keys)
-        for key in keys - unchanged:
+            self._known[namespace] = self._read_now(namespace, began, keys, unchanged)
+        for key in keys - unchanged.keys():
             self.want(key)
-        for key in unchanged:
+        for key, meanwhile in unchanged.items():
             known = self._cache.store.bound_members.get(key, {})
-            self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})))
+            self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})) | meanwhile)
             done(key, known)
 
     def _with_last(self, namespace: str, keys: set[GroupKey]) -> set[GroupKey]:
         """`keys`, and up to the limit the groups of the last read that still wait. Forgets the other groups."""
         last = self._known.get(namespace)
-        for key in last.groups - keys if last is not None else ():
+        for key in last.groups.keys() - keys if last is not None else ():
             if len(keys) < self._most_groups and key in self._cache.store.members:
                 keys.add(key)
             else:
                 self._cache.use_bound_members(key, self._gone(key) or None)
         return keys
 
-    def _read_now(self, namespace: str, groups: set[GroupKey]) -> _LastRead:
+    def _read_now(
+        self, namespace: str, began: float, keys: set[GroupKey], unchanged: Mapping[GroupKey, object]
+    ) -> _LastRead:
         now, last = self._clock(), self._known.get(namespace)
-        pause = _FIRST_PAUSE if last is None else min(2 * last.pause, _LONGEST_PAUSE)
-        return _LastRead(groups, now + self._seconds, pause, now + pause)
+        pauses = last.groups if last is not None else {}
+        # Groups with members that were bound meanwhile stay.
+        groups = {key: pauses[key] for key in pauses.keys() - keys if key in self._cache.store.bound_members}
+        for key in keys:
+            pause = min(max(2 * pauses.get(key, 0.0), _FIRST_PAUSE), _LONGEST_PAUSE)
+            groups[key] = pause if key in unchanged else 0.0
+        rest = min(max(_FIRST_PAUSE, _REST * (now - began)), _LONGEST_PAUSE)
+        return _LastRead(groups, now + self._seconds, now, rest)

@@ -76,7 +76,7 @@ class GangBarrier:
         _check_not_ended(forming)
 
     @contextmanager
-    def member(self, forming: FormingGang | None, pod: Pod) -> Iterator[None]:
+    def member(self, forming: FormingGang | None, pod: Pod, node: str) -> Iterator[None]:
         """The bind of one member: before the gang is committed, its failure ends the plan for all members. A bug or a
         cancellation is a failure, too."""
         try:
@@ -89,6 +89,7 @@ class GangBarrier:
             elif forming is not None:
                 self._gangs.plans.bind_failed(forming, pod, _as_bind_error(error))
             raise
+        self._gangs.member_bound(pod, node)
         if forming is not None:
             self._gangs.plans.bound(forming, pod.uid)
 

@@ -14,6 +14,7 @@ from extender.scheduling import (
     is_incomplete,
     lacks_pod_group,
     may_terminate,
+    placed_members,
 )
 
 INVALID = (Code.INVALID, Code.GANG_TOO_LARGE)  # only an edit of the pods or of their group's object can help
@@ -56,7 +57,8 @@ class GangChecks:
         if is_incomplete(membership, minimum, snapshot):
             self._want_bound_members(key)
             return Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum)))
-        if may_terminate(key, minimum, snapshot):
+        is_new = pod.uid not in snapshot.members.get(key, {})  # the known members may be those of an earlier gang
+        if may_terminate(key, minimum, snapshot) or (is_new and placed_members(key, snapshot)):
             self._want_bound_members(key)
             return Reason(Code.GANG_UNREAD, (key.name,))
         return None

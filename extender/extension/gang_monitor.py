@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
 
@@ -43,10 +43,11 @@ class GangMonitor:
         self._sink = sink
         self._clock = clock
 
-    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Collection[GroupKey]) -> None:
+    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Mapping[GroupKey, bool]) -> None:
         """`changed` has UIDs of changed pods, by group. See `resized_groups` of the cache's store."""
-        for key in resized:
-            self._bound_members.forget(key)
+        for key, has_others in resized.items():
+            if has_others or key not in self._cache.store.members:
+                self._bound_members.forget(key)
         for key, uids in changed.items():
             forming, waiting = self._gangs.forming.get(key), self._waiting.get(key)
             if forming is not None and forming.committed:

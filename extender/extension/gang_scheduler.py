@@ -67,6 +67,7 @@ class GangScheduler:
         self._changed = changed
         self.waiting = WaitingGangs(clock, remembered_gangs)
         self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
+        self._bound_members = bound_members
         self._checks = GangChecks(cache, bound_members, is_served, self.rescheduled.set)
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
         self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, slots or SlotLimits())
@@ -375,6 +376,12 @@ class GangScheduler:
             return None
         why = f": {problem}" if problem is not None else " any more"
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key}{why}")
+
+    def member_bound(self, pod: Pod, node: str) -> None:
+        """This process has bound a pod."""
+        if pod.membership is not None:
+            self._bound_members.bound(pod.membership.key, pod.uid, node)
+            self.rescheduled.set()
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
         """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.

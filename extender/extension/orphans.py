@@ -1,14 +1,15 @@
 """Collects orphans: allocations and special claims that no pod uses.
 
 These are allocations on nodes where their pod cannot run, allocations by Berth that never got a consumer or whose pod
-lacks another claim, and special claims of binds that did not complete. PostFilter of the in-tree plugin deallocates the
-first kind; Kubernetes has no controller that collects the others.
+lacks another claim, and special claims of binds that did not complete, also those that were never allocated. PostFilter
+of the in-tree plugin deallocates the first kind; Kubernetes has no controller that collects the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -76,7 +77,7 @@ class OrphanCollector:
         blocked = await self._of_blocked_pods()
         store, now, waiting = self._cache.store, self._clock(), {}
         unreserved = (store.claims[key] for key in store.without_consumer if store.claims[key].ours)
-        work = [(claim, self._collect) for claim in unreserved]
+        work = [(one, self._collect if one.allocation is not None else self._remove_second) for one in unreserved]
         work += [(claim, self._deallocate) for claim in blocked]
         for claim, take_back in work:
             waiting[claim.uid] = since = self._since.get(claim.uid, now)
@@ -172,6 +173,21 @@ class OrphanCollector:
             return
         self.removed += 1
         self._log.info("deleted the special claim of a bind that did not complete", claim=str(claim.key), pod=str(pod))
+
+    async def _remove_second(self, claim: Claim) -> None:
+        """Delete a special claim that was never allocated, if its pod is bound with another one."""
+        store = self._cache.store
+        others = [store.claims[key] for key in store.special_claims.get((claim.key.namespace, claim.owner_pod_uid), ())]
+        for consumer in (other.reserved_for[0] for other in others[:1]):
+            pod, looks = ObjectKey(claim.key.namespace, consumer.name), replace(claim, reserved_for=(consumer,))
+            if not looks.special_for or store.waited_for.get(claim.key) or self._is_binding(consumer.uid):
+                return
+            unchanged = await read_unchanged(self._writer, claim) is not None
+            if not unchanged or not await is_bound(self._writer, pod, consumer.uid):
+                return
+            if await self._special.remove(claim, pod, consumer.uid):
+                self.removed += 1
+                self._log.info("deleted a second special claim", claim=str(claim.key), pod=str(pod))
 
     def _skip(self, claim: Claim) -> None:
         self.skipped += 1

@@ -164,7 +164,7 @@ class Code(Enum):
     )
     GANG_UNREAD = (
         "waits until Berth has read which pods of group {0} run",
-        "Bound pods of the group may terminate. Berth lists the namespace, at most 16 s later.",
+        "Bound pods of the group may terminate. Berth lists them, mostly within a second, and requeues the pod.",
     )
     GANG_NO_ROOM = (
         "no domain has room for all pods of group {0} together",

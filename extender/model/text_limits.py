@@ -43,6 +43,19 @@ def one_line(text: str, most: int = USER_BYTES) -> str:
     return cut(printable(text[: most + 1]), most)
 
 
+def error_line(text: str, most: int = REASON_BYTES) -> str:
+    """The text of an error on one line, in `most` bytes. The middle of a longer text is left out.
+
+    An API server repeats the object first, and says what is wrong with it at the end.
+    """
+    if len(text) > 2 * most:
+        text = text[:most] + text[-most:]
+    encoded, half = printable(text).encode(errors="replace"), (most - _ELLIPSIS_BYTES) // 2
+    if len(encoded) <= most:
+        return printable(text)
+    return encoded[:half].decode(errors="ignore") + _ELLIPSIS + encoded[-half:].decode(errors="ignore")
+
+
 def literal(value: object) -> str:
     """repr() of a value; null, true and false as YAML and JSON write them."""
     if value is None:

@@ -21,6 +21,7 @@ from extender.model import (
     Term,
     Toleration,
     cut,
+    error_line,
     parse_quantity,
 )
 from extender.wire.fields import Json, dumped, get, many, need, node_selector, texts, toleration
@@ -172,7 +173,8 @@ def _condition(obj: Json, path: str) -> tuple[str, bool, str, str]:
     """The type of a condition, whether its status is False, and then its reason and its message."""
     false = get(obj, "status", str, path, "") == "False"
     reason, text = (get(obj, name, str, path, "") if false else "" for name in ("reason", "message"))
-    return get(obj, "type", str, path, ""), false, reason, cut(text, REASON_BYTES)
+    shorter = error_line(text) if reason == "SchedulerError" else cut(text, REASON_BYTES)
+    return get(obj, "type", str, path, ""), false, reason, shorter
 
 
 def decode_pod_group(obj: Json) -> PodGroup:

@@ -27,6 +27,7 @@ CLAIMS, PODS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "/a
 TEXTS = {
     "blanks": b'{"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}',
     "unescaped": b'{"kind":"GpuConfig","filter":"a<b && b>c"}',
+    "words": b'{"kind": "GpuConfig", "say": "x: Forbidden: y"}',
     "numbers": b'{"z": 1.0, "a": [1e3, {"b": null}], "forbidden": "caf\\u00e9"}',
 }
 
@@ -37,7 +38,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         machine = carried_machines()["t4-4"]
         for obj in (GPU_CLASS, MARKER_CLASS):
             started.create(obj)
-        for name in ("n1", "n2", "n3"):
+        for name in ("n1", "n2", "n3", "n4"):
             node = node_object(name, machine, {})
             node["status"]["capacity"] = node["status"]["allocatable"]
             node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
@@ -111,7 +112,10 @@ def test_a_claim_is_bound_whatever_the_form_of_its_parameters(plane: ControlPlan
 @pytest.mark.usefixtures("console")
 @pytest.mark.parametrize("form", TEXTS)
 def test_a_pod_shares_an_allocation_that_kube_scheduler_wrote(plane: ControlPlane, form: str) -> None:
-    """kube-scheduler copies the bytes of the parameters into the allocation, which nobody may change."""
+    """kube-scheduler copies the bytes of the parameters into the allocation, which nobody may change.
+
+    Only its driver may change a device's data.
+    """
     name = f"in-tree-{form}"
     create(plane, CLAIMS, "ResourceClaim", name, spec_with("HERE"), TEXTS[form])
     claim = plane.get(f"{CLAIMS}/{name}")
@@ -121,11 +125,12 @@ def test_a_pod_shares_an_allocation_that_kube_scheduler_wrote(plane: ControlPlan
     results = [{"request": "gpu", "driver": "gpu.nvidia.com", **used}]
     on_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n3"]}]}
     allocation = {"devices": {"results": results, "config": config}, "nodeSelector": {"nodeSelectorTerms": [on_node]}}
-    sent = json.dumps({**claim, "status": {"allocation": allocation}}).encode()
+    status = {"allocation": allocation, "devices": [{"driver": "gpu.nvidia.com", **used, "data": "HERE"}]}
+    sent = json.dumps({**claim, "status": status}).encode()
     plane.request("PUT", f"{CLAIMS}/{name}/status", sent.replace(b'"HERE"', TEXTS[form]))
     plane.create(pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}]))
     wait_bound(plane, name)
-    assert as_protobuf(plane, name).count(TEXTS[form]) == 2  # in the spec and in the allocation
+    assert as_protobuf(plane, name).count(TEXTS[form]) == 3  # in the spec, the allocation and the status of the device
 
 
 @pytest.mark.usefixtures("console")

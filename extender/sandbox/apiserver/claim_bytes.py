@@ -1,4 +1,6 @@
-"""Opaque parameters as kube-apiserver keeps them: byte for byte, compared as bytes, lost by its own JSON.
+"""Opaque parameters, and data in the status of devices, as kube-apiserver keeps them.
+
+It keeps them byte for byte, compares them as bytes, and loses them by its own JSON.
 
 Kubernetes' RawExtension has the text that a client sent. Go writes it into JSON without blanks and with `&`, `<` and
 `>` escaped; protobuf has it unchanged. Of protobuf the sandbox has what Berth writes: the fields of a claim that a
@@ -16,7 +18,7 @@ import orjson
 
 from extender.wire import Json, read_fields, write_fields
 
-_KEY = re.compile(r'"parameters"\s*:\s*')
+_KEY = re.compile(r'"(?:parameters|data)"\s*:\s*')
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "&<>\u2028\u2029"}
 _LENGTH_DELIMITED = 2  # the wire type of all fields here
@@ -30,7 +32,7 @@ _OTHERS = 1000  # the fields without a number here
 
 
 class Parameters(dict[str, Any]):
-    """The value of `opaque.parameters`. Two are equal if their texts are."""
+    """The value of `opaque.parameters` or `status.devices[].data`. Two are equal if their texts are."""
 
     __slots__ = ("text",)
     __hash__ = None
@@ -47,8 +49,9 @@ class Parameters(dict[str, Any]):
 
 
 def with_texts(obj: Json, content: bytes) -> Json:
-    """The object of a JSON text, with the texts of its parameters."""
-    found: Json = _replaced(obj, _texts(content.decode())) if b'"parameters"' in content else obj
+    """The object of a JSON text, with the texts of its parameters and data."""
+    text = content.decode()
+    found: Json = _replaced(obj, _texts(text)) if _KEY.search(text) else obj
     return found
 
 
@@ -66,9 +69,9 @@ def _replaced(value: Any, texts: Iterator[str]) -> Any:
         return value
     found = dict(value)
     for key, inner in value.items():
-        if key != "parameters":
+        if key not in ("parameters", "data"):
             found[key] = _replaced(inner, texts)
-        elif (text := next(texts)) and isinstance(inner, dict):
+        elif (text := next(texts)) and isinstance(inner, dict) and "driver" in value:
             found[key] = Parameters(inner, text)
     return found
 
@@ -95,7 +98,7 @@ def encode(claim: Json) -> bytes:
     raw = _message(
         (_METADATA, _message(*fields, (_OTHERS, orjson.dumps(metadata)))),
         (_SPEC, _dumped(claim["spec"])),
-        (_STATUS, _message(*states, (_OTHERS, orjson.dumps(status)))),
+        (_STATUS, _message(*states, (_OTHERS, _dumped(status)))),
     )
     kind = _message((1, claim["apiVersion"].encode()), (2, claim["kind"].encode()))
     return _MAGIC + _message((1, kind), (_RAW, raw))
@@ -116,7 +119,7 @@ def decode(content: bytes) -> Json:
         },
         "spec": _loaded(claim[_SPEC]),
         "status": {
-            **orjson.loads(dict(status)[_OTHERS]),
+            **_loaded(dict(status)[_OTHERS]),
             "allocation": _loaded(dict(status)[_ALLOCATION]),
             "reservedFor": [_named(entry, _TEXTS_OF_CONSUMER) for entry in consumers],
         },

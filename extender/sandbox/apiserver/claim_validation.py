@@ -5,8 +5,11 @@ Source: pkg/apis/resource/validation.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
+
+import orjson
 
 from extender.api_schema import claim_faults
 from extender.model import WireError
@@ -38,7 +41,8 @@ def check_immutable(resource: str, old: Json, new: Json) -> None:
     """Raise ApiError if a write changes an immutable field that belongs to claims."""
     path = _IMMUTABLE.get(resource)
     if path is not None and _value_at(old, path) != _value_at(new, path):
-        raise invalid(resource, new["metadata"]["name"], f"{path}: field is immutable")
+        value = json.dumps(_value_at(new, path))
+        raise invalid(resource, new["metadata"]["name"], f"{path}: Invalid value: {value}: field is immutable")
 
 
 def _value_at(obj: Json, path: str) -> Any:
@@ -53,7 +57,13 @@ def check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None
     before, after = old.get("status") or {}, new.get("status") or {}
     allocation = after.get("allocation")
     if before.get("allocation") is not None and allocation is not None and before["allocation"] != allocation:
-        raise _bad(new, "status.allocation", "field is immutable")
+        raise _bad(new, "status.allocation", f"Invalid value: {json.dumps(allocation)}: field is immutable")
+    devices = [status.get("devices") or [] for status in (before, after)]
+    if devices[0] != devices[1] and orjson.dumps(devices[0]) == orjson.dumps(devices[1]):  # the form of `data` alone
+        why = (
+            'changing status.devices requires resource="resourceclaims/driver", verb="arbitrary-node:patch" permission'
+        )
+        raise _bad(new, "status.devices", f"Forbidden: {why}")
     _check_reservations(new, before.get("reservedFor") or [], after)
     if allocation is not None and before.get("allocation") is None:
         _check_allocation(new, allocation, namespace_labels)
