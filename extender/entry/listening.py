@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
 import signal
 import socket
@@ -22,7 +23,6 @@ from extender.model import BerthError, WireError
 from extender.runtime import LOOK_SECONDS, LimitedCall
 from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.web.http_server import Server
-from extender.web.protocol import Listener, Protocol
 
 _OPEN_FILES = 4096
 _MOST_CERTIFICATES = 1024 * 1024  # bytes of one file
@@ -63,17 +63,15 @@ def server(
 
     `clock` returns seconds.
     """
-    listener = Listener(tls.client_name if tls else None, limits, rejections or RejectionLog(), clock)
-    protocol: Any = partial(Protocol, listener)  # uvicorn calls it in place of the class
     config = uvicorn.Config(
         app,
         host=address[0],
         port=address[1],
-        log_level="warning",
+        log_level="error",  # its warnings are about requests of any client
         log_config=None,  # its lines go the way of all log lines, see cli/logs.py
         access_log=False,
         lifespan="off",
-        http=protocol,
+        timeout_keep_alive=math.ceil(limits.idle_seconds),
         timeout_graceful_shutdown=limits.end_seconds,
         ws="none",
         loop="uvloop",
@@ -85,7 +83,7 @@ def server(
         ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
-    return Server(config, limits, clock)
+    return Server(config, limits, rejections, tls.client_name if tls else None, clock)
 
 
 async def serve_all(servers: Mapping[Server, list[socket.socket]], *end_waits: Callable[[], None]) -> None:

@@ -19,7 +19,6 @@ T = TypeVar("T", bytes, bytearray)
 _PROBLEM_BYTES = 4096  # of an error text; an invalid policy may have many errors
 
 JSON, TEXT = b"application/json", b"text/plain; charset=utf-8"
-WHOLE = "berth.whole"  # key in the scope of a request whose body has arrived completely
 
 
 class Answer(NamedTuple):
@@ -62,9 +61,6 @@ class BodyReader:
 
         Raises TooLarge, TooManyBodies, or WireError if the body does not arrive completely in time.
         """
-        if WHOLE in scope:  # without a time-out, which would cost more than the read itself
-            part, _ = await _part(receive)
-            return _checked(part, most)
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if int(announced) > most:
             raise _too_large(most)
