@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials, WallClock, load_credentials, utc_now
@@ -14,15 +13,14 @@ from extender.entry.event_loop import EventLoop
 from extender.entry.listening import (
     Tls,
     check_certificates,
-    contents_of,
-    load_certificates,
+    reloaded,
+    reloaded_certificates,
     serve_all,
     server,
-    watch_certificates,
 )
 from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
-from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policy
+from extender.runtime import DaemonThreads, Supervisor, read_policy, reloaded_policy
 from extender.sockets import listen_on
 from extender.web.http_limits import PROBES, VERBS, RejectionLog
 from extender.web.serve_app import Probes, ServeApp
@@ -109,16 +107,13 @@ async def run(
         servers = [server(app, listen.verbs, VERBS, listen.tls, rejections)]
         servers += [server(probes, listen.probes, PROBES, rejections=rejections)] if listen.probes is not None else []
         if listen.tls is not None:
-            held = contents_of(listen.tls.files)
-            load = partial(load_certificates, servers, listen.tls)
-            service.supervisor.start("certificates", partial(watch_certificates, listen.tls.files, held, load))
+            service.supervisor.start("certificates", reloaded_certificates(servers, listen.tls).run)
         if isinstance(console, RecordsTo) and console.ca is not None:
-            load = partial(asyncio.to_thread, poster.load_authorities)
-            watch = partial(watch_certificates, [console.ca], contents_of([console.ca]), load)
-            service.supervisor.start("records-authority", watch)
+            authority = reloaded([console.ca], poster.load_authorities)
+            service.supervisor.start("records-authority", authority.run)
         if policy_file is not None:
-            file = PolicyFile(policy_file, service.use_policy, service.filter_service.reject_policy, known)
-            service.supervisor.start("policies", partial(watch_policy, file))
+            file = reloaded_policy(policy_file, service.use_policy, service.filter_service.reject_policy, known)
+            service.supervisor.start("policies", file.run)
         running, end_waits = dict(zip(servers, sockets, strict=True)), [service.binder.end_waits]
         if desk is not None:
             running |= await desk.start(stack, service, policy, policy_file, known, rejections)

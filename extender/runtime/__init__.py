@@ -9,35 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from extender.runtime.daemon_threads import DaemonThreads
+    from extender.runtime.file_reload import LimitedCall, ReloadedFiles, read_policy, reloaded_policy
     from extender.runtime.hold_expiry import HoldExpirer
     from extender.runtime.informers import Informers
-    from extender.runtime.limited_call import LOOK_SECONDS, LimitedCall
-    from extender.runtime.policy_reload import PolicyFile, read_policy, watch_policy
     from extender.runtime.rebuilds import Rebuilds
     from extender.runtime.supervisor import Supervisor
     from extender.runtime.watch_progress import WatchProgress
     from extender.runtime.watched_kinds import watched_resources
 
 __all__ = [
-    "LOOK_SECONDS",
     "DaemonThreads",
     "HoldExpirer",
     "Informers",
     "LimitedCall",
-    "PolicyFile",
     "Rebuilds",
+    "ReloadedFiles",
     "Supervisor",
     "WatchProgress",
     "read_policy",
-    "watch_policy",
+    "reloaded_policy",
     "watched_resources",
 ]
 _MODULES = {
     "daemon_threads": ("DaemonThreads",),
     "hold_expiry": ("HoldExpirer",),
     "informers": ("Informers",),
-    "limited_call": ("LOOK_SECONDS", "LimitedCall"),
-    "policy_reload": ("PolicyFile", "read_policy", "watch_policy"),
+    "file_reload": ("LimitedCall", "ReloadedFiles", "read_policy", "reloaded_policy"),
     "rebuilds": ("Rebuilds",),
     "supervisor": ("Supervisor",),
     "watch_progress": ("WatchProgress",),
