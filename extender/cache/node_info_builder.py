@@ -115,7 +115,7 @@ class NodeInfoBuilder:
         only_use: bool,
     ) -> NodeInfo:
         """The NodeInfo of one node. `only_use`: only claims and reservations changed since `previous`."""
-        waiting, waits = store.shared_pool_changes.waiting, node.name in store.node_changes.waiting
+        waiting, waits = store.waiting_pools, node.name in store.node_changes.waiting
         known = previous.inventory.pools if only_use and previous is not None else ()
         if any(pool.counter_sets and (waits or pool.key in waiting) for pool in known):
             only_use = False  # its shared counters may depend on a slice that was deleted
