@@ -14,7 +14,7 @@ import pytest
 from benchmarks import soak
 from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
-from extender.cache.request_mix_estimator import RequestMixEstimator
+from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER

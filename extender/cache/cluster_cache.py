@@ -10,11 +10,10 @@ from contextlib import contextmanager
 
 from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
-from extender.cache.fleet_baseline_counter import FleetBaselineCounter
+from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.cache.node_infos import NodeInfos
 from extender.cache.object_index import LINKS_TOO_OFTEN, ObjectIndex
-from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.cache.reservations import Reservations
 from extender.cache.timers import AgentReports, FailedNodes, TimerKind, Timers
 from extender.fabric import DRIVER as FABRIC_DRIVER

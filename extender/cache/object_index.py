@@ -13,15 +13,23 @@ from typing import Any
 from cachetools import LRUCache
 
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
-from extender.cache.group_claims import GroupClaims
-from extender.cache.node_devices import NodeSlices
-from extender.cache.pool_slices import PoolSlices
-from extender.cache.rule_taints import tainted
-from extender.cache.shared_slices import SharedSlices
+from extender.cache.slice_indexes import NodeSlices, PoolSlices, SharedSlices, tainted
 from extender.cache.timers import Cooldown, TimerKind, Timers
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import agent_slice, gpu_uuid, hardware_facts
-from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
+from extender.model import (
+    Claim,
+    DeviceClass,
+    DeviceId,
+    GroupKey,
+    GroupPolicy,
+    Node,
+    ObjectKey,
+    Pod,
+    PoolKey,
+    Slice,
+    TaintRule,
+)
 
 ALL_NODES = "*"
 _LABELS = 64  # whose nodes are remembered
@@ -412,3 +420,55 @@ def _planned(pod: Pod | None) -> tuple[object, ...]:
     if pod is None or pod.membership is None:
         return (None,)
     return pod.membership, pod.node_selectors, pod.tolerations
+
+
+Name = tuple[str, str]
+"""Namespace and GroupKey.on_claims of a group."""
+
+
+class GroupClaims:
+    """Tables by group: `claims` to their node, and `users`, which counts each (UID, node) of a pod that uses a claim.
+
+    64 claims may be reserved for 256 pods each, and each filter request of a gang's member asks for these pods.
+    """
+
+    def __init__(self) -> None:
+        self.claims: dict[Name, dict[ObjectKey, str]] = {}
+        self.users: dict[Name, Counter[tuple[str, str]]] = {}
+
+    def put(self, old: Claim | None, new: Claim | None, node: str) -> None:
+        """Replace a claim. `node` is where the new one has devices; '' if no slice says it.
+
+        Then a claim with the same devices keeps its node: an update of a driver deletes its slices for a while, and a
+        driver may publish slices of other nodes in any pool. A claim without a node counts for no group.
+        """
+        known = self._remove(old) if old is not None else ""
+        if known and not node and old is not None and new is not None and _devices(old) == _devices(new):
+            node = known
+        if new is not None and new.group and node:
+            name = new.key.namespace, new.group
+            self.claims.setdefault(name, {})[new.key] = node
+            self.users.setdefault(name, Counter()).update(_users(new, node))
+
+    def _remove(self, old: Claim) -> str:
+        """Returns the node of the claim; '' if it counted for no group."""
+        name = old.key.namespace, old.group
+        node = self.claims.get(name, {}).pop(old.key, "")
+        if not node:
+            return ""
+        users = self.users[name]
+        for user in _users(old, node):
+            users[user] -= 1
+            if not users[user]:
+                del users[user]
+        if not self.claims[name]:
+            del self.claims[name], self.users[name]
+        return node
+
+
+def _devices(claim: Claim) -> list[DeviceId]:
+    return [result.device for result in claim.allocation.results] if claim.allocation is not None else []
+
+
+def _users(claim: Claim, node: str) -> Iterator[tuple[str, str]]:
+    return ((consumer.uid, node) for consumer in claim.reserved_for if consumer.resource == "pods")
