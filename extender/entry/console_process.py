@@ -12,8 +12,8 @@ from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.console import Console, TokenReviewer
-from extender.entry.event_loop import EventLoop
 from extender.entry.listening import (
+    EventLoop,
     Tls,
     check_certificates,
     reloaded_certificates,

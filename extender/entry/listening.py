@@ -1,4 +1,4 @@
-"""HTTP servers: their certificates, their protocol, and their run until a signal."""
+"""The event loop of the processes, and their HTTP servers: certificates, protocol, and their run until a signal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+import uvloop
 
 from extender.files import name_of, read_mounted
 from extender.model import BerthError, WireError
@@ -186,3 +187,23 @@ def reloaded(
 def contents_of(files: Sequence[Path]) -> list[bytes]:
     """The contents of files with certificates and keys. Raises WireError, also for a pipe."""
     return [read_mounted(path, _MOST_CERTIFICATES) for path in files]
+
+
+class EventLoop(uvloop.Loop):
+    """uvloop's event loop, but it asks name servers in its default executor, as asyncio's own loop does.
+
+    uvloop asks in threads of libuv. A process waits for these when it ends, and a name server may hang.
+    """
+
+    async def getaddrinfo(
+        self,
+        host: str | bytes | None,
+        port: str | bytes | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002 - inherited
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[Any]:
+        """See socket.getaddrinfo."""
+        return await self.run_in_executor(None, socket.getaddrinfo, host, port, family, type, proto, flags)

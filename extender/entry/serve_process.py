@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials, WallClock, load_credentials, utc_now
-from extender.entry.event_loop import EventLoop
 from extender.entry.listening import (
+    EventLoop,
     Tls,
     check_certificates,
     reloaded,

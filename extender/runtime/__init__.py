@@ -8,13 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from extender.runtime.daemon_threads import DaemonThreads
+    from extender.runtime.cache_tasks import HoldExpirer, Rebuilds, WatchProgress
     from extender.runtime.file_reload import LimitedCall, ReloadedFiles, read_policy, reloaded_policy
-    from extender.runtime.hold_expiry import HoldExpirer
     from extender.runtime.informers import Informers
-    from extender.runtime.rebuilds import Rebuilds
-    from extender.runtime.supervisor import Supervisor
-    from extender.runtime.watch_progress import WatchProgress
+    from extender.runtime.supervisor import DaemonThreads, Supervisor
     from extender.runtime.watched_kinds import watched_resources
 
 __all__ = [
@@ -31,13 +28,10 @@ __all__ = [
     "watched_resources",
 ]
 _MODULES = {
-    "daemon_threads": ("DaemonThreads",),
-    "hold_expiry": ("HoldExpirer",),
+    "cache_tasks": ("HoldExpirer", "Rebuilds", "WatchProgress"),
     "informers": ("Informers",),
     "file_reload": ("LimitedCall", "ReloadedFiles", "read_policy", "reloaded_policy"),
-    "rebuilds": ("Rebuilds",),
-    "supervisor": ("Supervisor",),
-    "watch_progress": ("WatchProgress",),
+    "supervisor": ("DaemonThreads", "Supervisor"),
     "watched_kinds": ("watched_resources",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,4 +1,7 @@
-"""Complete requests and answers over plain ASGI, without a framework."""
+"""Complete requests and answers over plain ASGI, without a framework; and the probes, which every process answers.
+
+/livez fails while the event loop is stalled, /readyz until every kind is listed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from extender.model import BerthError, WireError, cut
+from extender.runtime import Informers
 from extender.web.http_limits import HttpLimits
 
 Scope = dict[str, Any]
@@ -101,3 +105,16 @@ def _checked(body: T, most: int) -> T:
 
 def _too_large(most: int) -> TooLarge:
     return TooLarge(f"the body is larger than {most} bytes")
+
+
+PROBES = ("/livez", "/readyz")
+
+
+def probe(path: str, informers: Informers) -> Answer:
+    """The answer to GET of one of PROBES: 200, or 503 with the problems as text. Warnings follow in both cases."""
+    if path == "/livez":
+        stalled = informers.heartbeat.stalled
+        return Answer(503 if stalled else 200, (stalled or "ok").encode(), TEXT)
+    problems = "; ".join(filter(None, (informers.not_ready, informers.degraded)))
+    text = "; ".join([problems or "ok", *informers.warnings])
+    return Answer(503 if problems else 200, text.encode(), TEXT)
