@@ -13,8 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.entry.listening import server
+from extender.model import TokenBuckets
 from extender.web.console.console_app import ConsoleApp
-from extender.web.http_limits import PAGES, RECORDS, HttpLimits, Rates, RejectionLog
+from extender.web.http_limits import PAGES, RECORDS, HttpLimits, RejectionLog
 from extender.web.http_server import Connection, Server
 from extender.web.serve_app import Probes
 from tests.eventually import HANG_SECONDS, eventually
@@ -134,7 +135,7 @@ async def test_a_client_that_floods_the_probes_gets_429_and_others_get_their_ans
             assert b"connection: close" in found
             assert await left(await connected(port, HEAD + b"\r\n")) == b"", "a connection counts, too"
             assert await status(port, HEAD + b"\r\n", source="127.0.0.2") == 200, "kubelet has a rate of its own"
-            now[0] += 0.15
+            now[0] += 0.16
             assert [await status(port, HEAD + b"\r\n") for _ in range(2)] == [200, 429]
             now[0] += 60
             begun = [await connected(port, b"G") for _ in range(10)]
@@ -176,9 +177,9 @@ async def test_a_client_that_opens_connections_too_fast_is_cut_off_and_others_ge
 
 
 def test_the_addresses_with_a_rate_are_bounded() -> None:
-    rates = Rates(20, 20, lambda: 0.0)
+    rates = TokenBuckets[str](20, 1 / 20, remembered=1024)
     for number in range(5000):
-        assert rates.take(f"10.0.{number // 256}.{number % 256}")
+        assert rates.take(f"10.0.{number // 256}.{number % 256}", 0.0)
     assert len(rates) == 1024
 
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from cachetools import LRUCache
+from extender.model import TokenBuckets
 
 _OUTDATED = 64  # outdated entries that the heap of timers may always have
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again
@@ -90,36 +90,33 @@ class Cooldown:
     """
 
     def __init__(self, timers: Timers, kind: TimerKind, burst: float, seconds: float, remembered: int = 8192) -> None:
-        self._timers, self._kind, self._burst, self._seconds = timers, kind, burst, seconds
-        self._left: LRUCache[str, tuple[float, float]] = LRUCache(remembered)  # changes, and when that was true
+        self._timers, self._kind = timers, kind
+        self._changes: TokenBuckets[str] = TokenBuckets(burst, seconds, remembered)
         self.waiting: set[str] = set()
 
     def __len__(self) -> int:
         """How many keys are remembered."""
-        return len(self._left)
+        return len(self._changes)
 
     def allows(self, key: str, now: float, cost: float = 1.0) -> bool:
         """Whether a change of the key, which counts as `cost` changes, is used now. If not, the key waits."""
         if key in self.waiting:
             return False
-        left, at = self._left.get(key, (self._burst, now))
-        left = min(self._burst, left + max(0.0, now - at) / self._seconds)
-        if left < cost:
-            self.waiting.add(key)
-            self._timers.at((self._kind, key), now + (1.0 - left) * self._seconds)
-            return False
-        self._left[key] = left - cost, now
-        return True
+        if self._changes.take(key, now, cost):
+            return True
+        self.waiting.add(key)
+        self._timers.at((self._kind, key), now + self._changes.wait(key, now))
+        return False
 
     def ended(self, key: str, now: float) -> None:
         """The timer of the key is due: its last change is used now."""
         self.waiting.discard(key)
-        self._left[key] = 0.0, now
+        self._changes.empty(key, now)
 
     def forget(self, key: str) -> None:
         """Drop what is known of a key."""
         self.waiting.discard(key)
-        self._left.pop(key, None)
+        self._changes.forget(key)
         self._timers.cancel((self._kind, key))
 
 

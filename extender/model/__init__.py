@@ -114,6 +114,7 @@ from extender.model.text_limits import (
     shown,
     visible,
 )
+from extender.model.token_buckets import TokenBuckets
 
 __all__ = [
     "BINARY_SI",
@@ -205,6 +206,7 @@ __all__ = [
     "Taint",
     "TaintRule",
     "Term",
+    "TokenBuckets",
     "Toleration",
     "Value",
     "WireError",

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
-from cachetools import LRUCache
 
-_MOST_KEYS = 1024  # addresses with a rate of their own; one that is forgotten begins with a full bucket
-_LINES_AT_ONCE, _LINES_PER_SECOND = 5, 0.1  # of the log, for each cause of a rejection
+from extender.model import TokenBuckets
+
+_LINES_AT_ONCE, _LINE_SECONDS = 5, 10.0  # of the log, for each cause of a rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +48,6 @@ PAGES = HttpLimits(
 )
 
 
-class Rates:
-    """Limits how often something happens for each key: `burst` times at once, and then `per_second`.
-
-    Each key has a bucket of its own: one client's flood takes no token of another. kubelet must get its answers, or it
-    restarts the container. `clock` returns seconds.
-    """
-
-    def __init__(self, per_second: float, burst: float, clock: Callable[[], float]) -> None:
-        self._per_second, self._burst, self._clock = per_second, burst, clock
-        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(_MOST_KEYS)  # tokens, and when that was true
-
-    def __len__(self) -> int:
-        """How many keys are remembered."""
-        return len(self._buckets)
-
-    def take(self, key: str) -> bool:
-        """Take a token of this key. False if none is left."""
-        now = self._clock()
-        tokens, at = self._buckets.get(key, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - at) * self._per_second)
-        self._buckets[key] = (tokens - 1, now) if tokens >= 1 else (tokens, now)
-        return tokens >= 1
-
-
 class RejectionLog:
     """Logs rejected requests and connections at a limited rate for each cause.
 
@@ -79,13 +55,14 @@ class RejectionLog:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._log = structlog.get_logger("berth.web")
-        self._rates = Rates(_LINES_PER_SECOND, _LINES_AT_ONCE, clock)
+        self._lines: TokenBuckets[str] = TokenBuckets(_LINES_AT_ONCE, _LINE_SECONDS, remembered=64)
         self._left_out: Counter[str] = Counter()
 
     def note(self, cause: str, **facts: object) -> None:
         """Log a rejection. `cause` must be a constant, so that there are few buckets. `facts` are more log fields."""
-        if not self._rates.take(cause):
+        if not self._lines.take(cause, self._clock()):
             self._left_out[cause] += 1
             return
         self._log.warning("rejected", because=cause, left_out=self._left_out.pop(cause, 0), **facts)

@@ -28,12 +28,14 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from extender.web.http_limits import HttpLimits, Rates, RejectionLog
+from extender.model import TokenBuckets
+from extender.web.http_limits import HttpLimits, RejectionLog
 
 _ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
 _ACCEPT_PAUSE_SECONDS = 0.5  # before the next attempt, if no file descriptor is left
 _ONCE = frozenset({b"authorization", b"content-type", b"host", b"origin"})  # else two readers may take different ones
 _CHUNKED = b"transfer-encoding"
+_ADDRESSES = 1024  # of clients, with a rate of their own
 
 
 class Server(uvicorn.Server):
@@ -55,8 +57,9 @@ class Server(uvicorn.Server):
         self.limits = limits
         self.rejections = rejections or RejectionLog()
         self.client_name = client_name
-        self.clock = clock
-        self._rates = Rates(limits.per_client, limits.per_client, clock) if limits.per_client is not None else None
+        self._clock = clock
+        most = limits.per_client
+        self._rates: TokenBuckets[str] | None = TokenBuckets(most, 1 / most, _ADDRESSES) if most is not None else None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections on sockets that `listen_on` bound."""
@@ -77,7 +80,7 @@ class Server(uvicorn.Server):
 
     def admits(self, client: str) -> bool:
         """Whether this address may open another connection, or send another request."""
-        return self._rates is None or self._rates.take(client)
+        return self._rates is None or self._rates.take(client, self._clock())
 
     async def on_tick(self, counter: int) -> bool:
         """Close the connections that have waited for their client too long."""
