@@ -177,10 +177,10 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._head + len(self.url) > self._server.limits.head_bytes:
             raise _Rejected(431, "headers too large")
-        names = [name for name, _ in self.headers]
-        if len(set(names)) < len(names) and any(names.count(name) > 1 for name in _ONCE):
+        headers = dict(self.headers)
+        if len(headers) < len(self.headers) and _is_repeated(self.headers):
             raise _Rejected(400, "a header is repeated")
-        if _CHUNKED in names:
+        if _CHUNKED in headers:
             raise _Rejected(411, "a body needs a Content-Length")
         self._unparsed, self.since = 0, self.loop.time()
         super().on_headers_complete()
@@ -215,9 +215,10 @@ class Connection(HttpToolsProtocol):
 
     def is_overdue(self, now: float) -> bool:
         """Whether the client has not sent, or not taken, its bytes in time."""
+        limits = self._server.limits
         if self.pausing:
-            return now - self.paused_at > self._server.limits.write_seconds
-        return self.waits and now - self.since > self._server.limits.idle_seconds
+            return now - self.paused_at > limits.write_seconds
+        return self.waits and now - self.since > (limits.body_seconds if self._answers else limits.idle_seconds)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -252,6 +253,12 @@ class Connection(HttpToolsProtocol):
     def peer(self) -> str:
         """The client's address."""
         return self.client[0] if self.client else "?"
+
+
+def _is_repeated(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a header of `_ONCE` occurs twice."""
+    found = [name for name, _ in headers if name in _ONCE]
+    return len(found) > len(set(found))
 
 
 class _Rejected(Exception):
