@@ -122,6 +122,14 @@ async def test_a_body_that_goes_on_after_the_answer_ends_the_connection() -> Non
         assert await status(port, HEAD + b"\r\n") == 200
 
 
+async def test_a_client_that_still_sends_a_small_body_gets_its_answer_and_keeps_the_connection() -> None:
+    """A close at once would reset the connection, and with it the answer that says what is wrong."""
+    head = b"POST /filter HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
+    async with berth() as port, kept(port) as ask:
+        assert b" 415 " in await ask(head)
+        assert b" 415 " in await ask(b" " * 60_000 + head)
+
+
 async def test_a_client_that_floods_the_probes_gets_429_and_others_get_their_answers() -> None:
     """64 connections that asked for /metrics without a pause once made a filter request a hundred times slower."""
     now = [0.0]
@@ -194,7 +202,7 @@ SILENT = {
     "idle after an answer": (IDLE_LIMIT, HEAD + b"\r\n", b""),
     "half a body": (BODY_LIMIT, FILTER + b"Content-Length: 100\r\n\r\n{", b""),
     "half a body of a page": (BODY_LIMIT, EXPLAIN + b"Content-Length: 100\r\n\r\n{", b""),
-    "a body after the reply": (LIMITS, HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
+    "a body after the reply": (BODY_LIMIT, HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
 }
 
 

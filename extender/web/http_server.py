@@ -35,6 +35,7 @@ _ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
 _ACCEPT_PAUSE_SECONDS = 0.5  # before the next attempt, if no file descriptor is left
 _ONCE = frozenset({b"authorization", b"content-type", b"host", b"origin"})  # else two readers may take different ones
 _CHUNKED = b"transfer-encoding"
+_UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
 _ADDRESSES = 1024  # of clients, with a rate of their own
 
 
@@ -124,6 +125,8 @@ class Connection(HttpToolsProtocol):
         self._server = server
         self._unparsed = 0  # bytes outside of bodies since the last complete head
         self._head = 0  # bytes of the names and values of the current head's headers
+        self._receives = False  # a request whose body is incomplete
+        self._unread = 0  # bytes of a body that came after its answer
         self._is_over = False  # later data is ignored
         self.since = 0.0  # when the client had to send its next bytes
         self.pausing, self.paused_at = False, 0.0  # whether its buffer of unsent bytes is full, and since when
@@ -182,26 +185,30 @@ class Connection(HttpToolsProtocol):
             raise _Rejected(400, "a header is repeated")
         if _CHUNKED in headers:
             raise _Rejected(411, "a body needs a Content-Length")
-        self._unparsed, self.since = 0, self.loop.time()
+        self._receives, self._unparsed, self._unread, self.since = True, 0, 0, self.loop.time()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
+        self._unread += 0 if self._answers else len(body)
+        if self._unread > _UNREAD_BYTES:  # a close at once would take the answer from a client that still sends
+            self.hang_up()
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._receives = False
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self.since = self.loop.time()
-        if self.cycle.more_body:  # nobody reads the rest
-            self._is_over = True
-            self.transport.close()
 
     # -- limits ------------------------------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
         """Whether it is the client's turn: it has to send a request, or the rest of one."""
-        return not self._answers or self.cycle.more_body
+        return self._receives or not self._answers
 
     @property
     def unsent(self) -> int:
@@ -218,7 +225,7 @@ class Connection(HttpToolsProtocol):
         limits = self._server.limits
         if self.pausing:
             return now - self.paused_at > limits.write_seconds
-        return self.waits and now - self.since > (limits.body_seconds if self._answers else limits.idle_seconds)
+        return self.waits and now - self.since > (limits.body_seconds if self._receives else limits.idle_seconds)
 
     def pause_writing(self) -> None:
         super().pause_writing()
