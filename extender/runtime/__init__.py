@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from extender.runtime.cache_tasks import HoldExpirer, Rebuilds, WatchProgress
-    from extender.runtime.file_reload import LimitedCall, ReloadedFiles, read_policy, reloaded_policy
+    from extender.runtime.file_reload import LimitedCall, ReloadedFiles
     from extender.runtime.informers import Informers
+    from extender.runtime.policy_file import read_policy, reloaded_policy
     from extender.runtime.supervisor import DaemonThreads, Supervisor
     from extender.runtime.watched_kinds import watched_resources
 
@@ -30,7 +31,8 @@ __all__ = [
 _MODULES = {
     "cache_tasks": ("HoldExpirer", "Rebuilds", "WatchProgress"),
     "informers": ("Informers",),
-    "file_reload": ("LimitedCall", "ReloadedFiles", "read_policy", "reloaded_policy"),
+    "file_reload": ("LimitedCall", "ReloadedFiles"),
+    "policy_file": ("read_policy", "reloaded_policy"),
     "supervisor": ("DaemonThreads", "Supervisor"),
     "watched_kinds": ("watched_resources",),
 }

@@ -12,9 +12,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from extender.files import name_of, read_mounted
+from extender.files import read_mounted
 from extender.model import BerthError
-from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 
 LOOK_SECONDS = 1.0  # between two reads of files that may change
 T = TypeVar("T")
@@ -106,23 +105,3 @@ class ReloadedFiles(Generic[T]):
     def _read_changed(self) -> tuple[list[bytes], T] | None:
         contents = [self._read(path, self._most) for path in self._paths]
         return None if contents == self._known and not self._problem else (contents, self._parse(contents))
-
-
-def read_policy(path: Path) -> tuple[bytes, Policy]:
-    """(content, policy) of a file. Raises WireError or PolicyError, which name the file."""
-    content = read_mounted(path, MOST_POLICY)
-    try:
-        return content, load_policy(content)
-    except PolicyError as error:
-        raise PolicyError(f"{name_of(path)}: {error}") from error
-
-
-def reloaded_policy(
-    path: Path, use: Callable[[Policy], None], reject: Callable[[str], None], known: bytes | None = None
-) -> ReloadedFiles[Policy]:
-    """The policy file of a process. `known` is the content of the policy that is already in force."""
-    return ReloadedFiles("policy", [path], MOST_POLICY, _policy_of, use, reject, [known] if known is not None else None)
-
-
-def _policy_of(contents: list[bytes]) -> Policy:
-    return load_policy(contents[0])

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
 from extender.model import BerthError, WireError, cut
-from extender.runtime import Informers
 from extender.web.http_limits import HttpLimits
+
+if TYPE_CHECKING:  # the node agent must not load the cache and CEL
+    from extender.runtime import Informers
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

@@ -35,6 +35,7 @@ _ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
 _ACCEPT_PAUSE_SECONDS = 0.5  # before the next attempt, if no file descriptor is left
 _ONCE = frozenset({b"authorization", b"content-type", b"host", b"origin"})  # else two readers may take different ones
 _CHUNKED = b"transfer-encoding"
+_SEPARATORS = 4  # bytes of a header beside its name and value
 _UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
 _ADDRESSES = 1024  # of clients, with a rate of their own
 
@@ -124,7 +125,7 @@ class Connection(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment] # until the connection is made
         self._server = server
         self._unparsed = 0  # bytes outside of bodies since the last complete head
-        self._head = 0  # bytes of the names and values of the current head's headers
+        self._head = 0  # bytes of the current head's headers
         self._receives = False  # a request whose body is incomplete
         self._unread = 0  # bytes of a body that came after its answer
         self._is_over = False  # later data is ignored
@@ -172,7 +173,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head += len(name) + len(value)
+        self._head += len(name) + len(value) + _SEPARATORS
         if self._head > self._server.limits.head_bytes:
             raise _Rejected(431, "headers too large")
         super().on_header(name, value)
