@@ -13,8 +13,8 @@ from pathlib import Path
 
 import uvloop
 
-from extender.cli.addresses import parse_listen
 from extender.cli.logs import set_up_logging
+from extender.cli.options import parse_listen
 from extender.cluster import load_credentials
 from extender.entry.serve_process import Listen, run
 

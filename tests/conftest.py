@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from structlog.dev import ConsoleRenderer, plain_traceback
 
-from extender.entry.event_loop import EventLoop
+from extender.entry.listening import EventLoop
 from tests.skipping_loop import EarlyLoop, LoopbackLoop
 
 # BERTH_HYPOTHESIS=long: random examples, thirty times as many as a test asks for (`make properties`).

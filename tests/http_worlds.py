@@ -33,7 +33,9 @@ async def listening(
     """(the server, its port)."""
     web = server(app, ("127.0.0.1", 0), limits, tls, clock=clock)
     async with running(web, listen_on("--listen", "127.0.0.1", 0)):
+        ticking = asyncio.create_task(web.main_loop())
         yield web, web.servers[0].sockets[0].getsockname()[1]
+        ticking.cancel()
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import errno
 import socket
 from typing import Any
 
-from extender.web.acceptor import Acceptor
+from extender.web.http_server import _Acceptor
 from tests.eventually import HANG_SECONDS, eventually
 from tests.http_worlds import connected, hang_up
 
@@ -30,10 +30,10 @@ async def test_a_server_accepts_again_after_an_error() -> None:
     bound.bind(("127.0.0.1", 0))
     bound.listen()
 
-    async def connect(connection: socket.socket) -> None:
-        accepted.append(connection)
+    async def connect(sock: socket.socket) -> None:
+        accepted.append(sock)
 
-    acceptor = Acceptor(bound, connect, 3)
+    acceptor = _Acceptor(bound, connect, 3, lambda _: True)
     connection = await connected(bound.getsockname()[1])
     await eventually(lambda: accepted)
     acceptor.close()
@@ -45,7 +45,7 @@ async def test_a_new_connection_replaces_the_one_whose_handshake_takes_longest()
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     bound.listen()
-    acceptor = Acceptor(bound, lambda _: asyncio.Event().wait(), 3)
+    acceptor = _Acceptor(bound, lambda sock: asyncio.Event().wait(), 3, lambda _: True)
     connections = [await connected(bound.getsockname()[1]) for _ in range(5)]
     for reader, _ in connections[:2]:
         assert await asyncio.wait_for(reader.read(), HANG_SECONDS) == b""

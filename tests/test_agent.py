@@ -17,8 +17,7 @@ from structlog.testing import capture_logs
 from extender.agent.agent_app import AgentApp
 from extender.agent.reader import sysfs_numa
 from extender.agent.reader_process import ReaderProcess, as_reading
-from extender.agent.slice_body import quantize
-from extender.agent.slice_publisher import SlicePublisher
+from extender.agent.slice_publisher import SlicePublisher, quantize
 from extender.cluster import ApiClient, Credentials
 from extender.fabric import bandwidth, fabric_of, ranked
 from extender.model import Fabric

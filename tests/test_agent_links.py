@@ -10,6 +10,7 @@ import pytest
 
 from extender.allocation import FleetBaseline
 from extender.cache import ClusterCache
+from extender.cache.object_index import LINK_SECONDS
 from extender.fabric import Graphs, bandwidth, best_gbps, choose_fabric, gpu_uuid, live_fabric, ranked, ring
 from extender.fabric.agent_slices import read_fabric
 from extender.fabric.ring import MAX_MESH
@@ -302,17 +303,16 @@ def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
         cache.snapshot()
     put(cache, said(4, "n2", pcieGeneration=3, numaNode=7), now=1.0)
     assert (numa_of(cache, "n1"), numa_of(cache, "n2")) == (3, 7), "the first slice and three more"
-    assert "its agent changed links or GPUs more than 4 times in 60 s" in cache.agent_problems["n1"][0]
+    assert "its agent changes links or GPUs too often" in cache.agent_problems["n1"][0]
     assert "n2" not in cache.agent_problems
     cache.expire(cache.next_deadline)  # that of all changes of the node
-    assert cache.next_deadline == 60.0
-    cache.expire(60.0)
+    cache.expire(1 + LINK_SECONDS)
     assert numa_of(cache, "n1") == 49, "the newest slice counts"
     assert "n1" not in cache.agent_problems
     for number in range(50, 60):
         put(cache, said(8, pcieGeneration=3, numaNode=number), now=60.0)
         cache.snapshot()
-    assert numa_of(cache, "n1") == 52
+    assert numa_of(cache, "n1") == 51, "one for each 15 s"
     assert cache.agent_problems["n1"]
 
 
@@ -334,10 +334,3 @@ def test_the_state_of_gpus_does_not_wait() -> None:
         fabric = cache.snapshot().node_infos["n1"].fabric
         assert fabric is not None
         assert (fabric.gpus[0].memory_free_bytes, fabric.gpus[0].note) == (number << 20, f"check {number}")
-
-
-def test_windows_of_link_changes_end() -> None:
-    cache = cache_of(**{f"n{i}": "t4-4" for i in range(20)})
-    assert cache.next_deadline == 60.0
-    cache.expire(60.0)
-    assert cache.next_deadline == 900.0, "that of the live memory"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from extender.entry.listening import Tls, contents_of, load_certificates, watch_certificates
+from extender.entry.listening import Tls, reloaded_certificates
 from extender.runtime import Supervisor
 from tests.certificates import NEEDS_OPENSSL, certificate, openssl, shown
 from tests.eventually import eventually
@@ -68,9 +68,7 @@ async def watched(folder: Path) -> AsyncIterator[tuple[int, list[MutableMapping[
     tls, supervisor = Tls(folder / "server.crt", folder / "server.key"), Supervisor()
     with capture_logs() as lines:
         async with listening(nothing, LIMITS, tls) as (web, port):
-            load = partial(load_certificates, [web], tls)
-            watch = partial(watch_certificates, tls.files, contents_of(tls.files), load, every=SOON)
-            supervisor.start("certificates", watch)
+            supervisor.start("certificates", partial(reloaded_certificates([web], tls).run, every=SOON))
             try:
                 yield port, lines
             finally:
@@ -100,7 +98,9 @@ async def test_a_new_pair_is_used_also_if_its_files_change_one_after_the_other(t
     async with watched(tmp_path) as (port, lines):
         first = await shown(port)
         of_another_key(tmp_path)
-        await eventually(lambda: "certificates cannot be read; the last ones stay" in [line["event"] for line in lines])
+        await eventually(
+            lambda: "certificates rejected; the last valid content stays" in [line["event"] for line in lines]
+        )
         of_another_certificate(tmp_path)
         await eventually(lambda: "certificates read again" in [line["event"] for line in lines])
         assert await shown(port) != first

@@ -15,6 +15,7 @@ from extender.allocation import UNUSED, ChangeLog
 from extender.cache import CacheListener, ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations
+from extender.cache.timers import TimerKind, Timers
 from extender.model import (
     Allocation,
     Claim,
@@ -172,17 +173,16 @@ def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, in
 
 def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:
     """Ten thousand holds that ended early: the next deadline is that of the one which is left."""
-    reservations = Reservations(AllocatedDevices())
+    timers = Timers()
+    reservations = Reservations(AllocatedDevices(), timers=timers)
     reservations.hold("kept", "kept", "n1", held("gpu-0"), 5.0)
-    reservations.expire(4.0)
     for number in range(10_000):
         reservations.hold("c", "pod", "n1", held("gpu-1"), 20.0 + number)
         reservations.release("pod")
-        assert reservations.kept_deadlines < 100
-    assert reservations.next_deadline == 5.0
-    reservations.expire(5.0)
-    assert reservations.holds == 0
-    assert reservations.next_deadline == float("inf")
+        assert timers.entries < 100
+    assert timers.next == 5.0
+    assert timers.due(5.0) == [(TimerKind.HOLD, "kept")]
+    assert timers.next == float("inf")
 
 
 def test_every_state_has_a_way_out() -> None:
@@ -210,14 +210,14 @@ def test_the_table_has_the_running_transitions(state: ReservationState, event: R
     happens = {
         ReservationEvent.HOLD: lambda: reservations.hold("c", "other", "n2", held("gpu-1"), 20.0),
         ReservationEvent.ASSUME: lambda: reservations.assume("c", "other", "n2", held("gpu-1")),
-        ReservationEvent.EXPIRE: lambda: reservations.expire(10.0),
+        ReservationEvent.EXPIRE: lambda: reservations.expire("c"),
         ReservationEvent.RELEASE: lambda: reservations.release_claim("c"),
         ReservationEvent.CONFIRM: lambda: reservations.confirm("c"),
         ReservationEvent.CLAIM_DELETED: lambda: reservations.claim_deleted("c"),
         ReservationEvent.FORGET: lambda: reservations.forget("c"),
     }
     after = TRANSITIONS.get((state, event))
-    if after is None and event in (ReservationEvent.HOLD, ReservationEvent.ASSUME):
+    if after is None and event in (ReservationEvent.HOLD, ReservationEvent.ASSUME, ReservationEvent.EXPIRE):
         with pytest.raises(InvalidTransition, match=event.value):
             happens[event]()
         after = state

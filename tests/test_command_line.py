@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from extender.agent.slice_body import slice_body
+from extender.agent.slice_publisher import slice_body
 from extender.cli.main import commands
 from extender.cluster import load_credentials
 from extender.files import read_file

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from extender.files import read_file, read_mounted
 from extender.model import WireError, one_line
 from extender.policy import Policy, PolicyError, load_policy
-from extender.runtime import PolicyFile
+from extender.runtime import reloaded_policy
 from extender.wire import Positions, json_value, one_value, parts_of, text_of, values_of
 from extender.wire.json_text import MOST_DEPTH
 from tests.bad_values import FILES, bomb
@@ -219,7 +219,7 @@ async def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> 
     used: list[Any] = []
     refused: list[Any] = []
     path.write_text("candidates: 3")
-    file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
+    file = reloaded_policy(path, used.append, refused.append, known=b"candidates: 3")
     assert await file.reload() == "", "a policy in force is not used again"
     assert used == [], "a policy in force is not used again"
     for content in FILES.values():
@@ -238,11 +238,11 @@ async def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> 
 
 
 async def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> None:
-    """The file has the last valid content again. PolicyFile must report it as in force, so that the problem ends."""
+    """The file has the last valid content again. `reload` must report it as in force, so that the problem ends."""
     path = tmp_path / "policy.yaml"
     used: list[Any] = []
     refused: list[Any] = []
-    file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
+    file = reloaded_policy(path, used.append, refused.append, known=b"candidates: 3")
     for text in ("candidates: x", "candidates: 3"):
         path.write_text(text)
         await file.reload()

@@ -14,10 +14,8 @@ from extender.allocation import SHARES, Features, Inventory, PoolUse
 from extender.allocation.pools import is_relevant
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
-from extender.cache.node_devices import MAX_NODE_DEVICES, TOO_MANY
 from extender.cache.object_index import ObjectIndex
-from extender.cache.pool_slices import PoolSlices
-from extender.cache.shared_slices import SharedSlices
+from extender.cache.slice_indexes import MAX_NODE_DEVICES, TOO_MANY, PoolSlices, SharedSlices
 from extender.model import (
     Allocation,
     Claim,

@@ -44,7 +44,7 @@ PIECES = [
     b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: x\r\n", b"Origin: http://evil\r\n",
     b"X: " + b"y" * 5000 + b"\r\n", b"/" * 3000,
 ]  # fmt: skip
-SOON = HttpLimits(head_bytes=LIMITS.head_bytes, head_seconds=0.05, idle_seconds=0.05, body_seconds=0.05)
+SOON = HttpLimits(head_bytes=LIMITS.head_bytes, idle_seconds=0.05, body_seconds=0.05)
 
 
 @st.composite

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.entry.event_loop import EventLoop
+from extender.entry.listening import EventLoop
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.process_starter import start
 from tests.process_worlds import free_port, sandbox

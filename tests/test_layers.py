@@ -223,6 +223,13 @@ def test_serve_loads_nothing_of_the_console() -> None:
     assert [name for name in loaded if name.startswith(COLD)] == []
 
 
+def test_the_node_agent_loads_no_cache_and_no_schema() -> None:
+    """Each node has one: the cache and CEL take 12 MiB, pydantic as much."""
+    loaded = loaded_by(["extender.cli.agent_command"])
+    assert "extender.agent.reader_process" in loaded
+    assert [name for name in loaded if name.startswith(("extender.cache", "extender.cel", "pydantic", "fastapi"))] == []
+
+
 # entry/serve_process.py imports the console within a function, for `berth serve --console` alone.
 def test_no_function_of_serve_imports_the_console() -> None:
     assert [(path, name) for path in SERVES for name in imports(path) if name.startswith(COLD)] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.cache.request_mix_estimator import RequestMixEstimator
+from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.model import DEFAULT_MIX, Allocation, Claim, ClaimSpec, DeviceRequest, ObjectKey, Pod, Request, whole_gpus
 from extender.scheduling import PodRequirements, requirements_of

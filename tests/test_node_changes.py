@@ -7,7 +7,9 @@ from math import inf
 
 from extender.allocation import left_of
 from extender.cache import ClusterCache
-from extender.cache.node_changes import BURST, SECONDS, NodeChanges
+from extender.cache.object_index import NODE_BURST as BURST
+from extender.cache.object_index import NODE_SECONDS as SECONDS
+from extender.cache.timers import Cooldown, TimerKind, Timers
 from extender.fabric import DRIVER
 from extender.model import (
     Allocation,
@@ -145,7 +147,7 @@ def test_a_deleted_node_waits_no_longer() -> None:
 
 
 def test_the_nodes_with_recent_changes_are_bounded() -> None:
-    changes = NodeChanges()
+    changes = Cooldown(Timers(), TimerKind.NODE_CHANGES, 16, 5.0)
     for number in range(10_000):
         assert changes.allows(f"n{number}", 1.0)
-    assert changes.remembered <= 8192
+    assert len(changes) <= 8192

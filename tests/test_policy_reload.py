@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.policy import Policy
-from extender.runtime import LimitedCall, PolicyFile, Supervisor, watch_policy
+from extender.policy import Policy, load_policy
+from extender.runtime import LimitedCall, ReloadedFiles, Supervisor, reloaded_policy
 from extender.scheduling import Evaluator
 from tests.eventually import eventually
 from tests.supervised_worlds import QUICK
@@ -41,7 +40,7 @@ async def test_a_bug_in_the_use_of_a_policy_is_counted_and_the_policy_is_used_ag
         used.append(policy)
 
     supervisor = Supervisor(QUICK)
-    supervisor.start("policies", partial(watch_policy, PolicyFile(path, use, lambda _: None)))
+    supervisor.start("policies", reloaded_policy(path, use, lambda _: None).run)
     await eventually(lambda: used)
     await supervisor.stop()
     assert used == [Policy(candidates=4)]
@@ -67,7 +66,10 @@ async def test_a_read_that_does_not_end_is_reported_and_the_policy_is_used_when_
         ends.wait()
         return b"candidates: 4"
 
-    file = PolicyFile(tmp_path, used.append, problems.append, read=read, limit_seconds=0.01)
+    def parse(contents: list[bytes]) -> Policy:
+        return load_policy(contents[0])
+
+    file = ReloadedFiles("policy", [tmp_path], 1024, parse, used.append, problems.append, read=read, limit_seconds=0.01)
     for _ in range(3):
         await file.reload()
     assert (problems, used) == (["a read has not ended after 0.01 s"], [])
@@ -77,7 +79,7 @@ async def test_a_read_that_does_not_end_is_reported_and_the_policy_is_used_when_
     assert used == [Policy(candidates=4)]
 
 
-async def _reloaded(file: PolicyFile, used: list[Policy]) -> bool:
+async def _reloaded(file: ReloadedFiles[Policy], used: list[Policy]) -> bool:
     await file.reload()
     return bool(used)
 

@@ -14,7 +14,7 @@ from extender.cluster import ApiClient, Credentials
 from extender.extension import Service
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
-from extender.runtime.heartbeat import Heartbeat
+from extender.runtime.informers import Heartbeat
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.web.asgi import Answer
 from extender.web.serve_app import Probes, ServeApp

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extender.cache.request_mix_estimator import RequestMixEstimator
+from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.model import (
     DEFAULT_MIX,
     Allocation,

@@ -36,14 +36,14 @@ class Full(asyncio.Transport):
 def test_an_answer_is_paused_for_a_limited_time(reads_after: float) -> None:
     async def aborted() -> bool:
         web = server(None, ("127.0.0.1", 0), LIMITS)
-        web.config.load()
-        make: Any = web.config.http_protocol_class
-        protocol, transport = make(config=web.config, server_state=web.server_state, app_state={}), Full()
-        protocol.connection_made(transport)
-        protocol.pause_writing()
+        one, transport = web.connection(), Full()
+        one.connection_made(transport)
+        one.pause_writing()
         await asyncio.sleep(reads_after)
-        protocol.resume_writing()
+        await web.on_tick(1)
+        one.resume_writing()
         await asyncio.sleep(LIMITS.write_seconds)
+        await web.on_tick(1)
         return transport.aborted
 
     assert in_virtual_time(aborted()) == (reads_after > LIMITS.write_seconds)

@@ -363,7 +363,7 @@ async def test_binds_and_rollbacks_are_supervised() -> None:
 ELSEWHERE = {
     "extender/runtime/supervisor.py": "it is the supervisor",
     "extender/entry/listening.py": "serve_all awaits its servers",
-    "extender/web/acceptor.py": "a handshake ends with its connection, and at most 256 last at once",
+    "extender/web/http_server.py": "a handshake ends with its connection, and at most 256 last at once",
     "extender/sandbox/scheduler.py": "the sandbox's scheduler",
 }
 

@@ -29,9 +29,9 @@ from extender.allocation.hypothetical import (
 from extender.allocation.interned import NUMBERS, Interned, Interns, interned
 from extender.allocation.inventory import Inventory, inventory
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
-from extender.allocation.node_info import ChangeLog, FleetBaseline, NodeInfo, NodeState, Snapshot
+from extender.allocation.node_info import ChangeLog, FleetBaseline, NodeInfo, NodeState, PoolGroup, SharedUse, Snapshot
 from extender.allocation.offline import consumed_counters, counter_limits, overdrawn_counters, problem_of, usage_of
-from extender.allocation.pools import KnownPools, Pool, PoolDevice, gather, same_objects, slices_of
+from extender.allocation.pools import KnownPools, Pool, PoolDevice, WholePool, gather, same_objects, slices_of
 from extender.allocation.problem import (
     SHARES,
     UNUSED,
@@ -49,11 +49,9 @@ from extender.allocation.result import allocations
 from extender.allocation.search import EVERYTHING, Search
 from extender.allocation.search_observer import CAUSES, CauseRecorder
 from extender.allocation.selection import derived_value, find_class, select
-from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.slice_devices import KnownSlices
 from extender.allocation.taints import blocking_taint, tolerates
 from extender.allocation.unsupported_devices import field_of
-from extender.allocation.whole_pool import WholePool
 
 __all__ = [
     "CAUSES",

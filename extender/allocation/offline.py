@@ -8,10 +8,9 @@ from functools import partial
 from extender.allocation.counters import memberships
 from extender.allocation.features import Features
 from extender.allocation.inventory import inventory
-from extender.allocation.pools import Pool, gather, slices_of
+from extender.allocation.pools import Pool, WholePool, gather, grouped, slices_of
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
 from extender.allocation.selection import derived_value, find_class, select
-from extender.allocation.whole_pool import WholePool, grouped
 from extender.cel.dra import Masks
 from extender.model import UNLIMITED, ClaimSpec, Device, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
 

@@ -7,7 +7,7 @@ clock: callers pass the time as `now`.
 from extender.cache.allocated_devices import CLAIM
 from extender.cache.cluster_cache import CacheListener, ClusterCache
 from extender.cache.object_index import ALL_NODES
-from extender.cache.rule_taints import tainted
+from extender.cache.slice_indexes import tainted
 
 __all__ = [
     "ALL_NODES",

@@ -9,16 +9,13 @@ from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 
 from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
-from extender.cache.agent_reports import AgentReports
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
-from extender.cache.failed_nodes import FailedNodes
-from extender.cache.fleet_baseline_counter import FleetBaselineCounter
-from extender.cache.link_changes import TOO_OFTEN
+from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.cache.node_infos import NodeInfos
-from extender.cache.object_index import ObjectIndex
-from extender.cache.request_mix_estimator import RequestMixEstimator
+from extender.cache.object_index import LINKS_TOO_OFTEN, ObjectIndex
 from extender.cache.reservations import Reservations
+from extender.cache.timers import AgentReports, FailedNodes, TimerKind, Timers
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     Claim,
@@ -66,18 +63,19 @@ class ClusterCache:
     ) -> None:
         self._listeners = [listener] if listener is not None else []
         self.allocated_devices = AllocatedDevices()
-        self.store = ObjectIndex(self.allocated_devices)
-        self.reservations = Reservations(self.allocated_devices)
+        self._timers = Timers(self._deadline_moved)
+        self.store = ObjectIndex(self.allocated_devices, self._timers)
+        self.reservations = Reservations(self.allocated_devices, self._timers)
         self._builder = builder or NodeInfoBuilder(features or Features())
         self._node_infos = NodeInfos(vacant_states)
         self._fleet = FleetBaselineCounter()
         self._request_mix = RequestMixEstimator()
-        self._agents = AgentReports(self.store.silent_agents, _LIVE_MEMORY_SECONDS)
+        self._agents = AgentReports(self._timers, self.store.silent_agents, _LIVE_MEMORY_SECONDS)
         self._changes, self._gains = ChangeLog(known_since=0), ChangeLog(known_since=0)
         self._gained: set[str] = set()  # nodes that gained room in the current rebuild
         self._remembered_changes = remembered_changes
         self._version = 0
-        self._failed = FailedNodes()
+        self._failed = FailedNodes(self._timers)
         self.failed_nodes = self._failed.problems  # node to the error of the last build
         self._extended_resources: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
@@ -94,15 +92,12 @@ class ClusterCache:
         An event of a node's fabric slice counts as a report of its agent.
         """
         old = self.store.slices.get(name)
-        before = self.next_deadline
         self.store.put_slice(name, new, now)
         self._builder.forget_slice(name)
         if new is not None and new.pool.driver == FABRIC_DRIVER:
             self._agents.report(new.selection.node_name, now)  # the changed slice marks the node already
         elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:
             self._agents.forget(old.selection.node_name)
-        if self.next_deadline < before:
-            self._deadline_moved()
         self._snapshot = None
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
@@ -176,10 +171,7 @@ class ClusterCache:
 
     def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
         """See Reservations.hold. `deadline` is in seconds of the service's clock."""
-        before = self.reservations.next_deadline
         self._touch(self.reservations.hold(claim_uid, pod_uid, node, results, deadline))
-        if self.reservations.next_deadline < before:
-            self._deadline_moved()
 
     def held_for(self, pod_uid: str) -> tuple[Result, ...]:
         """The devices that filter holds for a pod."""
@@ -236,31 +228,33 @@ class ClusterCache:
     # -- time ------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """End the holds whose deadline passed, mark agents without a recent report as silent, retry failed nodes."""
-        self._freed(self.reservations.expire(now))
-        retried = self._failed.expire(now)
-        silent = self._agents.expire(now, self.store.nodes)
-        waited = {
-            *self.store.nodes_of(self.store.shared_pool_changes.expire(now)),
-            *self.store.node_changes.expire(now),
-        }
-        for node in (*waited, *retried, *self.store.link_changes.expire(now), *silent):
-            self.store.dirty.add(node)
+        """Do what is due: end holds, use changes that waited, mark silent agents, build failed nodes again."""
+        touched, frees = set[PoolKey](), False
+        for kind, name in self._timers.due(now):
+            match kind:
+                case TimerKind.HOLD:
+                    touched |= self.reservations.expire(name)
+                case TimerKind.AGENT:
+                    if self._agents.expire(name, exists=name in self.store.nodes):
+                        self.store.dirty.add(name)
+                case TimerKind.FAILED_NODES:
+                    self.store.dirty.update(self._failed.expire(now))
+                    frees = True
+                case _:
+                    self.store.end_wait(kind, name, now)
+                    frees |= kind is not TimerKind.LINK_CHANGES
             self._snapshot = None
-        if retried or waited:
+        if self._touch(touched) or frees:
             self.freed()
 
     @property
     def next_deadline(self) -> float:
-        """The earliest time at which `expire` can have work, in seconds of the service's clock; or infinity."""
-        store = self.store
-        changes = (store.link_changes, store.shared_pool_changes, store.node_changes)
-        return min(one.next_deadline for one in (self.reservations, self._agents, self._failed, *changes))
+        """The earliest time at which `expire` has work, in seconds of the service's clock; or infinity."""
+        return self._timers.next
 
     def set_live_memory_seconds(self, seconds: float) -> None:
         """Use the memory data of an agent for `seconds` after its last report."""
-        self._agents.seconds = seconds
-        self._deadline_moved()
+        self._agents.use_seconds(seconds)
 
     def oldest_agent(self, now: float) -> float:
         """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
@@ -284,7 +278,7 @@ class ClusterCache:
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
         """Contradictions in the data of node agents and drivers, by node, as of the last snapshot."""
-        found = dict.fromkeys(self.store.link_changes.waiting, (TOO_OFTEN,))
+        found = dict.fromkeys(self.store.link_changes.waiting, (LINKS_TOO_OFTEN,))
         for problems in (self.store.rejected_slices, self._builder.agent_problems, self._builder.driver_problems):
             found |= {node: (*found.get(node, ()), *sentences) for node, sentences in problems.items()}
         return found
@@ -369,7 +363,6 @@ class ClusterCache:
             new = self._builder.build(node, self.store, self.allocated_devices, old, only_use=only_use)
         except Exception as error:  # noqa: BLE001 - a fault in one node's objects must not stop the other nodes
             self._failed.failed(name, error)
-            self._deadline_moved()
             return
         self._failed.built(name)
         self._put_node_info(name, old, new)

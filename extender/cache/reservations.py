@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
 from math import inf
 
 from extender.cache.allocated_devices import BIND, HOLD, AllocatedDevices, Holder
+from extender.cache.timers import TimerKind, Timers
 from extender.model import PoolKey, Reservation, ReservationState, Result
-
-_OUTDATED_DEADLINES = 64  # outdated entries that the heap of deadlines may always have
 
 
 class ReservationEvent(StrEnum):
@@ -73,24 +71,13 @@ class Reservations:
     return the pools whose use changed. Times are in seconds of the service's clock.
     """
 
-    def __init__(self, allocated_devices: AllocatedDevices) -> None:
+    def __init__(self, allocated_devices: AllocatedDevices, timers: Timers | None = None) -> None:
         self._allocated_devices = allocated_devices
+        self._timers = timers or Timers()
         self.by_claim: dict[str, Reservation] = {}
         self.in_flight: dict[str, str] = {}  # UID of a claim in state BINDING to the UID of its pod
         self._held_for: dict[str, dict[str, None]] = {}  # pod UID to its held claims, in order
         self._held_on: dict[str, dict[str, None]] = {}  # node to its held claims, in order
-        # A heap of (deadline, claim UID). The entry of a hold that ended early stays until a cleanup.
-        self._deadlines: list[tuple[float, str]] = []
-
-    @property
-    def kept_deadlines(self) -> int:
-        """Entries of the heap of deadlines, with those of holds that ended early."""
-        return len(self._deadlines)
-
-    @property
-    def next_deadline(self) -> float:
-        """No hold ends before this time; infinite without holds."""
-        return self._deadlines[0][0] if self._deadlines else inf
 
     @property
     def holds(self) -> int:
@@ -109,15 +96,9 @@ class Reservations:
         self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float
     ) -> set[PoolKey]:
         """Hold devices for a claim of a pod. Raises InvalidTransition if the claim is held already."""
-        touched = self._transition(
+        return self._transition(
             claim_uid, ReservationEvent.HOLD, Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
         )
-        if self.state(claim_uid) is ReservationState.HELD:
-            heappush(self._deadlines, (deadline, claim_uid))
-            if len(self._deadlines) > 2 * len(self.by_claim) + _OUTDATED_DEADLINES:
-                self._deadlines = [entry for entry in set(self._deadlines) if self._is_held(*entry)]
-                heapify(self._deadlines)
-        return touched
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> set[PoolKey]:
         """A bind starts to write these results into a claim. Raises InvalidTransition if another bind writes it."""
@@ -154,14 +135,9 @@ class Reservations:
     def _held_on_node(self, node: str, kept: Container[str]) -> list[str]:
         return [uid for uid in self._held_on.get(node, ()) if self.by_claim[uid].pod_uid not in kept]
 
-    def expire(self, now: float) -> set[PoolKey]:
-        """End the holds whose deadline passed."""
-        touched: set[PoolKey] = set()
-        while self._deadlines and (self._deadlines[0][0] <= now or not self._is_held(*self._deadlines[0])):
-            entry = heappop(self._deadlines)
-            if self._is_held(*entry):
-                touched |= self._transition(entry[1], ReservationEvent.EXPIRE)
-        return touched
+    def expire(self, claim_uid: str) -> set[PoolKey]:
+        """End a hold whose timer is due."""
+        return self._transition(claim_uid, ReservationEvent.EXPIRE)
 
     def confirm(self, claim_uid: str) -> set[PoolKey]:
         """End a reservation, because the watch showed the claim's allocation: the claim itself has the devices."""
@@ -174,12 +150,6 @@ class Reservations:
     def forget(self, claim_uid: str) -> set[PoolKey]:
         """End the reservation of a claim whose bind failed. The watch may have confirmed the write before."""
         return self._transition(claim_uid, ReservationEvent.FORGET)
-
-    def _is_held(self, deadline: float, claim_uid: str) -> bool:
-        reservation = self.by_claim.get(claim_uid)
-        if reservation is None or reservation.state is not ReservationState.HELD:
-            return False
-        return reservation.deadline == deadline
 
     def _transition_all(self, claim_uids: list[str], event: ReservationEvent) -> set[PoolKey]:
         touched: set[PoolKey] = set()
@@ -204,6 +174,7 @@ class Reservations:
             if after is ReservationState.HELD:
                 self._held_for.setdefault(new.pod_uid, {})[claim_uid] = None
                 self._held_on.setdefault(new.node, {})[claim_uid] = None
+                self._timers.at((TimerKind.HOLD, claim_uid), new.deadline)
             else:
                 self.in_flight[claim_uid] = new.pod_uid
         return touched
@@ -213,6 +184,7 @@ class Reservations:
         if old is None:
             return set()
         self.in_flight.pop(claim_uid, None)
+        self._timers.cancel((TimerKind.HOLD, claim_uid))
         for held, key in ((self._held_for, old.pod_uid), (self._held_on, old.node)):
             claims = held.get(key, {})
             claims.pop(claim_uid, None)

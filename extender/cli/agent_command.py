@@ -11,8 +11,7 @@ import typer
 from extender.agent.agent_app import AgentApp
 from extender.agent.reader_process import ReaderProcess
 from extender.agent.slice_publisher import SlicePublisher
-from extender.cli.addresses import parse_listen, parse_node
-from extender.cli.kubeconfig_option import Kubeconfig
+from extender.cli.options import Kubeconfig, parse_listen, parse_node
 from extender.cluster import ApiClient, load_credentials
 from extender.entry.listening import serve_all, server
 from extender.fabric import DRIVER

@@ -12,7 +12,7 @@ import orjson
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from extender.cli.addresses import parse_url
+from extender.cli.options import parse_url
 from extender.model import BerthError, WireError, one_line
 from extender.wire import Json, json_value
 

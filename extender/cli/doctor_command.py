@@ -14,8 +14,8 @@ import typer
 from extender.cli.cluster_dump import dump_of, list_items, take_objects
 from extender.cli.doctor_cluster import DoctorFinding, cluster, some
 from extender.cli.doctor_configuration import MOST_CONFIGURATION, checked, configuration, objects_of
-from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.object_files import policy_of
+from extender.cli.options import Kubeconfig
 from extender.cli.output import Screen, say, say_json
 from extender.cluster import ApiClient, ClusterError, Forbidden, NotFound, NotServed, load_credentials
 from extender.files import name_of, read_file

@@ -17,9 +17,9 @@ from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, load_groups, take_dump
 from extender.cli.group_explanation import show_group, show_sentence
-from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
+from extender.cli.options import Kubeconfig
 from extender.cli.output import Screen, say, say_content, say_json, table_screen
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from extender.cli.addresses import parse_node
-from extender.cli.kubeconfig_option import Kubeconfig
+from extender.cli.options import Kubeconfig, parse_node
 from extender.cli.output import Screen, say_json
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
 from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_inside, quality, ranked

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from extender.cli.addresses import PORTS, parse_listen
 from extender.cli.berth_client import SERVER
 from extender.cli.logs import set_up_logging
+from extender.cli.options import PORTS, parse_listen
 from extender.cli.output import Screen
 from extender.cli.run_report import GANG_LEGEND, LEGEND, make_gang_table, make_table, totals
 from extender.entry.desk import both

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from extender.cli.addresses import parse_listen, parse_url
-from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.logs import Form, Level, set_up_logging
+from extender.cli.options import Kubeconfig, parse_listen, parse_url
 from extender.entry.listening import Tls
 from extender.entry.serve_process import Desk, Listen, serve
 from extender.extension import Traces

@@ -4,12 +4,10 @@ This package makes no decisions: callers decide what to write and why.
 """
 
 from extender.cluster.api_errors import ClusterError, Conflict, Forbidden, NotFound, NotServed, TooMany, Unavailable
-from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, kubeconfigs, load_credentials
-from extender.cluster.discovery import is_absent
 from extender.cluster.pager import pages
-from extender.cluster.reflector import Reflector, WatchedResource
+from extender.cluster.reflector import Backoff, Delays, Reflector, WatchedResource, is_absent
 from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
 from extender.cluster.writer import Writer
 

@@ -1,4 +1,8 @@
-"""List and watch of one kind: paged lists, bookmarks, back-off, and after 410 a new list with implied deletions."""
+"""List and watch of one kind: paged lists, bookmarks, back-off, and after 410 a new list with implied deletions.
+
+The back-off is that of client-go: the delay doubles per failure, has jitter, and resets after a quiet time. After a 404
+discovery says whether the API server does not serve the kind.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,49 @@ from dataclasses import dataclass
 
 import structlog
 
-from extender.cluster.api_errors import ClusterError, Gone, NotFound, NotServed, TooMany, Unavailable
-from extender.cluster.backoff import Backoff, Delays
+from extender.cluster.api_errors import ClusterError, Forbidden, Gone, NotFound, NotServed, TooMany, Unavailable
 from extender.cluster.client import ApiClient, decode_json
-from extender.cluster.discovery import is_absent
 from extender.cluster.pager import pages
 from extender.model import WireError, one_line
 from extender.wire import Json
+
+_LARGEST_EXPONENT = 30  # avoids a float overflow
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """In seconds: the delay after the first failure, the longest delay, and the time without failures that resets."""
+
+    first: float
+    most: float
+    reset: float = 120.0
+
+
+class Backoff:
+    """The back-off of one repeated operation."""
+
+    def __init__(self, delays: Delays, clock: Callable[[], float] = time.monotonic) -> None:
+        self._delays = delays
+        self._clock = clock
+        self._failures = 0
+        self._last = float("-inf")
+
+    @property
+    def failures(self) -> int:
+        """Consecutive failures; 0 if the last one is more than `reset` seconds ago."""
+        return self._failures if self._clock() - self._last <= self._delays.reset else 0
+
+    def reset(self) -> None:
+        """The operation made progress: the next failure counts as the first one."""
+        self._failures = 0
+
+    def next(self) -> float:
+        """Count a failure. Returns the seconds to wait: random, between half of the delay and the full delay."""
+        self._failures = self.failures + 1
+        self._last = self._clock()
+        delay = min(self._delays.most, self._delays.first * 2.0 ** min(self._failures - 1, _LARGEST_EXPONENT))
+        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter needs no secure randomness
+
 
 _PAGE = 200  # objects per list request; client-go's 500 fragments the memory (6 MiB of 140 MiB)
 _WATCH_SECONDS = (300, 600)  # range of the random watch timeout, as in client-go
@@ -67,7 +107,7 @@ class Timing:
     absent_looks: int = 8
     absent_seconds: float = 300.0  # delay before the next check for an API that the server does not serve
     stretch_seconds: float = 0.0002  # time for applying objects before other tasks may run
-    delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - Delays is immutable
+    delays: Delays = Delays(first=0.5, most=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,3 +400,44 @@ def _key(obj: object) -> str:
     """namespace/name, or the name of a cluster-scoped object; '' without a name."""
     namespace, name = _text(obj, "namespace"), _text(obj, "name")
     return f"{namespace}/{name}" if namespace else name
+
+
+async def is_absent(client: ApiClient, paths: Iterable[str]) -> bool:
+    """Whether the discovery documents have none of these paths, each /apis/GROUP/VERSION/RESOURCE.
+
+    A 404 alone is no proof: a load balancer may have sent it. A client without the right to read discovery has no
+    other proof, so for it all paths are absent. Raises ClusterError.
+    """
+    try:
+        served = await _served_versions(client)
+        for path in paths:
+            version, _, resource = path.removeprefix("/apis/").rpartition("/")
+            if version in served and resource in await _resources(client, version):
+                return False
+    except Forbidden:
+        pass
+    return True
+
+
+async def _served_versions(client: ApiClient) -> set[str]:
+    """All GROUP/VERSION of the server."""
+    groups = await _entries(client, "/apis", "APIGroupList", "groups")
+    versions = [version for group in groups for version in _objects(group.get("versions"))]
+    return {str(version.get("groupVersion")) for version in versions}
+
+
+async def _resources(client: ApiClient, version: str) -> set[str]:
+    """The names of the resources of a GROUP/VERSION."""
+    entries = await _entries(client, f"/apis/{version}", "APIResourceList", "resources")
+    return {str(entry.get("name")) for entry in entries}
+
+
+async def _entries(client: ApiClient, path: str, kind: str, field: str) -> list[Json]:
+    document = await client.get(path)
+    if document.get("kind") != kind or not isinstance(document.get(field), list):
+        raise Unavailable(f"{path}: the response is no {kind}")
+    return _objects(document[field])
+
+
+def _objects(values: object) -> list[Json]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

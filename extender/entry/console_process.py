@@ -12,20 +12,18 @@ from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.console import Console
-from extender.entry.event_loop import EventLoop
 from extender.entry.listening import (
+    EventLoop,
     Tls,
     check_certificates,
-    contents_of,
-    load_certificates,
+    reloaded_certificates,
     serve_all,
     server,
-    watch_certificates,
 )
 from extender.files import is_missing, name_of, read_mounted
 from extender.model import ObjectKey
 from extender.policy import Policy
-from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policy
+from extender.runtime import DaemonThreads, Supervisor, read_policy, reloaded_policy
 from extender.sockets import listen_on
 from extender.web.access_control import MOST_TOKEN, Access
 from extender.web.console.console_app import ConsoleApp
@@ -75,8 +73,7 @@ async def run(
     async with ApiClient(credentials) as client, Console(client, policy, supervisor=supervisor) as console:
         servers = start_pages(console, opened, policies, known, rejections)
         if pages.tls is not None:
-            held, load = contents_of(pages.tls.files), partial(load_certificates, list(servers), pages.tls)
-            console.supervisor.start("certificates", partial(watch_certificates, pages.tls.files, held, load))
+            console.supervisor.start("certificates", reloaded_certificates(list(servers), pages.tls).run)
         await serve_all(servers, console.overview.end_updates)
 
 
@@ -108,12 +105,10 @@ def start_pages(
     `known` is the content of the active policy file that is already in force.
     """
     if policies.active is not None:
-        active, config_map = (
-            PolicyFile(policies.active, console.policy.use, console.policy.reject, known),
-            policies.config_map,
-        )
+        active = reloaded_policy(policies.active, console.policy.use, console.policy.reject, known)
+        config_map = policies.config_map
         rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None
-        console.supervisor.start("console-policy", partial(watch_policy, active, rejected))
+        console.supervisor.start("console-policy", partial(active.run, rejected))
     app = ConsoleApp(console, opened.access, rejections=rejections)
     return {server(app, opened.pages.address, PAGES, opened.pages.tls, rejections): opened.sockets}
 

@@ -1,28 +1,28 @@
-"""HTTP servers: their certificates, their protocol, and their run until a signal."""
+"""The event loop of the processes, and their HTTP servers: certificates, protocol, and their run until a signal."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
 import signal
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
 import uvicorn
+import uvloop
 
 from extender.files import name_of, read_mounted
 from extender.model import BerthError, WireError
-from extender.runtime import LOOK_SECONDS, LimitedCall
+from extender.runtime import ReloadedFiles
 from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.web.http_server import Server
-from extender.web.protocol import Listener, Protocol
 
 _OPEN_FILES = 4096
 _MOST_CERTIFICATES = 1024 * 1024  # bytes of one file
@@ -63,17 +63,15 @@ def server(
 
     `clock` returns seconds.
     """
-    listener = Listener(tls.client_name if tls else None, limits, rejections or RejectionLog(), clock)
-    protocol: Any = partial(Protocol, listener)  # uvicorn calls it in place of the class
     config = uvicorn.Config(
         app,
         host=address[0],
         port=address[1],
-        log_level="warning",
+        log_level="error",  # its warnings are about requests of any client
         log_config=None,  # its lines go the way of all log lines, see cli/logs.py
         access_log=False,
         lifespan="off",
-        http=protocol,
+        timeout_keep_alive=math.ceil(limits.idle_seconds),
         timeout_graceful_shutdown=limits.end_seconds,
         ws="none",
         loop="uvloop",
@@ -85,7 +83,7 @@ def server(
         ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
-    return Server(config, limits, clock)
+    return Server(config, limits, rejections, tls.client_name if tls else None, clock)
 
 
 async def serve_all(servers: Mapping[Server, list[socket.socket]], *end_waits: Callable[[], None]) -> None:
@@ -160,18 +158,30 @@ def _no_password() -> bytes:
     return b""
 
 
-async def load_certificates(servers: Sequence[Server], tls: Tls) -> None:
-    """Load the files into the running servers. Raises WireError or OSError.
+def load_certificates(servers: Sequence[Server], tls: Tls) -> None:
+    """Load the files into the running servers, after `check_certificates`. Raises OSError.
 
-    The files are checked first: a certificate of another key would take its key from a running server. A new client
-    authority is added, and the old one is trusted until the next start of the process, so server and client can change
-    one after the other.
+    Without the check, a certificate of another key would take its key from a running server. A new client authority is
+    added, and the old one is trusted until the next start of the process, so server and client can change one after the
+    other.
     """
-    await asyncio.to_thread(check_certificates, tls)
     for context in [one.config.ssl for one in servers if one.config.ssl is not None]:
         context.load_cert_chain(tls.certificate, tls.key, _no_password)
         if context.verify_mode is ssl.CERT_REQUIRED and tls.client_ca is not None:
             context.load_verify_locations(tls.client_ca)
+
+
+def reloaded_certificates(servers: Sequence[Server], tls: Tls) -> ReloadedFiles[None]:
+    """The files of running servers."""
+    return reloaded(tls.files, partial(check_certificates, tls), partial(load_certificates, servers, tls))
+
+
+def reloaded(
+    files: Sequence[Path], check: Callable[[], None], use: Callable[[], None] = lambda: None
+) -> ReloadedFiles[None]:
+    """Files with certificates and keys. If they changed, a thread calls `check`, then the event loop `use`."""
+    known = contents_of(files)
+    return ReloadedFiles("certificates", files, _MOST_CERTIFICATES, lambda _: check(), lambda _: use(), known=known)
 
 
 def contents_of(files: Sequence[Path]) -> list[bytes]:
@@ -179,27 +189,21 @@ def contents_of(files: Sequence[Path]) -> list[bytes]:
     return [read_mounted(path, _MOST_CERTIFICATES) for path in files]
 
 
-async def watch_certificates(
-    files: Sequence[Path], known: list[bytes], load: Callable[[], Awaitable[None]], *, every: float = LOOK_SECONDS
-) -> None:
-    """Run until cancelled: call `load` when a file changes. `known` is the contents of the files at the start; they are
-    read again after `every` seconds.
+class EventLoop(uvloop.Loop):
+    """uvloop's event loop, but it asks name servers in its default executor, as asyncio's own loop does.
 
-    If a file cannot be read, or `load` raises OSError or WireError, the old certificates stay in use. After an error,
-    `load` is called until it succeeds, also if the files become what they were.
+    uvloop asks in threads of libuv. A process waits for these when it ends, and a name server may hang.
     """
-    log, names, problem = structlog.get_logger("berth.files"), [str(path) for path in files], ""
-    reading = LimitedCall(partial(contents_of, files))
-    while True:
-        await asyncio.sleep(every)
-        before, problem = problem, ""
-        try:
-            fresh = await reading()
-            if fresh != known:
-                await load()
-                known = fresh
-                log.info("certificates read again", files=names)
-        except (OSError, WireError) as error:
-            known, problem = [], str(error)
-            if problem != before:
-                log.warning("certificates cannot be read; the last ones stay", files=names, problem=problem)
+
+    async def getaddrinfo(
+        self,
+        host: str | bytes | None,
+        port: str | bytes | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002 - inherited
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[Any]:
+        """See socket.getaddrinfo."""
+        return await self.run_in_executor(None, socket.getaddrinfo, host, port, family, type, proto, flags)

@@ -6,23 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials, WallClock, load_credentials, utc_now
-from extender.entry.event_loop import EventLoop
 from extender.entry.listening import (
+    EventLoop,
     Tls,
     check_certificates,
-    contents_of,
-    load_certificates,
+    reloaded_certificates,
     serve_all,
     server,
-    watch_certificates,
 )
 from extender.extension import Service, Traces, no_span
 from extender.policy import Policy
-from extender.runtime import DaemonThreads, PolicyFile, Supervisor, read_policy, watch_policy
+from extender.runtime import DaemonThreads, Supervisor, read_policy, reloaded_policy
 from extender.sockets import listen_on
 from extender.web.http_limits import PROBES, VERBS, RejectionLog
 from extender.web.serve_app import Probes, ServeApp
@@ -96,12 +93,10 @@ async def run(
         servers = [server(app, listen.verbs, VERBS, listen.tls, rejections)]
         servers += [server(probes, listen.probes, PROBES, rejections=rejections)] if listen.probes is not None else []
         if listen.tls is not None:
-            held = contents_of(listen.tls.files)
-            load = partial(load_certificates, servers, listen.tls)
-            service.supervisor.start("certificates", partial(watch_certificates, listen.tls.files, held, load))
+            service.supervisor.start("certificates", reloaded_certificates(servers, listen.tls).run)
         if policy_file is not None:
-            file = PolicyFile(policy_file, service.use_policy, service.filter_service.reject_policy, known)
-            service.supervisor.start("policies", partial(watch_policy, file))
+            file = reloaded_policy(policy_file, service.use_policy, service.filter_service.reject_policy, known)
+            service.supervisor.start("policies", file.run)
         running, end_waits = dict(zip(servers, sockets, strict=True)), [service.binder.end_waits]
         if desk is not None:
             running |= await desk.start(stack, service, policy, policy_file, known, rejections)

@@ -42,6 +42,8 @@ from extender.model.claim import (
     PodClaim,
     PodGroup,
     Request,
+    Reservation,
+    ReservationState,
     Result,
     Toleration,
     extended_resources,
@@ -63,6 +65,7 @@ from extender.model.device import (
     PoolKey,
     RequestPolicy,
     Schema,
+    Semver,
     Slice,
     Taint,
     TaintRule,
@@ -72,6 +75,7 @@ from extender.model.device import (
     is_identity,
     newest_slices,
     own_name,
+    parse_semver,
 )
 from extender.model.drivers import (
     DRIVERS,
@@ -95,7 +99,6 @@ from extender.model.gpu_topology import (
     Source,
 )
 from extender.model.node_selector import NodeSelector, Requirement, Term, lacks_label_or_has, only_node
-from extender.model.plurals import counted
 from extender.model.pod_group import GroupKey, GroupPolicy, GroupSource, Membership, name_on_claims
 from extender.model.quantity import (
     BINARY_SI,
@@ -110,11 +113,10 @@ from extender.model.quantity import (
 )
 from extender.model.reasons import FREEABLE_CODES, Code, Reason
 from extender.model.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
-from extender.model.reservation import Reservation, ReservationState
-from extender.model.semver import Semver, parse_semver
 from extender.model.text_limits import (
     REASON_BYTES,
     USER_BYTES,
+    counted,
     cut,
     decoded_bytes,
     error_line,
@@ -124,6 +126,7 @@ from extender.model.text_limits import (
     shown,
     visible,
 )
+from extender.model.token_buckets import TokenBuckets
 
 __all__ = [
     "BINARY_SI",
@@ -220,6 +223,7 @@ __all__ = [
     "Taint",
     "TaintRule",
     "Term",
+    "TokenBuckets",
     "Toleration",
     "Value",
     "WireError",

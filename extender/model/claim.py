@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from extender.model.device import DeviceId, Taint, own_name
@@ -377,3 +378,21 @@ class Pod:
     def ended(self) -> bool:
         """Whether the pod never runs again. A pod can fail before it has a node."""
         return self.phase in ("Succeeded", "Failed")
+
+
+class ReservationState(StrEnum):
+    """The state of a claim's reservation."""
+
+    NONE = "none"
+    HELD = "held"
+    BINDING = "binding"
+
+
+class Reservation(NamedTuple):
+    """The devices that a filter call holds for a claim, or that a bind writes into the claim."""
+
+    pod_uid: str  # UID of the pod of the filter call or bind
+    node: str
+    results: tuple[Result, ...]
+    state: ReservationState
+    deadline: float  # end of the hold, in seconds of the service's clock; infinite during a bind

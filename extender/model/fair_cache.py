@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
@@ -11,88 +12,103 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[Key, Value]):
+    namespace: str
+    key: Key
+    value: Value
+    size: int = 0
+
+
 class FairCache(Generic[Key, Value]):
     """At most `limit` values. Beyond that, the namespace with the most values loses the least recently used ones.
 
-    A value of size n counts as n values.
+    A value of size n counts as n values, or bytes: of the unit of `limit`.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._namespaces: dict[str, OrderedDict[Key, Value]] = {}
-        self._namespace_of: dict[Key, str] = {}
-        self._size_of: dict[Key, int] = {}
+        self._entries: dict[Key, _Entry[Key, Value]] = {}
+        # The least recently used first.
+        self._namespaces: dict[str, OrderedDict[_Entry[Key, Value], None]] = {}
         self._sizes: Counter[str] = Counter()  # the sum of each namespace
-        self._size = 0  # the sum of all
+        self.size = 0  # the sum of all
 
     def __len__(self) -> int:
-        return len(self._namespace_of)
+        return len(self._entries)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._namespace_of
+        return key in self._entries
 
     def get(self, key: Key) -> Value | None:
         """The value, or None. This is a use."""
-        namespace = self._namespace_of.get(key)
-        if namespace is None:
+        entry = self._entries.get(key)
+        if entry is None:
             return None
-        values = self._namespaces[namespace]
-        values.move_to_end(key)
-        return values[key]
+        self._namespaces[entry.namespace].move_to_end(entry)
+        return entry.value
 
     def put(self, namespace: str, key: Key, value: Value, size: int = 1) -> list[tuple[Key, Value]]:
         """Add or replace a value. Returns the keys and the values that were dropped for it."""
         self.pop(key)
-        self._namespaces.setdefault(namespace, OrderedDict())[key] = value
-        self._namespace_of[key] = namespace
-        self._size_of[key] = size = min(size, self._limit)
-        self._sizes[namespace] += size
-        self._size += size
+        entry = self._entries[key] = _Entry(namespace, key, value)
+        self._namespaces.setdefault(namespace, OrderedDict())[entry] = None
+        return self.resize(key, size)
+
+    def resize(self, key: Key, size: int) -> list[tuple[Key, Value]]:
+        """Change the size of a value that has grown, if it is known. Returns what was dropped, as `put`."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return []
+        self._count(entry, min(size, self._limit))
         dropped = []
-        while self._size > self._limit:
+        while self.size > self._limit:
             largest = max(self._namespaces, key=self._sizes.__getitem__)
-            oldest = next(iter(self._namespaces[largest].items()))
-            self.pop(oldest[0])
-            dropped.append(oldest)
+            oldest = next(iter(self._namespaces[largest]))
+            self.pop(oldest.key)
+            dropped.append((oldest.key, oldest.value))
         return dropped
 
     def pop(self, key: Key) -> Value | None:
         """Remove and return the value; None if there is none."""
-        namespace = self._namespace_of.pop(key, None)
-        if namespace is None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
             return None
-        values, size = self._namespaces[namespace], self._size_of.pop(key)
-        found = values.pop(key)
-        self._sizes[namespace] -= size
-        self._size -= size
-        if not values:
-            del self._namespaces[namespace], self._sizes[namespace]
-        return found
+        self._count(entry, 0)
+        entries = self._namespaces[entry.namespace]
+        del entries[entry]
+        if not entries:
+            del self._namespaces[entry.namespace], self._sizes[entry.namespace]
+        return entry.value
 
     def take_turn(self) -> tuple[Key, Value] | None:
         """Remove and return the least recently used value of the next namespace; None if the cache is empty."""
         namespace = next(iter(self._namespaces), None)
         if namespace is None:
             return None
-        key, value = next(iter(self._namespaces[namespace].items()))
-        self.pop(key)
+        entry = next(iter(self._namespaces[namespace]))
+        self.pop(entry.key)
         if namespace in self._namespaces:
             self._namespaces[namespace] = self._namespaces.pop(namespace)
-        return key, value
+        return entry.key, entry.value
 
     def clear(self) -> None:
         """Remove all values."""
+        self._entries.clear()
         self._namespaces.clear()
-        self._namespace_of.clear()
-        self._size_of.clear()
         self._sizes.clear()
-        self._size = 0
+        self.size = 0
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         """The first value of each namespace, then the second of each, and so on, the least recently used first."""
-        turns = zip_longest(*(list(values.items()) for values in self._namespaces.values()))
-        return (item for turn in turns for item in turn if item is not None)
+        turns = zip_longest(*map(list, self._namespaces.values()))
+        return ((entry.key, entry.value) for turn in turns for entry in turn if entry is not None)
 
     def values(self) -> Iterator[Value]:
         """The values, in any order."""
-        return (value for values in self._namespaces.values() for value in values.values())
+        return (entry.value for entry in self._entries.values())
+
+    def _count(self, entry: _Entry[Key, Value], size: int) -> None:
+        self._sizes[entry.namespace] += size - entry.size
+        self.size += size - entry.size
+        entry.size = size

@@ -66,3 +66,8 @@ def literal(value: object) -> str:
 def shown(value: object, most: int = USER_BYTES) -> str:
     """The literal of a value, cut to `most` bytes."""
     return cut(literal(value), most)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """The count with its noun: '1 node', '2 nodes'. `many` is the plural if it is not the noun with an 's'."""
+    return f"{count} {one if count == 1 else many or one + 's'}"

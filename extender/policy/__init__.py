@@ -6,9 +6,10 @@ from extender.policy.policy_schema import (
     PolicyError,
     UnreadablePolicy,
     Weights,
+    faults_of,
+    in_plain_words,
     load_policy,
 )
-from extender.policy.schema_faults import faults_of, in_plain_words
 
 __all__ = [
     "MOST_POLICY",

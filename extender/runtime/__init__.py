@@ -8,39 +8,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from extender.runtime.daemon_threads import DaemonThreads
-    from extender.runtime.hold_expiry import HoldExpirer
+    from extender.runtime.cache_tasks import HoldExpirer, Rebuilds, WatchProgress
+    from extender.runtime.file_reload import LimitedCall, ReloadedFiles
     from extender.runtime.informers import Informers
-    from extender.runtime.limited_call import LOOK_SECONDS, LimitedCall
-    from extender.runtime.policy_reload import PolicyFile, read_policy, watch_policy
-    from extender.runtime.rebuilds import Rebuilds
-    from extender.runtime.supervisor import Supervisor
-    from extender.runtime.watch_progress import WatchProgress
+    from extender.runtime.policy_file import read_policy, reloaded_policy
+    from extender.runtime.supervisor import DaemonThreads, Supervisor
     from extender.runtime.watched_kinds import watched_resources
 
 __all__ = [
-    "LOOK_SECONDS",
     "DaemonThreads",
     "HoldExpirer",
     "Informers",
     "LimitedCall",
-    "PolicyFile",
     "Rebuilds",
+    "ReloadedFiles",
     "Supervisor",
     "WatchProgress",
     "read_policy",
-    "watch_policy",
+    "reloaded_policy",
     "watched_resources",
 ]
 _MODULES = {
-    "daemon_threads": ("DaemonThreads",),
-    "hold_expiry": ("HoldExpirer",),
+    "cache_tasks": ("HoldExpirer", "Rebuilds", "WatchProgress"),
     "informers": ("Informers",),
-    "limited_call": ("LOOK_SECONDS", "LimitedCall"),
-    "policy_reload": ("PolicyFile", "read_policy", "watch_policy"),
-    "rebuilds": ("Rebuilds",),
-    "supervisor": ("Supervisor",),
-    "watch_progress": ("WatchProgress",),
+    "file_reload": ("LimitedCall", "ReloadedFiles"),
+    "policy_file": ("read_policy", "reloaded_policy"),
+    "supervisor": ("DaemonThreads", "Supervisor"),
     "watched_kinds": ("watched_resources",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

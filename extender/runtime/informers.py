@@ -1,7 +1,12 @@
-"""Informers: one reflector per kind keeps one cache up to date. Their state is reported in sentences."""
+"""Informers: one reflector per kind keeps one cache up to date. Their state is reported in sentences.
+
+The heartbeat detects a stalled event loop, for the liveness probe. A blocked event loop answers no probe. An overloaded
+one may still answer a probe; the heartbeat then reports the delay.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -11,12 +16,35 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Reflector, WatchedResource
+from extender.runtime.cache_tasks import WatchProgress
 from extender.runtime.gc_policy import run_gc_policy
-from extender.runtime.heartbeat import Heartbeat
 from extender.runtime.supervisor import Supervisor
-from extender.runtime.watch_progress import WatchProgress
 from extender.runtime.watched_kinds import watched_resources
 from extender.wire import Json
+
+_PERIOD_SECONDS = 1.0
+_LATE_SECONDS = 15.0  # three times kube-scheduler's time-out for a filter request
+
+
+class Heartbeat:
+    """A background task that stores the time once a second. `clock` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            self._last = self._clock()
+            await asyncio.sleep(_PERIOD_SECONDS)
+
+    @property
+    def stalled(self) -> str:
+        """A sentence if the heartbeat is more than 15 s late, else ''."""
+        age = self._clock() - self._last
+        return f"the event loop has not turned for {age:.0f} s" if age > _LATE_SECONDS else ""
+
 
 _SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
 _NAMED = 8  # nodes, and objects of each kind, that the warnings name

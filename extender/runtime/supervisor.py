@@ -1,4 +1,7 @@
-"""The supervisor of background tasks: it logs and counts their failures, and restarts them after a delay."""
+"""The supervisor of background tasks: it logs and counts their failures, and restarts them after a delay.
+
+`DaemonThreads` runs blocking calls. A call that hangs does not keep the process from ending.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,47 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
 from extender.cluster import Backoff, Delays
 from extender.model import BerthError
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """A default executor for an event loop; the loop accepts only a ThreadPoolExecutor. Each call has its own thread.
+
+    The process waits for the threads of other executors when it ends. A credential plugin, a disk, a name server or
+    NVML may hang, and then the process would run until kubelet kills it.
+    """
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future = Future[T]()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        Thread(target=call, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - inherited
+        """Nothing: no thread is waited for."""
+
+
 _DELAYS = Delays(first=1.0, most=30.0)
 _KEEPS_FAILING = 3  # failures in a row from which on `failing` reports a task
 

@@ -6,8 +6,10 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import orjson
 import uvicorn
 
 from extender.sandbox.apiserver.api_server import ApiServer
@@ -144,3 +146,21 @@ async def running(server: uvicorn.Server, sockets: list[socket.socket]) -> Async
             await asyncio.wait(requests)
         while server.server_state.connections:  # noqa: ASYNC110 - uvicorn offers no event
             await asyncio.sleep(0)
+
+
+_NAME = "berth-sandbox"
+
+
+def write_kubeconfig(folder: Path, api_url: str) -> Path:
+    """Write a kubeconfig without credentials into a folder, and return its path. JSON is YAML."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": _NAME, "cluster": {"server": api_url}}],
+        "users": [{"name": _NAME, "user": {}}],
+        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME}}],
+        "current-context": _NAME,
+    }
+    path = folder / "kubeconfig"
+    path.write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
+    return path

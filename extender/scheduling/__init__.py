@@ -4,7 +4,6 @@ Every decision depends only on a snapshot, a pod and a policy. This package has 
 """
 
 from extender.scheduling.binding_conditions import Readiness, readiness
-from extender.scheduling.collected_domain import CollectedDomain
 from extender.scheduling.decision import (
     Decision,
     ScoredNode,
@@ -52,7 +51,6 @@ from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.nodes_of_status import NodesOfStatus
 from extender.scheduling.placement_results import held_by_claim, held_results, new_allocations
 from extender.scheduling.placements import Placement
-from extender.scheduling.pod_group_proximity import proximity_of
 from extender.scheduling.pod_requirements import (
     SPECIAL_NAME,
     Pending,
@@ -69,7 +67,7 @@ from extender.scheduling.pod_requirements import (
 from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
 from extender.scheduling.selected_nodes import SelectedNodes
-from extender.scheduling.shortlist import scores, shortlist
+from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [

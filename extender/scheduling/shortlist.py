@@ -1,19 +1,24 @@
-"""The results of filter and prioritize, computed from a ranking."""
+"""The results of filter and prioritize, computed from a ranking.
+
+Two things depend on the one pod and are no part of the ranking, so they are added to its few best placements: the
+domain whose freed devices are kept for a gang, and the proximity to other members of the pod's group. That is the same
+node, then the same NVLink clique, then rack, then spine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from extender.allocation import Snapshot
-from extender.model import Code, Reason
-from extender.scheduling.collected_domain import CollectedDomain
+from extender.allocation import NodeInfo, Snapshot
+from extender.model import Code, GroupKey, Reason, counted
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
-from extender.scheduling.pod_group_proximity import PodGroupProximity, proximity_of
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.selected_nodes import SelectedNodes
+from extender.scoring import ScorePart, total
 from extender.wire import has_all
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
@@ -139,3 +144,97 @@ def _scaled(score: float | None, best: float) -> int:
     if score is None:
         return 0
     return min(MAX_SCORE - 1, int(MAX_SCORE * score / best)) if best else MAX_SCORE - 1
+
+
+_NO_NODES = frozenset[str]()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedDomain:
+    """Nodes of a domain that other pods must not use while the gang collects there."""
+
+    key: GroupKey
+    level: str  # 'node' or a label, see Domain
+    name: str  # the node or the value of the label
+    nodes: frozenset[str]
+    since: float  # in seconds of the service's clock
+
+    def kept_from(self, requirements: PodRequirements) -> frozenset[str]:
+        """The nodes that the pod must not use.
+
+        There are none for a pod of the gang, for a pod that has devices of a node already, and for one that takes none.
+        """
+        if requirements.group == self.key or requirements.node_selectors or not _takes_devices(requirements):
+            return _NO_NODES
+        return self.nodes
+
+    @property
+    def reason(self) -> Reason:
+        """Why other pods must not use the nodes."""
+        return Reason(Code.COLLECTED_FOR_GANG, (self.key.name,))
+
+
+def _takes_devices(requirements: PodRequirements) -> bool:
+    requests = (request for spec in requirements.specs for request in spec.requests)
+    return requirements.extended is not None or any(
+        not option.admin_access for request in requests for option in request.alternatives
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupProximity:
+    """Nodes of the group's other pods. `levels` are (label, most frequent value of it), the nearest level first."""
+
+    group: str
+    placed: int  # claims of the group that have devices on a known node
+    nodes: frozenset[str]
+    levels: tuple[tuple[str, str], ...]
+    count: int  # number of levels in the policy
+
+    def near_nodes(self, snapshot: Snapshot) -> Iterator[frozenset[str]]:
+        """The names of the nodes that are near the group, by level; the nearest nodes are in several levels."""
+        yield self.nodes
+        for label, value in self.levels:
+            yield snapshot.nodes_by_label(label).get(value, frozenset())
+
+    def part(self, node_info: NodeInfo) -> ScorePart:
+        """The score part of a node, 0..1: 1 on the same node, less for each farther level, 0 where no level matches."""
+        if node_info.node.name in self.nodes:
+            return ScorePart("clique", 1.0, f"pods of group {self.group} are on this node")
+        for label, value in self.levels:
+            if node_info.node.labels.get(label) == value:
+                return ScorePart(
+                    "clique",
+                    self._value(label),
+                    f"same {label} as most of {counted(self.placed, 'placed claim')} of group {self.group}",
+                )
+        return ScorePart("clique", 0.0, f"far from {counted(self.placed, 'placed claim')} of group {self.group}")
+
+    def _value(self, label: str) -> float:
+        position = next(i for i, (known, _) in enumerate(self.levels) if known == label)
+        return 1 - position / self.count
+
+    def with_proximity(self, placement: Placement, node_info: NodeInfo, requirements: PodRequirements) -> Placement:
+        """The placement with this score part added and the score computed again."""
+        parts = (*placement.parts, self.part(node_info))
+        return replace(placement, parts=parts, score=total(parts, requirements.policy))
+
+
+def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupProximity | None:
+    """The proximity to the pod's group; None for a pod without a group and for a group without placed pods."""
+    if requirements.group is None:
+        return None
+    by_node = Counter(snapshot.claims_of_group(requirements.group).values())  # a node may have hundreds of claims
+    nodes = {name: number for name, number in by_node.items() if name in snapshot.node_infos}
+    if not nodes:
+        return None
+    levels = []
+    for label in requirements.policy.group_levels:
+        values = Counter[str]()
+        for name, number in nodes.items():
+            if (value := snapshot.node_infos[name].node.labels.get(label)) is not None:
+                values[value] += number
+        if values:
+            levels.append((label, min(values, key=lambda value: (-values[value], value))))
+    placed, count = sum(nodes.values()), len(requirements.policy.group_levels)
+    return PodGroupProximity(requirements.group.name, placed, frozenset(nodes), tuple(levels), count)

@@ -1,15 +1,20 @@
-"""Complete requests and answers over plain ASGI, without a framework."""
+"""Complete requests and answers over plain ASGI, without a framework; and the probes, which every process answers.
+
+/livez fails while the event loop is stalled, /readyz until every kind is listed.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
 from extender.model import BerthError, WireError, cut
 from extender.web.http_limits import HttpLimits
+
+if TYPE_CHECKING:  # the node agent must not load the cache and CEL
+    from extender.runtime import Informers
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -19,7 +24,6 @@ T = TypeVar("T", bytes, bytearray)
 _PROBLEM_BYTES = 4096  # of an error text; an invalid policy may have many errors
 
 JSON, TEXT = b"application/json", b"text/plain; charset=utf-8"
-WHOLE = "berth.whole"  # key in the scope of a request whose body has arrived completely
 
 
 class Answer(NamedTuple):
@@ -55,30 +59,22 @@ class BodyReader:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._left = limits.bodies_bytes
-        self._seconds = limits.body_seconds
 
     async def read(self, scope: Scope, receive: Receive, most: int) -> bytes:
         """Read the body of a request, of `most` bytes at most.
 
-        Raises TooLarge, TooManyBodies, or WireError if the body does not arrive completely in time.
+        Raises TooLarge, TooManyBodies, or WireError if the connection ends before: the server closes it if the body
+        takes too long.
         """
-        if WHOLE in scope:  # without a time-out, which would cost more than the read itself
-            part, _ = await _part(receive)
-            return _checked(part, most)
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if int(announced) > most:
             raise _too_large(most)
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await self._gathered(receive, most)
-        except TimeoutError:
-            raise WireError("body", f"did not arrive within {self._seconds:g} s") from None
-
-    async def _gathered(self, receive: Receive, most: int) -> bytes:
         body, more = bytearray(), True
         try:
             while more:
                 part, more = await _part(receive)
+                if not more and not body:  # it arrived at once, as those of kube-scheduler do
+                    return _checked(part, most)
                 body += part
                 self._left -= len(part)
                 _checked(body, most)
@@ -105,3 +101,16 @@ def _checked(body: T, most: int) -> T:
 
 def _too_large(most: int) -> TooLarge:
     return TooLarge(f"the body is larger than {most} bytes")
+
+
+PROBES = ("/livez", "/readyz")
+
+
+def probe(path: str, informers: Informers) -> Answer:
+    """The answer to GET of one of PROBES: 200, or 503 with the problems as text. Warnings follow in both cases."""
+    if path == "/livez":
+        stalled = informers.heartbeat.stalled
+        return Answer(503 if stalled else 200, (stalled or "ok").encode(), TEXT)
+    problems = "; ".join(filter(None, (informers.not_ready, informers.degraded)))
+    text = "; ".join([problems or "ok", *informers.warnings])
+    return Answer(503 if problems else 200, text.encode(), TEXT)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from extender.extension import Service, TracedService, Traces
-from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
+from extender.web.asgi import PROBES, TEXT, Answer, Receive, Scope, Send, probe
 from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
-from extender.web.probes import PROBES, probe
 from extender.web.serve_metrics import METRICS
 from extender.web.verbs import Verbs
 

@@ -10,8 +10,7 @@ A plain YAML scalar has the value that kubectl gives it: dates and sexagesimal n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import orjson
@@ -104,7 +103,7 @@ def values_of(part: DocumentPart) -> list[Any]:
             check_json(found, part.text, part.where)
             return [found]
     _check_size(part.text, part.where)
-    return _Composer(part).run()
+    return _Reader(part).values()
 
 
 def one_value(content: bytes | str, where: str, most: int, positions: Positions | None = None) -> Any:
@@ -114,7 +113,7 @@ def one_value(content: bytes | str, where: str, most: int, positions: Positions 
         raise WireError(where, f"is larger than {most} bytes")
     values: list[Any] = []
     for part in parts_of(text_of(content, where), where):
-        values += _Composer(part, positions).run()
+        values += _Reader(part, positions).values()
     if len(values) != 1:
         raise WireError(where, f"holds {len(values)} documents where one is expected" if values else "is empty")
     return values[0]
@@ -125,69 +124,124 @@ def _check_size(text: str, where: str) -> None:
         raise WireError(where, f"is larger than the {MOST_YAML >> 20} MiB that YAML may have: write it as JSON")
 
 
-@dataclass(slots=True)
-class _Open:
-    """An object or list whose end the parser has not reached."""
+class _Reader:
+    """Builds the values of a document from libyaml's events, with limits of depth and aliases.
 
-    value: Any
-    path: Path
-    anchor: str | None
-    key: str | None = None  # the current key of an object
-    merging: bool = False  # whether the current key is `<<`
-    merged: list[dict[str, Any]] = field(default_factory=list)
-    size: int = 1  # number of values in it, including itself
-    height: int = 1  # number of levels in it, including its own
-
-
-class _Composer:
-    """Builds values from the parser's events. No recursion, and aliases are limited: hostile text cannot exhaust it."""
+    PyYAML's own constructors recurse without a limit, share the values of aliases, and cost more time.
+    """
 
     def __init__(self, part: DocumentPart, positions: Positions | None = None) -> None:
         self._part = part
         self._positions = positions
-        self._found: list[Any] = []
-        self._open: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int, int]] = {}  # (value, size, height)
+        self._anchors: dict[str, Any] = {}
         self._copied = 0  # number of values that aliases have added
-        self._steps: dict[type, Callable[[Any], None]] = {
-            yaml.ScalarEvent: self._scalar, yaml.MappingStartEvent: self._start, yaml.SequenceStartEvent: self._start,
-            yaml.MappingEndEvent: self._end, yaml.SequenceEndEvent: self._end, yaml.AliasEvent: self._alias,
-            yaml.DocumentStartEvent: self._begin,
-        }  # fmt: skip
 
-    def run(self) -> list[Any]:
+    def values(self) -> list[Any]:
+        """The values of all documents in the text."""
         bad = _UNPRINTABLE.search(self._part.text)
         if bad:
             line, column = position(self._part.text[: bad.start()])
             raise fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
         if self._part.text.count("\n%TAG") > _MOST_TAG_LINES:  # libyaml compares each with all lines before
             raise WireError(self._part.where, f"has more than {_MOST_TAG_LINES} lines %TAG")
+        found = []
         try:
-            for event in yaml.parse(self._part.text, Loader=_LOADER):
-                step = self._steps.get(type(event))
-                if step is not None:
-                    step(event)
+            events = yaml.parse(self._part.text, Loader=_LOADER)
+            for event in events:
+                if isinstance(event, yaml.DocumentStartEvent):
+                    self._anchors.clear()
+                    found.append(self._value(next(events), events, (), 0))
         except yaml.YAMLError as error:
             raise self._not_yaml(error) from error
-        return self._found
+        return found
 
-    def _begin(self, _: Any) -> None:
-        self._anchors.clear()
-
-    def _scalar(self, event: Any) -> None:
-        is_key = self._awaits_key()
-        if is_key and event.value == "<<" and event.implicit[0]:
-            self._open[-1].merging = True
-            return
-        value = self._scalar_value(event)
-        if event.anchor:
-            self._anchors[event.anchor] = (value, 1, 0)
-        if is_key:
-            self._set_key(value, event)
+    def _value(self, event: Any, events: Iterator[Any], path: Path, depth: int) -> Any:
+        """The value that begins with the event. `depth` is the number of objects and lists around it."""
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            found: Any = self._scalar(event)
+        elif kind is yaml.AliasEvent:
+            return self._copy(self._known(event), event, depth)
         else:
-            self._add(value, 1, 0, event)
+            self._check_nested(event, depth)
+            is_map = kind is yaml.MappingStartEvent
+            if event.tag and not event.implicit and event.tag not in ("!", _TAG + ("map" if is_map else "seq")):
+                raise self._wrong(event, "has a tag that is not known")
+            found = (self._object if is_map else self._list)(events, path, depth + 1)
+        if event.anchor:
+            self._anchors[event.anchor] = found
+        return found
 
-    def _scalar_value(self, event: Any) -> Any:
+    def _list(self, events: Iterator[Any], path: Path, depth: int) -> list[Any]:
+        found: list[Any] = []
+        while type(event := next(events)) is not yaml.SequenceEndEvent:
+            inner = self._note(path, len(found), event)
+            found.append(self._value(event, events, inner, depth))
+        return found
+
+    def _object(self, events: Iterator[Any], path: Path, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        merged: list[dict[str, Any]] = []
+        while type(event := next(events)) is not yaml.MappingEndEvent:
+            if type(event) is yaml.ScalarEvent and event.value == "<<" and event.implicit[0]:
+                value = self._value(event := next(events), events, self._note(path, "<<", event), depth)
+                merged += self._to_merge(value, event)
+                continue
+            key = self._key(event)
+            if key in found:
+                raise self._wrong(event, "a key occurs twice")
+            inner = self._note(path, key, event)
+            found[key] = self._value(next(events), events, inner, depth)
+        for other in merged:
+            for key, value in other.items():
+                found.setdefault(key, value)
+        return found
+
+    def _key(self, event: Any) -> str:
+        """The key of a field. As in kubectl, a number or boolean becomes its text."""
+        if type(event) not in (yaml.ScalarEvent, yaml.AliasEvent):
+            raise self._wrong(event, "a key must be a string")
+        key = self._known(event) if type(event) is yaml.AliasEvent else self._scalar(event)
+        if type(event) is yaml.ScalarEvent and event.anchor:
+            self._anchors[event.anchor] = key
+        if type(key) is bool:
+            return "true" if key else "false"
+        if type(key) in (str, int, float):
+            return str(key)
+        raise self._wrong(event, f"a key must be a string, is {'null' if key is None else type(key).__name__}")
+
+    def _to_merge(self, value: Any, event: Any) -> Iterable[dict[str, Any]]:
+        found = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, dict) for one in found):
+            raise self._wrong(event, "`<<` takes an object or a list of objects")
+        return found
+
+    # -- limits ----------------------------------------------------------------------------------------------
+
+    def _check_nested(self, event: Any, depth: int) -> None:
+        if depth >= MOST_DEPTH:
+            raise self._wrong(event, f"is nested deeper than {MOST_DEPTH} levels")
+
+    def _known(self, event: Any) -> Any:
+        if event.anchor not in self._anchors:
+            raise self._wrong(event, "an alias names no anchor that is complete before it")
+        return self._anchors[event.anchor]
+
+    def _copy(self, value: Any, event: Any, depth: int) -> Any:
+        """Copy a value for one use of its alias."""
+        self._copied += 1
+        if self._copied > len(self._part.text):
+            raise self._wrong(event, "its aliases stand for more values than the text has characters")
+        if type(value) not in (dict, list):
+            return value
+        self._check_nested(event, depth)
+        if type(value) is dict:
+            return {key: self._copy(inner, event, depth + 1) for key, inner in value.items()}
+        return [self._copy(inner, event, depth + 1) for inner in value]
+
+    # -- scalars ---------------------------------------------------------------------------------------------
+
+    def _scalar(self, event: Any) -> Any:
         text: str = event.value
         if event.implicit[0]:
             return self._plain(text, event)
@@ -229,99 +283,15 @@ class _Composer:
                 return value
         raise self._wrong(event, "a number is beyond 64 bits")
 
-    def _start(self, event: Any) -> None:
-        is_map = isinstance(event, yaml.MappingStartEvent)
-        if event.tag and not event.implicit and event.tag not in ("!", _TAG + ("map" if is_map else "seq")):
-            raise self._wrong(event, "has a tag that is not known")
-        if len(self._open) >= MOST_DEPTH:
-            raise self._wrong(event, f"is nested deeper than {MOST_DEPTH} levels")
-        path: Path = ()
-        if self._open:
-            if self._awaits_key():
-                raise self._wrong(event, "a key must be a string")
-            path = self._note(self._open[-1], event)
-        self._open.append(_Open({} if is_map else [], path, event.anchor))
+    # -- places ----------------------------------------------------------------------------------------------
 
-    def _end(self, event: Any) -> None:
-        done = self._open.pop()
-        for other in done.merged:
-            for key, value in other.items():
-                done.value.setdefault(key, value)
-        if done.anchor:
-            self._anchors[done.anchor] = (done.value, done.size, done.height)
-        self._add(done.value, done.size, done.height, event)
-
-    def _alias(self, event: Any) -> None:
-        if event.anchor not in self._anchors:
-            raise self._wrong(event, "an alias names no anchor that is complete before it")
-        value, size, height = self._anchors[event.anchor]
-        self._copied += size
-        if self._copied > len(self._part.text):
-            raise self._wrong(event, "its aliases stand for more values than the text has characters")
-        if len(self._open) + height > MOST_DEPTH:
-            raise self._wrong(event, f"is nested deeper than {MOST_DEPTH} levels")
-        if self._awaits_key():
-            self._set_key(value, event)
-        else:
-            self._add(_copy(value), size, height, event)
-
-    def _awaits_key(self) -> bool:
-        if not self._open:
-            return False
-        top = self._open[-1]
-        return top.key is None and type(top.value) is dict and not top.merging
-
-    def _set_key(self, key: Any, event: Any) -> None:
-        """Set the current key. As in kubectl, a number or boolean becomes its text."""
-        top = self._open[-1]
-        if type(key) is not str:
-            key = self._key_text(key, event)
-        if key in top.value:
-            raise self._wrong(event, "a key occurs twice")
-        top.key = key
-        self._note(top, event)
-
-    def _key_text(self, key: Any, event: Any) -> str:
-        if type(key) is bool:
-            return "true" if key else "false"
-        if type(key) in (int, float):
-            return str(key)
-        raise self._wrong(event, f"a key must be a string, is {'null' if key is None else type(key).__name__}")
-
-    def _add(self, value: Any, size: int, height: int, event: Any) -> None:
-        if not self._open:
-            self._found.append(value)
-            return
-        top = self._open[-1]
-        top.size += size
-        if height >= top.height:
-            top.height = height + 1
-        if top.merging:
-            top.merged += self._to_merge(value, event)
-            top.merging = False
-        elif top.key is not None:
-            top.value[top.key] = value
-            top.key = None
-        else:
-            if size == 1 and height == 0:
-                self._note(top, event)
-            top.value.append(value)
-
-    def _to_merge(self, value: Any, event: Any) -> Iterable[dict[str, Any]]:
-        found = value if isinstance(value, list) else [value]
-        if not all(isinstance(one, dict) for one in found):
-            raise self._wrong(event, "`<<` takes an object or a list of objects")
-        return found
-
-    def _note(self, top: _Open, event: Any) -> Path:
+    def _note(self, path: Path, step: str | int, event: Any) -> Path:
         """Store line and column of the field or item that begins here, and return its path."""
         if self._positions is None:
             return ()
-        step = top.key or "<<" if type(top.value) is dict else len(top.value)
-        path = (*top.path, step)
-        mark = event.start_mark
-        self._positions.setdefault(path, (self._part.line + mark.line + 1, mark.column + 1))
-        return path
+        mark, inner = event.start_mark, (*path, step)
+        self._positions.setdefault(inner, (self._part.line + mark.line + 1, mark.column + 1))
+        return inner
 
     def _wrong(self, event: Any, problem: str) -> WireError:
         mark = event.start_mark
@@ -337,10 +307,3 @@ class _Composer:
         if mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
             problem = "is not YAML or JSON: a tab, but YAML indents with spaces"
         return fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
-
-
-def _copy(value: Any) -> Any:
-    """Copy a value for one use of its alias. The caller has checked the depth."""
-    if isinstance(value, dict):
-        return {key: _copy(inner) for key, inner in value.items()}
-    return [_copy(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,7 @@
-"""The sandbox's API server as ASGI: paths, lists in pages, watches with bookmarks."""
+"""The sandbox's API server as ASGI: paths, lists in pages, watches with bookmarks.
+
+Events have two forms, v1 and events.k8s.io/v1. The store keeps each as written; a v1 reader gets v1.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,27 @@ from typing import Any
 
 import orjson
 
-from extender.sandbox.apiserver import claim_bytes, core_events
+from extender.sandbox.apiserver import claim_bytes
 from extender.sandbox.apiserver.discovery_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at
 from extender.sandbox.apiserver.readable import check_readable
-from extender.sandbox.apiserver.registry import Registry
-from extender.sandbox.apiserver.request import Request, request_of
-from extender.sandbox.apiserver.selectors import selector_of
+from extender.sandbox.apiserver.registry import Registry, Resource
+from extender.sandbox.apiserver.request import Request, check_fields, request_of, selector_of
 from extender.sandbox.apiserver.status_errors import ApiError, gone
-from extender.sandbox.apiserver.strict_decoding import check_fields
 from extender.sandbox.apiserver.tables import table_of
 from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore, Watcher
 from extender.wire import PROTOBUF
+
+_FIELDS = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
+
+
+def in_version_of(resource: Resource, obj: Json) -> Json:
+    """Return an Event of events.k8s.io/v1 as v1 if the resource is that of v1; any other object as it is."""
+    if (resource.kind, resource.group) != ("Event", "") or obj["apiVersion"] == resource.api_version:
+        return obj
+    renamed = {_FIELDS.get(field, field): value for field, value in obj.items()}
+    when = obj["metadata"].get("creationTimestamp")
+    return {**renamed, "apiVersion": "v1", "firstTimestamp": when, "lastTimestamp": when, "count": 1}
+
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -128,7 +141,7 @@ class ApiServer:
     def _list(self, request: Request) -> Json:
         """Return one page. A continue token has the version of the first page, so that the watch starts there."""
         query, resource, selects = request.query, request.resource, selector_of(request.query)
-        found = (core_events.in_version_of(resource, o) for o in self.store.all(resource.table, request.namespace))
+        found = (in_version_of(resource, o) for o in self.store.all(resource.table, request.namespace))
         items = [obj for obj in found if selects(obj)]
         version, start = str(self.store.version), 0
         if query.get("continue"):
@@ -208,7 +221,7 @@ class _Stream:
             await self._line({"type": kind, "object": _shown(request, change.obj)})
 
     def _selected(self, obj: Json) -> bool:
-        return self._selects(core_events.in_version_of(self._request.resource, obj))
+        return self._selects(in_version_of(self._request.resource, obj))
 
     async def bookmark(self, version: int) -> None:
         if self._request.query.get("allowWatchBookmarks") in ("1", "true"):
@@ -225,7 +238,7 @@ class _Stream:
 
 def _shown(request: Request, obj: Json) -> Json:
     """Return one object as the client wants it: a Table with one row, or the object in the version of the path."""
-    obj = core_events.in_version_of(request.resource, obj)
+    obj = in_version_of(request.resource, obj)
     if not request.wants_table:
         return obj
     version = {"resourceVersion": obj["metadata"]["resourceVersion"]}

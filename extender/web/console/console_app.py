@@ -10,13 +10,12 @@ from fastapi.responses import JSONResponse, Response
 from extender import __version__
 from extender.console import Console
 from extender.web.access_control import Access, header
-from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, problem
+from extender.web.asgi import PROBES, Answer, BodyReader, Receive, Scope, Send, probe, problem
 from extender.web.console import explain_routes, fleet_routes, page_routes, policy_routes
 from extender.web.console.console_metrics import METRICS
 from extender.web.console.turns import Turns
 from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
-from extender.web.probes import PROBES, probe
 
 # Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
 _OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)

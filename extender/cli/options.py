@@ -1,9 +1,13 @@
-"""Checks addresses and names from the command line before a command starts its work."""
+"""Options that several commands share: addresses and names, checked before a command starts; and the kubeconfig."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
+
+import typer
 
 from extender.model import WireError, shown
 
@@ -60,3 +64,9 @@ def parse_key(text: str, option: str) -> tuple[str, str]:
     if not slash or not is_key or not _NAME.fullmatch(name) or len(name) > _NAME_BYTES:
         raise WireError(option, f"must be NAMESPACE/NAME, is {shown(text)}")
     return namespace, name
+
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="The kubeconfig of the cluster. Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
+]

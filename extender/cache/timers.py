@@ -1,0 +1,198 @@
+"""What the cache does later, without an event: one list of timers, and the three things that wait in it beside holds.
+
+* A `Cooldown` limits how often a driver or an agent can have nodes built again. A change beyond its limit is not lost:
+  the cache uses the newest objects when the timer of the key is due.
+* `AgentReports` finds the agents that do not report any more.
+* `FailedNodes` builds the nodes again whose build failed.
+
+`ClusterCache.expire` is the table of what each timer does. Times are in seconds of the service's clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from extender.model import TokenBuckets
+
+_OUTDATED = 64  # outdated entries that the heap of timers may always have
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again
+_SHOWN = 200  # characters of an error text
+
+
+class TimerKind(StrEnum):
+    """What is due; the name of a timer is a claim UID, or a node."""
+
+    HOLD = "hold"
+    NODE_CHANGES = "node changes"
+    LINK_CHANGES = "link changes"
+    SHARED_POOLS = "shared pools"
+    AGENT = "agent"
+    FAILED_NODES = "failed nodes"
+
+
+Timer = tuple[TimerKind, str]
+
+
+class Timers:
+    """At most one time for each timer. `moved` is called when the next one moves to an earlier time."""
+
+    def __init__(self, moved: Callable[[], None] = lambda: None) -> None:
+        self._moved = moved
+        self._times: dict[Timer, float] = {}
+        self._heap: list[tuple[float, Timer]] = []  # with outdated entries
+
+    @property
+    def entries(self) -> int:
+        """How many entries take memory, with outdated ones."""
+        return len(self._heap)
+
+    def at(self, timer: Timer, time: float) -> None:
+        """Set the time of a timer, in place of its last one."""
+        before = self.next
+        self._times[timer] = time
+        heappush(self._heap, (time, timer))
+        if len(self._heap) > 2 * len(self._times) + _OUTDATED:
+            self._heap = [(at, one) for one, at in self._times.items()]
+            heapify(self._heap)
+        if time < before:
+            self._moved()
+
+    def cancel(self, timer: Timer) -> None:
+        """Remove a timer, if it is set."""
+        self._times.pop(timer, None)
+
+    def due(self, now: float) -> list[Timer]:
+        """Remove and return the timers whose time has come, the earliest first."""
+        found = []
+        while self.next <= now and self._heap:
+            _, timer = heappop(self._heap)
+            del self._times[timer]
+            found.append(timer)
+        return found
+
+    @property
+    def next(self) -> float:
+        """The earliest time; infinite without timers."""
+        while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else inf
+
+
+class Cooldown:
+    """Limits how often changes of a key are used: `burst` at once, and then one in `seconds`.
+
+    A change beyond them waits, with all later ones of its key, until the key's timer is due. `waiting` has the keys.
+    At most `remembered` keys with recent changes are kept.
+    """
+
+    def __init__(self, timers: Timers, kind: TimerKind, burst: float, seconds: float, remembered: int = 8192) -> None:
+        self._timers, self._kind = timers, kind
+        self._changes: TokenBuckets[str] = TokenBuckets(burst, seconds, remembered)
+        self.waiting: set[str] = set()
+
+    def __len__(self) -> int:
+        """How many keys are remembered."""
+        return len(self._changes)
+
+    def allows(self, key: str, now: float, cost: float = 1.0) -> bool:
+        """Whether a change of the key, which counts as `cost` changes, is used now. If not, the key waits."""
+        if key in self.waiting:
+            return False
+        if self._changes.take(key, now, cost):
+            return True
+        self.waiting.add(key)
+        self._timers.at((self._kind, key), now + self._changes.wait(key, now))
+        return False
+
+    def ended(self, key: str, now: float) -> None:
+        """The timer of the key is due: its last change is used now."""
+        self.waiting.discard(key)
+        self._changes.empty(key, now)
+
+    def forget(self, key: str) -> None:
+        """Drop what is known of a key."""
+        self.waiting.discard(key)
+        self._changes.forget(key)
+        self._timers.cancel((self._kind, key))
+
+
+class AgentReports:
+    """An agent that does not report for `seconds` is silent: its memory data is too old.
+
+    Puts the nodes of silent agents into `silent`.
+    """
+
+    def __init__(self, timers: Timers, silent: set[str], seconds: float) -> None:
+        self._timers, self._silent, self._seconds = timers, silent, seconds
+        self._reported: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
+
+    def use_seconds(self, seconds: float) -> None:
+        """Change the time until an agent is silent."""
+        self._seconds = seconds
+        for node, at in self._reported.items():
+            self._timers.at((TimerKind.AGENT, node), at + seconds)
+
+    def report(self, node: str, now: float) -> None:
+        """The agent of a node has reported: it is not silent."""
+        self._reported[node] = now
+        self._reported.move_to_end(node)
+        self._silent.discard(node)
+        self._timers.at((TimerKind.AGENT, node), now + self._seconds)
+
+    def forget(self, node: str) -> None:
+        """Forget an agent: its slice or its node was deleted."""
+        self._reported.pop(node, None)
+        self._silent.discard(node)
+        self._timers.cancel((TimerKind.AGENT, node))
+
+    def node_appeared(self, node: str) -> None:
+        """A new node has an old slice of an agent: the agent counts as silent until it reports."""
+        if node not in self._reported:
+            self._silent.add(node)
+
+    def expire(self, node: str, *, exists: bool) -> bool:
+        """The agent has become silent, unless its node does not exist. Returns whether it has."""
+        del self._reported[node]
+        if exists:
+            self._silent.add(node)
+        return exists
+
+    def oldest(self, now: float) -> float:
+        """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
+        return now - next(iter(self._reported.values()), now)
+
+
+class FailedNodes:
+    """`problems` maps a node to the error of its last build; the node keeps its previous NodeInfo.
+
+    All failed nodes are tried again at once, and then after a pause that doubles until none of them fails.
+    """
+
+    _TIMER = TimerKind.FAILED_NODES, ""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self.problems: dict[str, str] = {}
+        self._pause = _FIRST_PAUSE
+
+    def failed(self, node: str, error: Exception) -> None:
+        """The build of a node failed."""
+        if not self.problems:
+            self._timers.at(self._TIMER, -inf)
+        self.problems[node] = f"{type(error).__name__}: {error}"[:_SHOWN]
+
+    def built(self, node: str) -> None:
+        """A node is built, or deleted."""
+        if self.problems.pop(node, None) is not None and not self.problems:
+            self._pause = _FIRST_PAUSE
+            self._timers.cancel(self._TIMER)
+
+    def expire(self, now: float) -> list[str]:
+        """The nodes to build again now."""
+        self._timers.at(self._TIMER, now + self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        return list(self.problems)

@@ -1,0 +1,107 @@
+"""Reads files again when their content changes: policies and certificates. Unusable files leave the last ones in use.
+
+Only contents are compared: kubelet changes the files of a ConfigMap or Secret by swapping a symbolic link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import structlog
+
+from extender.files import read_mounted
+from extender.model import BerthError
+
+LOOK_SECONDS = 1.0  # between two reads of files that may change
+T = TypeVar("T")
+
+
+class LimitedCall(Generic[T]):
+    """Awaits `call`, which runs in a thread, for at most `limit_seconds`: the server of a file may be gone.
+
+    One call runs at a time. After a time-out, the next await waits for the call that has not answered yet. So a file
+    that never answers costs one thread, not one for each try.
+    """
+
+    def __init__(self, call: Callable[[], T], limit_seconds: float = 10.0) -> None:
+        self._call = call
+        self._limit = limit_seconds
+        self._running: asyncio.Future[T] | None = None
+
+    async def __call__(self) -> T:
+        """The result of the call. Raises TimeoutError after the limit, and what the call raises."""
+        if self._running is None:
+            self._running = asyncio.get_running_loop().run_in_executor(None, self._call)
+        running = self._running
+        await asyncio.wait([running], timeout=self._limit)
+        if not running.done():
+            raise TimeoutError(f"a read has not ended after {self._limit:g} s")
+        self._running = None
+        return running.result()
+
+
+class ReloadedFiles(Generic[T]):
+    """Files whose content is used again when it changes.
+
+    A thread reads each file, at most `most` bytes of it, and calls `parse` with all contents if one of them changed.
+    `use` gets the result in the event loop. `reject` gets each new problem: that a file cannot be read or parsed, that
+    a read has not ended after `limit_seconds`, or that `use` raised a BerthError or OSError. After a problem the
+    contents are used again, also if they become what they were; after another exception of `use`, too, which `reload`
+    raises. `known` are the contents already in use. `what` names the files in the log.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        paths: Sequence[Path],
+        most: int,
+        parse: Callable[[list[bytes]], T],
+        use: Callable[[T], None],
+        reject: Callable[[str], None] = lambda _: None,
+        known: list[bytes] | None = None,
+        read: Callable[[Path, int], bytes] = read_mounted,
+        limit_seconds: float = 10.0,
+    ) -> None:
+        self._what, self._paths, self._most = what, paths, most
+        self._parse, self._use, self._reject, self._read = parse, use, reject, read
+        self._known = known
+        self._reading = LimitedCall(self._read_changed, limit_seconds)
+        self._problem = ""
+        self._log = structlog.get_logger("berth.files")
+
+    async def run(
+        self, rejected: Callable[[str], Awaitable[None]] | None = None, *, every: float = LOOK_SECONDS
+    ) -> None:
+        """Reload once every `every` seconds until cancelled. `rejected` gets each new problem."""
+        while True:
+            problem = await self.reload()
+            if problem and rejected is not None:
+                await rejected(problem)
+            await asyncio.sleep(every)
+
+    async def reload(self) -> str:
+        """Read the files, and use them if they changed and are valid. Returns a new problem, else ''."""
+        files = [str(path) for path in self._paths]
+        try:
+            found = await self._reading()
+            if found is not None:
+                contents, parsed = found
+                self._use(parsed)
+                self._known, self._problem = contents, ""
+                self._log.info(f"{self._what} read again", files=files)
+        except (BerthError, OSError) as error:  # OSError: TimeoutError, or a file that changes meanwhile
+            problem = str(error)
+            if problem == self._problem:
+                return ""
+            self._problem = problem
+            self._reject(problem)
+            self._log.warning(f"{self._what} rejected; the last valid content stays", files=files, problem=problem)
+            return problem
+        return ""
+
+    def _read_changed(self) -> tuple[list[bytes], T] | None:
+        contents = [self._read(path, self._most) for path in self._paths]
+        return None if contents == self._known and not self._problem else (contents, self._parse(contents))

@@ -1,0 +1,71 @@
+"""The cache's timers and rates do what their simplest form would do."""
+
+from __future__ import annotations
+
+from math import inf
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.cache.timers import Timer, TimerKind, Timers
+from extender.model import FairCache, TokenBuckets
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("at"), st.integers(0, 3), st.sampled_from([-inf, *map(float, range(9))])),
+        st.tuples(st.just("cancel"), st.integers(0, 3), st.just(0.0)),
+        st.tuples(st.just("due"), st.just(0), st.sampled_from([*map(float, range(9)), inf])),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_each_timer_is_due_once_at_its_last_time(steps: list[tuple[str, int, float]]) -> None:
+    moved, known = list[float](), dict[Timer, float]()
+    timers = Timers(lambda: moved.append(timers.next))
+    for what, number, time in steps:
+        timer, before, heard = (TimerKind.HOLD, str(number)), min(known.values(), default=inf), len(moved)
+        match what:
+            case "at":
+                timers.at(timer, time)
+                known[timer] = time
+                assert (len(moved) > heard) == (time < before), "told of an earlier time, and of no other"
+            case "cancel":
+                timers.cancel(timer)
+                known.pop(timer, None)
+            case _:
+                times = [known.pop(one) for one in timers.due(time)]
+                assert times == sorted(times)
+                assert all(at <= time for at in times)
+                assert all(at > time for at in known.values())
+        assert timers.next == min(known.values(), default=inf)
+
+
+def test_a_timer_that_is_set_again_and_again_takes_no_memory() -> None:
+    timers = Timers()
+    for number in range(10_000):
+        timers.at((TimerKind.AGENT, "n1"), float(number))
+    assert timers.entries < 100
+    assert timers.next == 9_999.0
+
+
+def test_a_bucket_has_its_burst_and_then_one_token_at_a_time() -> None:
+    rates = TokenBuckets[str](3, 10.0, remembered=8)
+    assert [rates.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert rates.take("b", 0.0), "each key has its own"
+    assert rates.wait("a", 4.0) == 6.0
+    assert not rates.take("a", 9.9)
+    assert rates.take("a", 10.1)
+    assert [rates.take("a", 1000.0) for _ in range(4)] == [True, True, True, False], "never more than the burst"
+    assert rates.wait("b", 1000.0) == 0.0
+
+
+def test_a_value_that_grows_has_the_oldest_ones_of_the_largest_namespace_dropped() -> None:
+    cache = FairCache[str, int](10)
+    for name in ("a1", "a2", "b1"):
+        cache.put(name[0], name, 0, 2)
+    assert cache.resize("b1", 7) == [("b1", 0)], "now b has the most"
+    assert cache.resize("b1", 7) == [], "it is gone"
+    assert cache.resize("a2", 9) == [("a1", 0)]
+    assert (len(cache), cache.size) == (1, 9)
