@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from types import MappingProxyType
 
 from extender.allocation import Interned, NodeInfo, Snapshot
 from extender.diagnosis import near_misses
-from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
+from extender.diagnosis.near_misses import EquivalentNodes, NearMiss, SharedClaims
+from extender.diagnosis.scenario import Scenario, apply_scenario
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
 from extender.model import (
     FREEABLE_CODES,
     SCHEDULER,
     CallBudgetSpent,
+    Claim,
     Code,
     Pod,
     Reason,
@@ -39,6 +41,7 @@ from extender.scheduling import (
     Unschedulable,
     UnschedulableAndUnresolvable,
     evaluate,
+    needs_reservation,
     requirements_of,
     scored_node,
     unprovided_resource,
@@ -151,7 +154,10 @@ def explain(
             narration: tuple[str, ...] = ()
             if narrated:
                 narration = trace_search(traces.of(without_holds.get(narrated) or _known(narrated, snapshot)), context)
-            found = _explain(name, snapshot, ranking or NodeRanking(requirements), without_holds, traces)
+            excluded = _excluded(requirements, snapshot, context)
+            shared = _shared_claims(pod, requirements, snapshot, policy, excluded.get(Code.ELSEWHERE, ()))
+            ranking = ranking or NodeRanking(requirements)
+            found = _explain(name, snapshot, ranking, without_holds, traces, excluded, shared)
             return replace(found, narration=narration)
 
 
@@ -189,16 +195,45 @@ def _known(node: str, snapshot: Snapshot) -> NodeInfo:
     return snapshot.node_infos[node]
 
 
+def _shared_claims(
+    pod: Pod, requirements: PodRequirements, snapshot: Snapshot, policy: Policy, elsewhere: Iterable[str]
+) -> SharedClaims:
+    known: dict[tuple[Claim, ...], PodRequirements | None] = {(): requirements}
+
+    def without(claims: tuple[Claim, ...]) -> PodRequirements | None:
+        if claims not in known:
+            changed = apply_scenario(snapshot, (), Scenario(deallocated=claims))
+            found = requirements_of(pod, changed, policy)
+            known[claims] = found if isinstance(found, PodRequirements) else None
+        return known[claims]
+
+    claims = tuple(claim for claim in requirements.allocated_claims if needs_reservation(claim, pod))
+    return SharedClaims(claims, without, [snapshot.node_infos[node] for node in elsewhere if claims])
+
+
+def _excluded(
+    requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
+) -> Mapping[Code, list[str]]:
+    """The nodes that the pod may not use, whatever devices they have, by the reason. Raises CallBudgetSpent."""
+    if not requirements.node_selectors:
+        return {}
+    nodes = (one.node for one in snapshot.node_infos.values())
+    return requirements.mismatches(nodes, budget=context.budget)
+
+
 def _explain(
-    name: str, snapshot: Snapshot, ranking: NodeRanking, without_holds: NodeInfos, traces: _Traces
+    name: str,
+    snapshot: Snapshot,
+    ranking: NodeRanking,
+    without_holds: NodeInfos,
+    traces: _Traces,
+    excluded: Mapping[Code, list[str]],
+    shared: SharedClaims,
 ) -> Explanation:
     requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise CallBudgetSpent
-    limits = bool(requirements.node_selectors)
-    every_node = (one.node for one in node_infos.values())
-    excluded = requirements.mismatches(every_node, budget=context.budget) if limits else {}
-    allowed = set(node_infos).difference(*excluded.values()) if limits else None
+    allowed = set(node_infos).difference(*excluded.values()) if excluded else None
     statuses = {
         node: evaluate(node_info, requirements.for_node(node_info.node), context)
         for node, node_info in without_holds.items()
@@ -212,11 +247,7 @@ def _explain(
             unschedulable.add(
                 EquivalentNodes(one.status, one.nodes, one.first, without_holds.get(first) or node_infos[first])
             )
-    candidates, may_fit = near_misses.nodes_to_try(unschedulable.classes)
-    claims_by_pool = near_misses.claims_on(
-        (*(one.shown.node_info for one in unschedulable.reasons.values()), *candidates), snapshot
-    )
-    by_reason = _by_reason(unschedulable, claims_by_pool, traces)
+    by_reason = _by_reason(unschedulable, snapshot, traces)
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
@@ -224,6 +255,16 @@ def _explain(
             for n, placement in _best(ranking, allowed, statuses)
         ]
         return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), by_reason)
+    misses, terms = _misses(snapshot, ranking, traces, shared, unschedulable)
+    return Explanation(name, "refused", _why(name, by_reason, misses), nodes, 0, (), by_reason, misses, terms)
+
+
+def _misses(
+    snapshot: Snapshot, ranking: NodeRanking, traces: _Traces, shared: SharedClaims, unschedulable: AllUnschedulable
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The near misses, the cheapest first, and the terms of selectors. Raises CallBudgetSpent."""
+    requirements, context = traces.requirements, traces.context
+    candidates, may_fit = near_misses.nodes_to_try(unschedulable.classes, shared.elsewhere)
     ignores_identity = ranking.ignores_identity(context)
     terms = selector_stats(
         requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context
@@ -234,7 +275,8 @@ def _explain(
             candidates,
             requirements,
             context,
-            claims_by_pool,
+            near_misses.claims_on(candidates, snapshot),
+            shared,
             covers_all=may_fit == len(candidates) or (ignores_identity and len(candidates) < near_misses.MOST_NODES),
             ignores_identity=ignores_identity,
         ),
@@ -243,8 +285,7 @@ def _explain(
     ]
     ordered = sorted(found_misses, key=lambda near_miss: (near_miss.of_group, near_miss.cost))
     misses = tuple(dict.fromkeys(near_miss.sentence for near_miss in ordered))
-    sentences = tuple(term.sentence() for term in terms)
-    return Explanation(name, "refused", _why(name, by_reason, misses), nodes, 0, (), by_reason, misses, sentences)
+    return misses, tuple(term.sentence() for term in terms)
 
 
 def _best(
@@ -285,10 +326,9 @@ def _why(name: str, by_reason: tuple[UnschedulableNodes, ...], misses: tuple[str
     return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
 
 
-def _by_reason(
-    unschedulable: AllUnschedulable, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces
-) -> tuple[UnschedulableNodes, ...]:
+def _by_reason(unschedulable: AllUnschedulable, snapshot: Snapshot, traces: _Traces) -> tuple[UnschedulableNodes, ...]:
     """Unschedulable nodes by reason, the most frequent reason first."""
+    claims_by_pool = near_misses.claims_on((one.shown.node_info for one in unschedulable.reasons.values()), snapshot)
     ordered = sorted(unschedulable.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
     return tuple(_with_causes(one, claims_by_pool, traces) for one in ordered)
 
