@@ -40,6 +40,7 @@ from extender.scheduling import (
     Skip,
     Unschedulable,
     UnschedulableAndUnresolvable,
+    UsableNodes,
     evaluate,
     needs_reservation,
     requirements_of,
@@ -111,10 +112,12 @@ class AllUnschedulable:
     nodes: int = 0
 
     def add(self, equivalent: EquivalentNodes) -> None:
-        self.classes.append(equivalent)
         self.nodes += equivalent.nodes
-        node_info, nodes = self.samples.get(equivalent.node_info.state.attribute_signature, (equivalent.node_info, 0))
-        self.samples[equivalent.node_info.state.attribute_signature] = node_info, nodes + equivalent.nodes
+        if equivalent.status.reason.code is not Code.NODE_CONSTRAINTS:  # of no use, whatever happens to their devices
+            self.classes.append(equivalent)
+            signature = equivalent.node_info.state.attribute_signature
+            node_info, nodes = self.samples.get(signature, (equivalent.node_info, 0))
+            self.samples[signature] = node_info, nodes + equivalent.nodes
         known = self.reasons.get(equivalent.status.text)
         if known is None:
             known = self.reasons[equivalent.status.text] = NodesByReason(equivalent)
@@ -154,7 +157,7 @@ def explain(
             narration: tuple[str, ...] = ()
             if narrated:
                 narration = trace_search(traces.of(without_holds.get(narrated) or _known(narrated, snapshot)), context)
-            excluded = _excluded(requirements, snapshot, context)
+            excluded = _excluded(pod, requirements, snapshot, context)
             shared = _shared_claims(pod, requirements, snapshot, policy, excluded.get(Code.ELSEWHERE, ()))
             ranking = ranking or NodeRanking(requirements)
             found = _explain(name, snapshot, ranking, without_holds, traces, excluded, shared)
@@ -212,13 +215,16 @@ def _shared_claims(
 
 
 def _excluded(
-    requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
+    pod: Pod, requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
 ) -> Mapping[Code, list[str]]:
     """The nodes that the pod may not use, whatever devices they have, by the reason. Raises CallBudgetSpent."""
-    if not requirements.node_selectors:
-        return {}
-    nodes = (one.node for one in snapshot.node_infos.values())
-    return requirements.mismatches(nodes, budget=context.budget)
+    nodes = {name: one.node for name, one in snapshot.node_infos.items()}
+    usable = UsableNodes(1).of([pod], nodes, snapshot.version, context.budget) if pod.constraints_are_known else {}
+    left = {name: node for name, node in nodes.items() if name in usable[pod.uid]} if usable else nodes
+    found = {Code.NODE_CONSTRAINTS: [name for name in nodes if name not in left]} if usable else {}
+    if requirements.node_selectors:
+        found |= requirements.mismatches(left.values(), budget=context.budget)
+    return found
 
 
 def _explain(
@@ -254,7 +260,10 @@ def _explain(
             scored_node(without_holds.get(n) or node_infos[n], placement, requirements, snapshot)
             for n, placement in _best(ranking, allowed, statuses)
         ]
-        return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), by_reason)
+        sentence = _where(name, nodes, fitting, best) + _leaves(excluded, nodes)
+        return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), by_reason)
+    if not unschedulable.classes:
+        return Explanation(name, "refused", _why(name, by_reason, ()), nodes, 0, (), by_reason)
     misses, terms = _misses(snapshot, ranking, traces, shared, unschedulable)
     return Explanation(name, "refused", _why(name, by_reason, misses), nodes, 0, (), by_reason, misses, terms)
 
@@ -316,6 +325,12 @@ def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
     if not best:
         return sentence
     return f"{sentence}; {best[0].node} is best: {', '.join(best[0].all_devices) or 'no devices'}"
+
+
+def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
+    away = len(excluded.get(Code.NODE_CONSTRAINTS, ()))
+    left = f"{nodes - away} of {counted(nodes, 'node')}"
+    return f"; node selector, node affinity, taints and cordons leave {left}" if away else ""
 
 
 def _why(name: str, by_reason: tuple[UnschedulableNodes, ...], misses: tuple[str, ...]) -> str:
