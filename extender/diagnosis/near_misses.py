@@ -25,6 +25,7 @@ from extender.model import (
     Code,
     DeviceRequest,
     InvalidClaim,
+    ObjectKey,
     PoolKey,
     Result,
     counted,
@@ -142,7 +143,7 @@ def by_releasing_claims(
     all nodes with equal attributes and equal busy devices are skipped with it. If all nodes that may fit after a
     release are like one of these (`covers_all`) and none does, the near miss says so.
     """
-    found: list[NearMiss] = []
+    found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
     unfit: set[tuple[object, ...]] = set()
     tries = 0
     covers_all = covers_all and bool(node_infos)
@@ -172,7 +173,8 @@ def by_releasing_claims(
         if isinstance(found_status, Placement):
             needed = _needed(claims, fits)
             changed = shared.without(tuple(claim for claim in needed if claim in shared.claims)) or requirements
-            found.append(_near_miss(node_info, needed, usable_devices(node_info, changed, context)))
+            near_miss = _near_miss(node_info, needed, usable_devices(node_info, changed, context))
+            found.append((frozenset(claim.key for claim in needed), near_miss))
         elif ignores_identity and not shared.claims and empty.state.attribute_signature is not None:
             unfit.add(key)
         # A hold that is no claim's ends by itself, and a search that gave up proves nothing.
@@ -182,7 +184,9 @@ def by_releasing_claims(
             break
     if covers_all and not found:
         return [NearMiss(0, "freeing devices does not help: it would not fit with all of them free either")]
-    return sorted(found, key=lambda one: (one.of_group, one.cost, one.sentence))[:_FOUND]
+    # A shared claim may be in the way on several nodes: the end of some claims may suffice on another node.
+    least = [near_miss for keys, near_miss in found if not any(others < keys for others, _ in found)]
+    return sorted(least, key=lambda one: (one.of_group, one.cost, one.sentence))[:_FOUND]
 
 
 def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Claim]:
