@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 from extender.allocation import Features
 from extender.cli.allocate_command import answers_of
 from extender.cli.cluster_dump import dump_of
+from extender.cli.impossible_pods import impossible_pods
 from extender.cli.main import commands
 from extender.cli.object_files import objects_of
 from extender.extension.filter_service import FilterService
+from extender.manifests import HypotheticalPod
 from extender.model import FREEABLE_CODES, Code
 from extender.policy import Policy
 from extender.scheduling import Evaluator
-from extender.wire import Json, decode_pod
+from extender.wire import Json, decode_claim, decode_pod
 from tests.explain_worlds import asking, explained, objects_of_world
 from tests.oracle import random_world
 from tests.oracle_worlds import asking_objects, cluster_objects, varied
@@ -186,6 +188,11 @@ def check_world(seed: int) -> None:
         assert not empty, (where, texts(found))
     if any("freeing devices does not help" in miss for miss in found["misses"]):
         assert not empty, (where, texts(found))
+    if not shared and not fails:  # nothing is held in the world of lint
+        alone = [HypotheticalPod(decode_pod(asked[-1]), tuple(decode_claim(one) for one in asked[:-1]))]
+        lint = [one.problem for one in impossible_pods(alone, objects_of([]), objects, lambda _: False)]
+        assert empty or lint, (where, texts(found))
+        assert not (empty and any("even with all devices free" in one for one in lint)), where
     advice = freed(found)
     assert set(served.failed.values()) == {one["reason"] for one in found["unschedulable"]}, where
     assert fails or bool(advice) == empty, (where, texts(found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,7 @@ from extender.model import (
     MARKER_CLASS,
     OTHER,
     Capacity,
+    Claim,
     Device,
     DeviceRequest,
     Graph,
@@ -115,7 +117,7 @@ def _of_pods(made: list[Json], supply: Objects, cluster: list[Json]) -> list[Lin
         from extender.cli.impossible_pods import impossible_pods  # it loads the cache and the explanations
 
         with contextlib.suppress(WireError):
-            found += impossible_pods(pods, supply, [*cluster, *made])
+            found += impossible_pods(pods, supply, [*cluster, *made], partial(_asks_for_too_many, supply, Masks()))
     return found
 
 
@@ -294,8 +296,19 @@ def _too_many(objects: Objects) -> Iterator[LintFinding]:
                     "warning",
                     f"{objects.origins[f'ResourceClaim {claim.key}']}, request {option.name}, count",
                     f"asks for {option.count} devices; the most that match on one node is {most}",
-                    f"ask for at most {counted(most, 'device')}, or split the claim",
+                    f"ask for at most {counted(most, 'device')}, or give several pods a claim each",
                 )
+
+
+def _asks_for_too_many(objects: Objects, masks: Masks, claim: Claim) -> bool:
+    """Whether no node has enough devices for some request alone, so that `findings` says why."""
+
+    def is_short(option: DeviceRequest) -> bool:
+        class_ = objects.classes.get(option.class_name)
+        selectors = [*(class_.selectors if class_ is not None else ()), *option.selectors]
+        return _most_on_a_node(objects, selectors, masks) < (option.count if option.mode == "ExactCount" else 1)
+
+    return any(all(map(is_short, request.alternatives)) for request in claim.spec.requests)
 
 
 def missing_in_slices(objects: Objects) -> Iterator[LintFinding]:
