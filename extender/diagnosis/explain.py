@@ -278,21 +278,25 @@ def _misses(
     terms = selector_stats(
         requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context
     )
+    released = near_misses.by_releasing_claims(
+        candidates,
+        requirements,
+        context,
+        near_misses.claims_on(candidates, snapshot),
+        shared,
+        covers_all=may_fit == len(candidates) or (ignores_identity and len(candidates) < near_misses.MOST_NODES),
+        ignores_identity=ignores_identity,
+    )
+    helps = any(one.cost for one in released)  # then what no device has, such as for another alternative, comes last
     found_misses: list[NearMiss] = [
         *near_misses.by_device_count(requirements, unschedulable.classes, context, ignores_identity=ignores_identity),
-        *near_misses.by_releasing_claims(
-            candidates,
-            requirements,
-            context,
-            near_misses.claims_on(candidates, snapshot),
-            shared,
-            covers_all=may_fit == len(candidates) or (ignores_identity and len(candidates) < near_misses.MOST_NODES),
-            ignores_identity=ignores_identity,
-        ),
+        *released,
         *near_misses.by_devices(requirements, unschedulable.samples.values(), context),
         *near_misses.by_terms(terms),
     ]
-    ordered = sorted(found_misses, key=lambda near_miss: (near_miss.of_group, near_miss.cost))
+    ordered = sorted(
+        found_misses, key=lambda near_miss: (helps and not near_miss.cost, near_miss.of_group, near_miss.cost)
+    )
     misses = tuple(dict.fromkeys(near_miss.sentence for near_miss in ordered))
     return misses, tuple(term.sentence() for term in terms)
 

@@ -49,7 +49,8 @@ from extender.scheduling import (
 MOST_NODES = 24  # nodes of different states on which a release of claims is tried
 _TRIES = 160  # evaluations per explanation
 _FOUND = 3  # near misses by release
-_NAMED = 4  # devices or claims named in a sentence
+_NAMED = 4  # devices of a claim named in a sentence
+_CLAIMS = 8  # named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Cl
 
 
 def _near_miss(node_info: NodeInfo, claims: list[Claim], usable: frozenset[str]) -> NearMiss:
-    held = "; ".join(held_by(c, usable) for c in claims[:_NAMED]) + (" and more" if len(claims) > _NAMED else "")
+    held = "; ".join(held_by(c, usable) for c in claims[:_CLAIMS]) + (" and more" if len(claims) > _CLAIMS else "")
     devices = len({result.device for result in _results(claims)})
     of_group = any(claim.group for claim in claims)
     return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free", of_group)
