@@ -49,3 +49,11 @@ def test_cordons_and_selectors_of_nodes_are_no_mistakes_about_devices(tmp_path: 
     objects: list[Json] = objects_of_world([{"name": "g0"}])
     objects[-1]["spec"] = {"unschedulable": True}
     assert linted(asking({}), objects, tmp_path) == []
+
+
+def test_a_cluster_without_dra_is_a_note(tmp_path: Path) -> None:
+    limits = {"limits": {"nvidia.com/gpus": "1"}}
+    asked = [pod("want", containers=[{"name": "main", "image": "pause", "resources": limits}])]
+    found = linted(asked, [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}], tmp_path)
+    assert "the cluster has no DeviceClass and no ResourceSlice" in found
+    assert "no node and no DeviceClass of the snapshot provides nvidia.com/gpus" in found

@@ -73,9 +73,11 @@ def lint_command(
     raw, found, unreadable = read_manifests(files)
     lost = bool(found)
     cluster = list(documents(snapshot)) if snapshot is not None else []
-    given = [(str(snapshot), obj) for obj in _supply(cluster, snapshot)] if snapshot is not None else []
+    given = [(str(snapshot), obj) for obj in cluster if obj.get("kind") in _SUPPLY]
     checked = check_manifests(raw, [obj for _, obj in given])
     found += checked.findings
+    if snapshot is not None:
+        found += _without_devices(cluster, snapshot)
     problems: dict[int, WireError] = {}
     supply = objects_of(checked.objects + given, problems)
     found += findings(supply, dialect_of(as_new))
@@ -121,11 +123,15 @@ def _of_pods(made: list[Json], supply: Objects, cluster: list[Json]) -> list[Lin
     return found
 
 
-def _supply(cluster: list[Json], snapshot: Path) -> list[Json]:
-    found = [obj for obj in cluster if obj.get("kind") in _SUPPLY]
-    if not found:
+def _without_devices(cluster: list[Json], snapshot: Path) -> Iterator[LintFinding]:
+    """Yield a note if the snapshot is of a cluster without DRA. Raises WireError if it is no snapshot."""
+    kinds = {obj.get("kind") for obj in cluster}
+    if not kinds.isdisjoint(_SUPPLY):
+        return
+    if "Node" not in kinds:
         raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
-    return found
+    problem = f"the cluster has no {' and no '.join(_SUPPLY)}"
+    yield LintFinding("note", name_of(snapshot), problem, "install the DRA driver of your devices")
 
 
 def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
