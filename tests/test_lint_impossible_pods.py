@@ -51,6 +51,17 @@ def test_cordons_and_selectors_of_nodes_are_no_mistakes_about_devices(tmp_path: 
     assert linted(asking({}), objects, tmp_path) == []
 
 
+CONSUMES = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]
+
+
+def test_devices_that_consume_counters_that_no_slice_has(tmp_path: Path) -> None:
+    objects = objects_of_world([{"name": "g0", "consumesCounters": CONSUMES}])
+    (found,) = linted(objects, objects, tmp_path)
+    assert "counter set s" in found
+    objects[1]["spec"]["pool"]["resourceSliceCount"] = 2
+    assert linted(objects, objects, tmp_path) == [], "another slice may have them"
+
+
 def test_a_cluster_without_dra_is_a_note(tmp_path: Path) -> None:
     limits = {"limits": {"nvidia.com/gpus": "1"}}
     asked = [pod("want", containers=[{"name": "main", "image": "pause", "resources": limits}])]

@@ -53,7 +53,7 @@ from extender.allocation.shared_use import PoolGroup, SharedUse
 from extender.allocation.slice_devices import KnownSlices
 from extender.allocation.taints import blocking_taint, tolerates
 from extender.allocation.unsupported_devices import field_of
-from extender.allocation.whole_pool import WholePool
+from extender.allocation.whole_pool import WholePool, unknown_counter
 
 __all__ = [
     "CAUSES",
@@ -122,6 +122,7 @@ __all__ = [
     "taken_of",
     "tolerates",
     "troubled",
+    "unknown_counter",
     "usage_of",
     "uses_of",
     "with_devices_allocated",

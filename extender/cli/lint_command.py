@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from extender.allocation import Features, consumption, fits
+from extender.allocation import Features, consumption, fits, unknown_counter
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.cli.claim_kinds import drivers_in
@@ -33,7 +33,9 @@ from extender.model import (
     Device,
     DeviceRequest,
     Graph,
+    PoolKey,
     Quantity,
+    Slice,
     WireError,
     counted,
     driver_of,
@@ -139,6 +141,7 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
     for slice_ in objects.slices:
         if slice_.problem:
             yield LintFinding("error", f"ResourceSlice {slice_.name}", slice_.problem)
+    yield from _faulty_pools(objects)
     devices = [(device, s.pool.driver) for s in objects.slices if not s.problem for device in s.devices]
     for class_ in objects.classes.values():
         if class_.problem:
@@ -149,6 +152,22 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
         yield from _selector(where, expression, dialect, [] if of_own else devices)
     yield from _unknown_classes(objects)
     yield from _too_many(objects)
+
+
+def _faulty_pools(objects: Objects) -> Iterator[LintFinding]:
+    """Yield what the slices of one pool make unusable together."""
+    pools: dict[PoolKey, list[Slice]] = {}
+    for slice_ in objects.slices:
+        pools.setdefault(slice_.pool, []).append(slice_)
+    for pool, slices in pools.items():
+        newest = max(slice_.generation for slice_ in slices)
+        slices = [slice_ for slice_ in slices if slice_.generation == newest]  # noqa: PLW2901
+        counters = {one.name: one.counters for slice_ in slices for one in slice_.counter_sets}
+        trouble = unknown_counter(counters, slices)
+        if (
+            trouble and len({slice_.name for slice_ in slices}) >= slices[0].slice_count
+        ):  # else the files may lack the slice with the counters
+            yield LintFinding("error", f"pool {pool.driver}/{pool.name}", trouble, "no node can use the pool")
 
 
 def refused_pods(pods: list[HypotheticalPod]) -> Iterator[LintFinding]:
