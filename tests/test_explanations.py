@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 from extender.allocation import Features
 from extender.cli.allocate_command import answers_of
 from extender.cli.cluster_dump import dump_of
+from extender.cli.impossible_pods import impossible_pods
 from extender.cli.main import commands
 from extender.cli.object_files import objects_of
 from extender.extension.filter_service import FilterService
+from extender.manifests import HypotheticalPod
 from extender.model import FREEABLE_CODES, Code
 from extender.policy import Policy
 from extender.scheduling import Evaluator
-from extender.wire import Json, decode_pod
+from extender.wire import Json, decode_claim, decode_pod
 from tests.explain_worlds import asking, explained, objects_of_world
 from tests.oracle import random_world
 from tests.oracle_worlds import asking_objects, cluster_objects, varied
@@ -133,11 +135,40 @@ def freed(found: Json) -> list[list[str]]:
     return [re.findall(r"held by (default/held-\d+)", miss) for miss in misses]
 
 
+def share_a_claim(objects: list[Json], asked: list[Json], rng: random.Random) -> list[str]:
+    """The pod shares a claim of whole devices that another pod uses. The names of such claims."""
+    found = [
+        one
+        for one in objects
+        if one["kind"] == "ResourceClaim"
+        and not any("shareID" in r or "adminAccess" in r for r in one["status"]["allocation"]["devices"]["results"])
+    ]
+    if not found or rng.random() < 0.6:
+        return []
+    shared = rng.choice(found)
+    results = shared["status"]["allocation"]["devices"]["results"]
+    node = {"p": "n", "q": "m"}[results[0]["pool"]]
+    only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    shared["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [only]}
+    request = {"name": "r", "exactly": {"deviceClassName": "any", "count": len(results)}}
+    shared["spec"] = {"devices": {"requests": [request]}}
+    asked[-1]["spec"]["resourceClaims"].append({"name": "sh", "resourceClaimName": shared["metadata"]["name"]})
+    return [shared["metadata"]["name"]]
+
+
+def emptied(objects: list[Json], shared: list[str]) -> list[Json]:
+    """The cluster after all other pods have ended: only the shared claim is left, without devices."""
+    claims = [one for one in objects if one["kind"] == "ResourceClaim" and one["metadata"]["name"] in shared]
+    left = [{name: value for name, value in one.items() if name != "status"} for one in claims]
+    return [*(one for one in objects if one["kind"] != "ResourceClaim"), *left]
+
+
 def check_world(seed: int) -> None:
     """What explain says about one random world is true, and `berth allocate` answers alike."""
     rng = random.Random(seed)
     world = varied(random_world(rng), rng)
     objects, asked = cluster_objects(world, rng), asking_objects(world)
+    shared = share_a_claim(objects, asked, rng)
     found, where = explained(objects, asked), f"seed {seed}: {world}"
     fits = found["outcome"] == "fits"
     offline = answers_of(objects_of([("", one) for one in [*objects, *asked]]), "preferred", None)
@@ -150,13 +181,18 @@ def check_world(seed: int) -> None:
     if fits:
         return
     assert found["outcome"] == "refused", where
-    empty = explained([one for one in objects if one["kind"] != "ResourceClaim"], asked)["outcome"] == "fits"
+    empty = explained(emptied(objects, shared), asked)["outcome"] == "fits"
     codes = {Code[one["code"]] for one in found["unschedulable"]}
     fails = Code.INVALID in codes  # a selector fails on a device; the search reaches it if those before are busy
-    if not fails and not codes & FREEABLE_CODES:
+    if not fails and not codes & (FREEABLE_CODES | {Code.ELSEWHERE}):
         assert not empty, (where, texts(found))
     if any("freeing devices does not help" in miss for miss in found["misses"]):
         assert not empty, (where, texts(found))
+    if not shared and not fails:  # nothing is held in the world of lint
+        alone = [HypotheticalPod(decode_pod(asked[-1]), tuple(decode_claim(one) for one in asked[:-1]))]
+        lint = [one.problem for one in impossible_pods(alone, objects_of([]), objects, lambda _: False)]
+        assert empty or lint, (where, texts(found))
+        assert not (empty and any("even with all devices free" in one for one in lint)), where
     advice = freed(found)
     assert set(served.failed.values()) == {one["reason"] for one in found["unschedulable"]}, where
     assert fails or bool(advice) == empty, (where, texts(found))

@@ -31,7 +31,16 @@ from extender.allocation.inventory import Inventory, inventory
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, NodeInfo, NodeState, PoolGroup, SharedUse, Snapshot
 from extender.allocation.offline import consumed_counters, counter_limits, overdrawn_counters, problem_of, usage_of
-from extender.allocation.pools import KnownPools, Pool, PoolDevice, WholePool, gather, same_objects, slices_of
+from extender.allocation.pools import (
+    KnownPools,
+    Pool,
+    PoolDevice,
+    WholePool,
+    gather,
+    same_objects,
+    slices_of,
+    unknown_counter,
+)
 from extender.allocation.problem import (
     SHARES,
     UNUSED,
@@ -120,6 +129,7 @@ __all__ = [
     "taken_of",
     "tolerates",
     "troubled",
+    "unknown_counter",
     "usage_of",
     "uses_of",
     "with_devices_allocated",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +28,21 @@ from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import Objects, objects_of
 from extender.cli.output import Screen, say_json
 from extender.files import name_of
-from extender.model import Allocation, InvalidClaim, Node, OutOfSteps, WireError, counted, shown
+from extender.model import (
+    Allocation,
+    Claim,
+    Code,
+    InvalidClaim,
+    Node,
+    ObjectKey,
+    OutOfSteps,
+    Reason,
+    WireError,
+    counted,
+    extended_resources,
+    shown,
+)
+from extender.scheduling import ADMIN_LABEL, class_by_resource, may_run, special_claim
 from extender.wire import Json, encode_allocation
 
 _CASE_STEPS = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
@@ -118,15 +133,18 @@ def answers_of(found: Objects, order: str, only: str | None) -> list[Json]:
         if only is not None:
             raise WireError("nodes", f"none named {shown(only)}")
         raise WireError("nodes", "the files name no node: give a Node or a slice with nodeName")
-    if not found.claims:
+    if not any(_asked(found, node) for node in nodes) and not any(pod.claims for pod in found.pods):
         raise WireError("claims", "the files hold no ResourceClaim, ResourceClaimTemplate or Pod with one")
     return [_one_node(found, node, order) for node in nodes]
 
 
 def _one_node(found: Objects, node: Node, order: str) -> Json:
+    refusals = list(_refusals(found, node))
+    if refusals:
+        return {"node": node.name, "error": None, "allocations": None, "why": refusals}
     masks = Masks()
     allocated_state = usage_of(found.slices, found.taken, found.shares)
-    named = [(str(claim.key), claim.spec) for claim in found.claims]
+    named = [(str(claim.key), claim.spec) for claim in _asked(found, node)]
     problem = problem_of(node, found.slices, found.classes, named, allocated_state, Features(), masks)
     recorder = CauseRecorder()
     try:
@@ -143,6 +161,40 @@ def _one_node(found: Objects, node: Node, order: str) -> Json:
         return {"node": node.name, "error": None, "allocations": None, "why": _why(problem, recorder)}
     made = allocations(problem, solution, node.name, found.classes.get, lambda: str(uuid.uuid4()))
     return {"node": node.name, "error": None, "allocations": [encode_allocation(a) for a in made]}
+
+
+def _asked(found: Objects, node: Node) -> list[Claim]:
+    """The claims without devices, also those that pods with extended resources would get on the node."""
+    resources, claims = extended_resources(found.classes.values()), list(found.claims)
+    for pod in found.pods:
+        names = {name for container in pod.containers for name, amount in container.requests if amount}
+        classes = {name: class_by_resource(name, found.classes, resources) for name in names - node.allocatable}
+        spec, _ = special_claim(pod.containers, {name: class_ for name, class_ in classes.items() if class_})
+        if spec.requests:
+            key = ObjectKey(pod.key.namespace, f"{pod.key.name}-extended-resources")
+            claims.append(Claim(key, str(key), spec=spec, extended=True))
+    return claims
+
+
+def _refusals(found: Objects, node: Node) -> Iterator[str]:
+    """Why the claims or pods cannot get the node, whatever its devices are."""
+    for claim in found.claims:
+        if claim.deleting:
+            yield f"claim {claim.key} is being deleted"
+        asks = any(option.admin_access for request in claim.spec.requests for option in request.alternatives)
+        labels = found.namespaces.get(claim.key.namespace)
+        if asks and labels is not None and labels.get(ADMIN_LABEL) != "true":
+            yield str(Reason(Code.ADMIN_ACCESS, (claim.key.namespace,)))
+    for pod in found.pods:
+        if pod.constraints_are_known and not found.guesses_nodes and not may_run(pod, node):
+            yield f"pod {pod.key}: {Reason(Code.NODE_CONSTRAINTS)}"
+        for name in {entry.claim_name or pod.claim_statuses.get(entry.name) or "" for entry in pod.claims}:
+            shared = found.allocated.get(ObjectKey(pod.key.namespace, name))
+            pin = shared.allocation.node_selector if shared is not None and shared.allocation is not None else None
+            if pin is not None and not pin.matches(node.name, node.labels):
+                yield f"claim {pod.key.namespace}/{name} is allocated for other nodes"
+            if shared is not None and shared.deleting and not shared.is_reserved_for(pod.uid):
+                yield f"claim {shared.key} is being deleted"
 
 
 def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
@@ -167,11 +219,11 @@ def _print(found: Objects, answers: list[Json], output: str) -> None:
         for line in answers:
             say_json(line)
         return
-    console = Screen(soft_wrap=True)
+    console, nodes = Screen(soft_wrap=True), {node.name: node for node in found.nodes}
     for line in answers:
         fits = "does not fit" if line["allocations"] is None else "fits"
         console.print(Text.assemble((line["node"], "bold"), f": {line['error'] or fits}"))
-        for claim, allocation in zip(found.claims, line["allocations"] or [], strict=False):
+        for claim, allocation in zip(_asked(found, nodes[line["node"]]), line["allocations"] or [], strict=False):
             for result in allocation["devices"]["results"]:
                 console.print(
                     f"  {claim.key} {result['request']}: {result['driver']}/{result['pool']}/{result['device']}"

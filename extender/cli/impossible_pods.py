@@ -5,27 +5,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from extender.allocation import Features
 from extender.cli.cluster_dump import dump_of
 from extender.cli.lint_finding import LintFinding
 from extender.cli.object_files import Objects
-from extender.diagnosis import Scenario, apply_scenario, explain, failing_terms
+from extender.diagnosis import Explanation, Scenario, apply_scenario, explain, failing_terms
 from extender.manifests import HypotheticalPod
+from extender.model import Claim, counted
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of, unprovided_resource
 from extender.wire import Json, decode_pod
 
 _SUPPLY = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule", "Namespace")
-# Reasons that other findings name, or that say nothing about the pod.
-_NAMED = {"NO_DEVICES", "NO_MATCH", "TOO_FEW", "TOPOLOGY", "OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}
+_MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room
+_REASONS = 3  # of nodes, in one finding
 
 
-def impossible_pods(pods: list[HypotheticalPod], files: Objects, supply: list[Json]) -> Iterator[LintFinding]:
+def impossible_pods(
+    pods: list[HypotheticalPod], files: Objects, supply: list[Json], is_named: Callable[[Claim], bool]
+) -> Iterator[LintFinding]:
     """Yield the pods that fit on no node even with all devices free, and those with selectors that fail on devices.
 
     `files` has the claims, of which some may have no pod. `supply` are the objects of the cluster and of the files.
+    `is_named`: whether another finding says that a claim asks for more than a node has.
     """
     cluster = dump_of(obj for obj in supply if obj.get("kind") in _SUPPLY).snapshot()
     if not cluster.node_infos:
@@ -41,10 +46,24 @@ def impossible_pods(pods: list[HypotheticalPod], files: Objects, supply: list[Js
             continue
         failing = failing_terms(requirements, snapshot, context)
         yield from (LintFinding("warning", where, sentence) for sentence in failing)
-        found = explain(pod, snapshot, Policy(), context)
-        if found.outcome == "refused" and not failing and found.unschedulable[0].code not in _NAMED:
-            problem = f"fits on no node even with all devices free: {found.unschedulable[0].reason}"
+        if failing or any(map(is_named, claims)):
+            continue
+        # Only devices count here: nodes get other labels, and cordons end.
+        found = explain(replace(pod, constraints_are_known=False), snapshot, Policy(), context)
+        if found.outcome == "refused" and (reasons := _reasons(found)):
+            problem = f"fits on no node even with all devices free: {reasons}"
             yield LintFinding("warning", where, problem, next((one for one in found.misses if one[0] == "0"), ""))
+
+
+def _reasons(found: Explanation) -> str:
+    """Why nodes with devices cannot serve the pod; '' if that may pass, or if another finding tells it."""
+    told = [one for one in found.unschedulable if one.code != "NO_DEVICES"]
+    codes = {one.code for one in told}
+    if codes & _MAY_PASS or codes <= {"TOPOLOGY"}:
+        return ""
+    if len(told) == 1:
+        return told[0].reason
+    return ", ".join(f"{one.reason} on {counted(one.nodes, 'node')}" for one in told[:_REASONS])
 
 
 def _pods_of_lone_claims(pods: list[HypotheticalPod], objects: Objects) -> list[HypotheticalPod]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 import yaml
 
-from extender.allocation import Features, consumption, fits
+from extender.allocation import Features, consumption, fits, unknown_counter
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.cli.claim_kinds import drivers_in
@@ -28,10 +29,13 @@ from extender.model import (
     MARKER_CLASS,
     OTHER,
     Capacity,
+    Claim,
     Device,
     DeviceRequest,
     Graph,
+    PoolKey,
     Quantity,
+    Slice,
     WireError,
     counted,
     driver_of,
@@ -71,9 +75,11 @@ def lint_command(
     raw, found, unreadable = read_manifests(files)
     lost = bool(found)
     cluster = list(documents(snapshot)) if snapshot is not None else []
-    given = [(str(snapshot), obj) for obj in _supply(cluster, snapshot)] if snapshot is not None else []
+    given = [(str(snapshot), obj) for obj in cluster if obj.get("kind") in _SUPPLY]
     checked = check_manifests(raw, [obj for _, obj in given])
     found += checked.findings
+    if snapshot is not None:
+        found += _without_devices(cluster, snapshot)
     problems: dict[int, WireError] = {}
     supply = objects_of(checked.objects + given, problems)
     found += findings(supply, dialect_of(as_new))
@@ -115,15 +121,19 @@ def _of_pods(made: list[Json], supply: Objects, cluster: list[Json]) -> list[Lin
         from extender.cli.impossible_pods import impossible_pods  # it loads the cache and the explanations
 
         with contextlib.suppress(WireError):
-            found += impossible_pods(pods, supply, [*cluster, *made])
+            found += impossible_pods(pods, supply, [*cluster, *made], partial(_asks_for_too_many, supply, Masks()))
     return found
 
 
-def _supply(cluster: list[Json], snapshot: Path) -> list[Json]:
-    found = [obj for obj in cluster if obj.get("kind") in _SUPPLY]
-    if not found:
+def _without_devices(cluster: list[Json], snapshot: Path) -> Iterator[LintFinding]:
+    """Yield a note if the snapshot is of a cluster without DRA. Raises WireError if it is no snapshot."""
+    kinds = {obj.get("kind") for obj in cluster}
+    if not kinds.isdisjoint(_SUPPLY):
+        return
+    if "Node" not in kinds:
         raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
-    return found
+    problem = f"the cluster has no {' and no '.join(_SUPPLY)}"
+    yield LintFinding("note", name_of(snapshot), problem, "install the DRA driver of your devices")
 
 
 def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
@@ -131,6 +141,7 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
     for slice_ in objects.slices:
         if slice_.problem:
             yield LintFinding("error", f"ResourceSlice {slice_.name}", slice_.problem)
+    yield from _faulty_pools(objects)
     devices = [(device, s.pool.driver) for s in objects.slices if not s.problem for device in s.devices]
     for class_ in objects.classes.values():
         if class_.problem:
@@ -141,6 +152,22 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
         yield from _selector(where, expression, dialect, [] if of_own else devices)
     yield from _unknown_classes(objects)
     yield from _too_many(objects)
+
+
+def _faulty_pools(objects: Objects) -> Iterator[LintFinding]:
+    """Yield what the slices of one pool make unusable together."""
+    pools: dict[PoolKey, list[Slice]] = {}
+    for slice_ in objects.slices:
+        pools.setdefault(slice_.pool, []).append(slice_)
+    for pool, slices in pools.items():
+        newest = max(slice_.generation for slice_ in slices)
+        slices = [slice_ for slice_ in slices if slice_.generation == newest]  # noqa: PLW2901
+        counters = {one.name: one.counters for slice_ in slices for one in slice_.counter_sets}
+        trouble = unknown_counter(counters, slices)
+        if (
+            trouble and len({slice_.name for slice_ in slices}) >= slices[0].slice_count
+        ):  # else the files may lack the slice with the counters
+            yield LintFinding("error", f"pool {pool.driver}/{pool.name}", trouble, "no node can use the pool")
 
 
 def refused_pods(pods: list[HypotheticalPod]) -> Iterator[LintFinding]:
@@ -294,8 +321,19 @@ def _too_many(objects: Objects) -> Iterator[LintFinding]:
                     "warning",
                     f"{objects.origins[f'ResourceClaim {claim.key}']}, request {option.name}, count",
                     f"asks for {option.count} devices; the most that match on one node is {most}",
-                    f"ask for at most {counted(most, 'device')}, or split the claim",
+                    f"ask for at most {counted(most, 'device')}, or give several pods a claim each",
                 )
+
+
+def _asks_for_too_many(objects: Objects, masks: Masks, claim: Claim) -> bool:
+    """Whether no node has enough devices for some request alone, so that `findings` says why."""
+
+    def is_short(option: DeviceRequest) -> bool:
+        class_ = objects.classes.get(option.class_name)
+        selectors = [*(class_.selectors if class_ is not None else ()), *option.selectors]
+        return _most_on_a_node(objects, selectors, masks) < (option.count if option.mode == "ExactCount" else 1)
+
+    return any(all(map(is_short, request.alternatives)) for request in claim.spec.requests)
 
 
 def missing_in_slices(objects: Objects) -> Iterator[LintFinding]:

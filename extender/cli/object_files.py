@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import name_of, read_file
 from extender.manifests import objects_of_part
-from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Slice, TaintRule, WireError
+from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Pod, Slice, TaintRule, WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 from extender.scoring import ByTopology
 from extender.wire import (
@@ -22,6 +22,7 @@ from extender.wire import (
     SliceDecoder,
     decode_claim,
     decode_class,
+    decode_labels,
     decode_node,
     decode_pod,
     decode_taint_rule,
@@ -40,8 +41,10 @@ class Objects:
     """The decoded objects of the files. The devices of `slices` have the taints of `rules`.
 
     `claims` are the claims without an allocation. The devices of allocated claims are in `taken`; `shares` maps a
-    device to its consumed capacity in nanos, by name. `fabric` has the agent's slice of each node. `origins` maps
-    "DeviceClass NAME" and "ResourceClaim KEY" to file, document and object; a claim of a template is in the template.
+    device to its consumed capacity in nanos, by name. `allocated` has these claims by key, and `pods` those without a
+    node. `guesses_nodes`: `nodes` are those that slices name, without labels and taints. `fabric` has the agent's slice
+    of each node. `origins` maps "DeviceClass NAME" and "ResourceClaim KEY" to file, document and object; a claim of a
+    template is in the template.
     """
 
     slices: list[Slice] = field(default_factory=list)
@@ -53,6 +56,10 @@ class Objects:
     taken: list[DeviceId] = field(default_factory=list)
     shares: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    allocated: dict[ObjectKey, Claim] = field(default_factory=dict)
+    pods: list[Pod] = field(default_factory=list)
+    namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)  # name to labels
+    guesses_nodes: bool = False
 
     def preference(self, node: Node, problem: Problem) -> Preference:
         """Return the order in which `berth serve` would try the devices of this node."""
@@ -119,7 +126,7 @@ def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | N
     found.slices = [tainted(slice_, found.rules) for slice_ in found.slices]
     if not found.nodes:
         names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
-        found.nodes = [Node(name) for name in names]
+        found.nodes, found.guesses_nodes = [Node(name) for name in names], True
     return found
 
 
@@ -202,6 +209,8 @@ def _add(found: Objects, obj: Json, decoder: SliceDecoder, place: str) -> None:
             _add_claim(found, claim)
         case "Node":
             found.nodes.append(decode_node(obj))
+        case "Namespace":
+            found.namespaces[_key(obj).name] = decode_labels(obj)
         case kind:
             if not kind:
                 raise WireError("kind", "is missing: this is not a Kubernetes object")
@@ -213,6 +222,7 @@ def _add_claim(found: Objects, claim: Claim) -> None:
             raise WireError(f"claim {claim.key}", claim.problem)
         found.claims.append(claim)
         return
+    found.allocated[claim.key] = claim
     for result in claim.allocation.results:
         if result.admin_access:
             continue
@@ -227,6 +237,8 @@ def _add_claim(found: Objects, claim: Claim) -> None:
 def _add_claims_of_pod(found: Objects, obj: Json, templates: dict[ObjectKey, _Placed], used: set[ObjectKey]) -> None:
     """Add one claim for each template that the pod uses."""
     pod = decode_pod(obj)
+    if pod.is_waiting:
+        found.pods.append(pod)
     for entry in pod.claims:
         key = ObjectKey(pod.key.namespace, entry.template_name)
         if key in templates:

@@ -165,6 +165,8 @@ class Explainer:
         found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
         if error_line(pod.scheduler_error) not in found["sentence"]:  # '' is in every text
             found["sentence"] += f"; but {last_attempt_failed(pod)}"
+        elif found["outcome"] == "fits" and one_line(pod.unschedulable) not in found["sentence"]:
+            found["sentence"] += f"; the last answer of kube-scheduler was: {one_line(pod.unschedulable)}"
         return found
 
     async def brief_in_turn(self, uid: str, work_seconds: float) -> Brief | None:
@@ -346,6 +348,8 @@ class Explainer:
         except CallBudgetSpent:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)
+        if pod.gated:
+            found["sentence"] += "; kube-scheduler does not place it before its scheduling gates are removed"
         other = other_scheduler(pod) if found["outcome"] != "not-ours" else ""
         return {**found, "sentence": f"{other}. With it, {found['sentence']}"} if other else found
 

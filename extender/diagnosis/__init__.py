@@ -14,7 +14,7 @@ from extender.diagnosis.group_members import explain_job, groups_named, jobs_nam
 from extender.diagnosis.group_rows import group_rows
 from extender.diagnosis.near_misses import claims_on
 from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
-from extender.diagnosis.scenario import Scenario, apply_scenario, devices_of, with_new_group, without_own_holds
+from extender.diagnosis.scenario import Scenario, apply_scenario, claims_of, with_new_group, without_own_holds
 from extender.diagnosis.selector_stats import failing_terms
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
     "apply_scenario",
     "check_consistency",
     "claim_rows",
+    "claims_of",
     "claims_on",
     "compare_sets",
-    "devices_of",
     "explain",
     "explain_gang",
     "explain_job",

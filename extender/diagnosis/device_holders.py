@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extender.allocation import Inventory, NodeInfo, Snapshot, blocking_taint
 from extender.model import (
     Claim,
     GroupKey,
     InvalidClaim,
+    Pod,
     PoolKey,
     Reservation,
     Result,
     members,
     name_on_claims,
 )
-from extender.scheduling import EvaluationContext, PodRequirements, own_claims, problem_for
+from extender.scheduling import EvaluationContext, PodRequirements, needs_reservation, own_claims, problem_for
 
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]
@@ -43,6 +44,7 @@ class DeviceUse:
     results: tuple[Result, ...]
     group: GroupName | None = None  # of the pods
     group_pods: int = 0  # pods of the group that have devices: they are worth nothing without each other
+    claims: tuple[Claim, ...] = ()  # with these devices, as far as they are known
 
     @property
     def stopped(self) -> int:
@@ -100,6 +102,38 @@ def uses_by_node(
     return found
 
 
+def uses_of_shared_claims(
+    gang: GroupKey, pods: Iterable[Pod], needed: Mapping[str, PodRequirements], snapshot: Snapshot
+) -> list[DeviceUse]:
+    """The uses of claims that members share with others and that only these others use: they pin the members.
+
+    `pods` are the members that wait.
+    """
+    own, uses = own_claims(gang, snapshot), dict[object, DeviceUse]()
+    pinned = dict[str, Claim]()
+    of_members = set[str]()
+    for pod in pods:
+        found = needed.get(pod.uid)
+        for claim in (*found.allocated_claims, *found.promised_claims) if found is not None else ():
+            pinned[claim.uid] = claim
+            reservation = snapshot.reservations.get(claim.uid)
+            is_own = claim.key in own or not needs_reservation(claim, pod)
+            if is_own or (reservation is not None and reservation.pod_uid in needed):
+                of_members.add(claim.uid)
+    for claim in (claim for uid, claim in pinned.items() if uid not in of_members):
+        reservation = snapshot.reservations.get(claim.uid)
+        if reservation is not None:
+            _add(uses, replace(_of_reservation(reservation, snapshot), claims=(claim,)))
+            continue
+        devices = {result.device for result in claim.allocation.results} if claim.allocation is not None else ()
+        infos = snapshot.node_infos.values()
+        nodes = (one for one in infos if any(one.inventory.index.get(device) is not None for device in devices))
+        node_info = next(nodes, None)
+        if node_info is not None:
+            _add(uses, _of_claim(node_info.node.name, claim, [pool.key for pool in node_info.inventory.pools]))
+    return [_with_group(use, snapshot, {}) for use in uses.values()]
+
+
 def devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: EvaluationContext) -> int:
     """Mask of the devices whose use can keep pods with these requirements from the node.
 
@@ -147,7 +181,7 @@ def _with_group(use: DeviceUse, snapshot: Snapshot, sizes: dict[GroupName, int])
     if group not in sizes:
         claims = (snapshot.claims.get(key) for key in snapshot.group_claims.get(group, ()))
         sizes[group] = len({pod.uid for claim in claims if claim is not None for pod in claim.reserved_for})
-    return DeviceUse(use.holder, use.results, group, sizes[group])
+    return replace(use, group=group, group_pods=sizes[group])
 
 
 def _add(uses: dict[object, DeviceUse], use: DeviceUse) -> None:
@@ -160,7 +194,7 @@ def _add(uses: dict[object, DeviceUse], use: DeviceUse) -> None:
     if old is not None:
         devices, claims = old.holder.devices + new.devices, (*old.holder.claims, *new.claims)
         joined = Holder(new.node, devices, new.pods, claims, new.state, old.holder.group or new.group)
-        use = DeviceUse(joined, (*old.results, *use.results))
+        use = DeviceUse(joined, (*old.results, *use.results), claims=(*old.claims, *use.claims))
     uses[key] = use
 
 
@@ -169,7 +203,8 @@ def _of_claim(node: str, claim: Claim, pools: Collection[PoolKey]) -> DeviceUse:
     results = tuple(result for result in allocated if not result.admin_access)
     here = sum(PoolKey(result.device.driver, result.device.pool) in pools for result in results)
     pods = tuple(f"{claim.key.namespace}/{consumer.name}" for consumer in claim.reserved_for)
-    return DeviceUse(Holder(node, here, pods, (str(claim.key),), ALLOCATED, name_on_claims(claim.group)), results)
+    holder = Holder(node, here, pods, (str(claim.key),), ALLOCATED, name_on_claims(claim.group))
+    return DeviceUse(holder, results, claims=(claim,))
 
 
 def _of_reservation(reservation: Reservation, snapshot: Snapshot) -> DeviceUse:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from types import MappingProxyType
 
 from extender.allocation import Interned, NodeInfo, Snapshot
 from extender.diagnosis import near_misses
-from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
+from extender.diagnosis.near_misses import EquivalentNodes, NearMiss, SharedClaims
+from extender.diagnosis.scenario import Scenario, apply_scenario
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
 from extender.model import (
     FREEABLE_CODES,
     SCHEDULER,
     CallBudgetSpent,
+    Claim,
     Code,
     Pod,
     Reason,
@@ -38,7 +40,9 @@ from extender.scheduling import (
     Skip,
     Unschedulable,
     UnschedulableAndUnresolvable,
+    UsableNodes,
     evaluate,
+    needs_reservation,
     requirements_of,
     scored_node,
     unprovided_resource,
@@ -108,10 +112,12 @@ class AllUnschedulable:
     nodes: int = 0
 
     def add(self, equivalent: EquivalentNodes) -> None:
-        self.classes.append(equivalent)
         self.nodes += equivalent.nodes
-        node_info, nodes = self.samples.get(equivalent.node_info.state.attribute_signature, (equivalent.node_info, 0))
-        self.samples[equivalent.node_info.state.attribute_signature] = node_info, nodes + equivalent.nodes
+        if equivalent.status.reason.code is not Code.NODE_CONSTRAINTS:  # of no use, whatever happens to their devices
+            self.classes.append(equivalent)
+            signature = equivalent.node_info.state.attribute_signature
+            node_info, nodes = self.samples.get(signature, (equivalent.node_info, 0))
+            self.samples[signature] = node_info, nodes + equivalent.nodes
         known = self.reasons.get(equivalent.status.text)
         if known is None:
             known = self.reasons[equivalent.status.text] = NodesByReason(equivalent)
@@ -151,7 +157,10 @@ def explain(
             narration: tuple[str, ...] = ()
             if narrated:
                 narration = trace_search(traces.of(without_holds.get(narrated) or _known(narrated, snapshot)), context)
-            found = _explain(name, snapshot, ranking or NodeRanking(requirements), without_holds, traces)
+            excluded = _excluded(pod, requirements, snapshot, context)
+            shared = _shared_claims(pod, requirements, snapshot, policy, excluded.get(Code.ELSEWHERE, ()))
+            ranking = ranking or NodeRanking(requirements)
+            found = _explain(name, snapshot, ranking, without_holds, traces, excluded, shared)
             return replace(found, narration=narration)
 
 
@@ -189,16 +198,48 @@ def _known(node: str, snapshot: Snapshot) -> NodeInfo:
     return snapshot.node_infos[node]
 
 
+def _shared_claims(
+    pod: Pod, requirements: PodRequirements, snapshot: Snapshot, policy: Policy, elsewhere: Iterable[str]
+) -> SharedClaims:
+    known: dict[tuple[Claim, ...], PodRequirements | None] = {(): requirements}
+
+    def without(claims: tuple[Claim, ...]) -> PodRequirements | None:
+        if claims not in known:
+            changed = apply_scenario(snapshot, (), Scenario(deallocated=claims))
+            found = requirements_of(pod, changed, policy)
+            known[claims] = found if isinstance(found, PodRequirements) else None
+        return known[claims]
+
+    claims = tuple(claim for claim in requirements.allocated_claims if needs_reservation(claim, pod))
+    return SharedClaims(claims, without, [snapshot.node_infos[node] for node in elsewhere if claims])
+
+
+def _excluded(
+    pod: Pod, requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
+) -> Mapping[Code, list[str]]:
+    """The nodes that the pod may not use, whatever devices they have, by the reason. Raises CallBudgetSpent."""
+    nodes = {name: one.node for name, one in snapshot.node_infos.items()}
+    usable = UsableNodes(1).of([pod], nodes, snapshot.version, context.budget) if pod.constraints_are_known else {}
+    left = {name: node for name, node in nodes.items() if name in usable[pod.uid]} if usable else nodes
+    found = {Code.NODE_CONSTRAINTS: [name for name in nodes if name not in left]} if usable else {}
+    if requirements.node_selectors:
+        found |= requirements.mismatches(left.values(), budget=context.budget)
+    return found
+
+
 def _explain(
-    name: str, snapshot: Snapshot, ranking: NodeRanking, without_holds: NodeInfos, traces: _Traces
+    name: str,
+    snapshot: Snapshot,
+    ranking: NodeRanking,
+    without_holds: NodeInfos,
+    traces: _Traces,
+    excluded: Mapping[Code, list[str]],
+    shared: SharedClaims,
 ) -> Explanation:
     requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise CallBudgetSpent
-    limits = bool(requirements.node_selectors)
-    every_node = (one.node for one in node_infos.values())
-    excluded = requirements.mismatches(every_node, budget=context.budget) if limits else {}
-    allowed = set(node_infos).difference(*excluded.values()) if limits else None
+    allowed = set(node_infos).difference(*excluded.values()) if excluded else None
     statuses = {
         node: evaluate(node_info, requirements.for_node(node_info.node), context)
         for node, node_info in without_holds.items()
@@ -212,39 +253,52 @@ def _explain(
             unschedulable.add(
                 EquivalentNodes(one.status, one.nodes, one.first, without_holds.get(first) or node_infos[first])
             )
-    candidates, may_fit = near_misses.nodes_to_try(unschedulable.classes)
-    claims_by_pool = near_misses.claims_on(
-        (*(one.shown.node_info for one in unschedulable.reasons.values()), *candidates), snapshot
-    )
-    by_reason = _by_reason(unschedulable, claims_by_pool, traces)
+    by_reason = _by_reason(unschedulable, snapshot, traces)
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
             scored_node(without_holds.get(n) or node_infos[n], placement, requirements, snapshot)
             for n, placement in _best(ranking, allowed, statuses)
         ]
-        return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), by_reason)
+        sentence = _where(name, nodes, fitting, best) + _leaves(excluded, nodes)
+        return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), by_reason)
+    if not unschedulable.classes:
+        return Explanation(name, "refused", _why(name, by_reason, ()), nodes, 0, (), by_reason)
+    misses, terms = _misses(snapshot, ranking, traces, shared, unschedulable)
+    return Explanation(name, "refused", _why(name, by_reason, misses), nodes, 0, (), by_reason, misses, terms)
+
+
+def _misses(
+    snapshot: Snapshot, ranking: NodeRanking, traces: _Traces, shared: SharedClaims, unschedulable: AllUnschedulable
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The near misses, the cheapest first, and the terms of selectors. Raises CallBudgetSpent."""
+    requirements, context = traces.requirements, traces.context
+    candidates, may_fit = near_misses.nodes_to_try(unschedulable.classes, shared.elsewhere)
     ignores_identity = ranking.ignores_identity(context)
     terms = selector_stats(
         requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context
     )
+    released = near_misses.by_releasing_claims(
+        candidates,
+        requirements,
+        context,
+        near_misses.claims_on(candidates, snapshot),
+        shared,
+        covers_all=may_fit == len(candidates) or (ignores_identity and len(candidates) < near_misses.MOST_NODES),
+        ignores_identity=ignores_identity,
+    )
+    helps = any(one.cost for one in released)  # then what no device has, such as for another alternative, comes last
     found_misses: list[NearMiss] = [
         *near_misses.by_device_count(requirements, unschedulable.classes, context, ignores_identity=ignores_identity),
-        *near_misses.by_releasing_claims(
-            candidates,
-            requirements,
-            context,
-            claims_by_pool,
-            covers_all=may_fit == len(candidates) or (ignores_identity and len(candidates) < near_misses.MOST_NODES),
-            ignores_identity=ignores_identity,
-        ),
+        *released,
         *near_misses.by_devices(requirements, unschedulable.samples.values(), context),
         *near_misses.by_terms(terms),
     ]
-    ordered = sorted(found_misses, key=lambda near_miss: (near_miss.of_group, near_miss.cost))
+    ordered = sorted(
+        found_misses, key=lambda near_miss: (helps and not near_miss.cost, near_miss.of_group, near_miss.cost)
+    )
     misses = tuple(dict.fromkeys(near_miss.sentence for near_miss in ordered))
-    sentences = tuple(term.sentence() for term in terms)
-    return Explanation(name, "refused", _why(name, by_reason, misses), nodes, 0, (), by_reason, misses, sentences)
+    return misses, tuple(term.sentence() for term in terms)
 
 
 def _best(
@@ -277,6 +331,12 @@ def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
     return f"{sentence}; {best[0].node} is best: {', '.join(best[0].all_devices) or 'no devices'}"
 
 
+def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
+    away = len(excluded.get(Code.NODE_CONSTRAINTS, ()))
+    left = f"{nodes - away} of {counted(nodes, 'node')}"
+    return f"; node selector, node affinity, taints and cordons leave {left}" if away else ""
+
+
 def _why(name: str, by_reason: tuple[UnschedulableNodes, ...], misses: tuple[str, ...]) -> str:
     if not by_reason:
         return f"pod {name} fits nowhere: the cluster has no node"
@@ -285,10 +345,9 @@ def _why(name: str, by_reason: tuple[UnschedulableNodes, ...], misses: tuple[str
     return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
 
 
-def _by_reason(
-    unschedulable: AllUnschedulable, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces
-) -> tuple[UnschedulableNodes, ...]:
+def _by_reason(unschedulable: AllUnschedulable, snapshot: Snapshot, traces: _Traces) -> tuple[UnschedulableNodes, ...]:
     """Unschedulable nodes by reason, the most frequent reason first."""
+    claims_by_pool = near_misses.claims_on((one.shown.node_info for one in unschedulable.reasons.values()), snapshot)
     ordered = sorted(unschedulable.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
     return tuple(_with_causes(one, claims_by_pool, traces) for one in ordered)
 

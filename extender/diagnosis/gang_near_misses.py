@@ -6,17 +6,19 @@ change, and only changes with a plan are named. They are few, and not all that e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, combinations
 
+from extender.diagnosis.device_holders import DeviceUse
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where
-from extender.diagnosis.gang_releases import GangReleases
+from extender.diagnosis.gang_releases import GangReleases, ends
 from extender.model import CallBudgetSpent
 from extender.scheduling import GangPlan, GangProblem, GangShortage, PodRequirements
 
 _FOUND = 5  # the cheapest near misses, in one explanation
 _SIZES = 3  # smaller minimums that are tried
+_PINS = 3  # shared claims whose other users are tried
 
 
 class GangNearMisses:
@@ -42,6 +44,28 @@ class GangNearMisses:
         """Try the end of other pods."""
         releases = GangReleases(question, self._shortage)
         self._collect(releases.near_misses())
+        self.cut_short = self.cut_short or releases.cut_short
+
+    def try_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> None:
+        """Try the end of the pods with which members share claims, the fewest first, and then of others, too."""
+        before = len(self._found)
+        for size in range(1, min(len(pins), _PINS) + 1):
+            for chosen in combinations(pins[:_PINS], size):
+                self._collect(self._by_pins(question, chosen))
+            if len(self._found) > before:
+                return
+
+    def _by_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> Iterator[GangNearMiss]:
+        """Raises CallBudgetSpent."""
+        loose = question.without(pins)
+        if loose is None:
+            return
+        found = loose.plan(loose.problem(loose.gang.missing))
+        if isinstance(found, GangPlan):
+            yield ends(pins, found)
+            return
+        releases = GangReleases(loose, found, pins, question)
+        yield from releases.near_misses()
         self.cut_short = self.cut_short or releases.cut_short
 
     def _collect(self, near_misses: Iterator[GangNearMiss]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
-from extender.diagnosis.device_holders import Holder
+from extender.diagnosis.device_holders import DeviceUse, Holder
+from extender.diagnosis.scenario import Scenario, apply_scenario
 from extender.model import CallBudgetSpent
 from extender.policy import Policy
 from extender.scheduling import (
@@ -24,7 +25,9 @@ from extender.scheduling import (
     GangProblem,
     GangShortage,
     RankingCache,
+    UnreadyMember,
     UsableNodes,
+    gang_members,
     gang_problem,
     natural,
     plan_gang,
@@ -67,6 +70,23 @@ class GangQuestion:
             pods, version = self.members.first(size).pods, self.snapshot.version
             found = self.usable_by_size[size] = self.constraints.of(pods, nodes, version, self.context.budget)
         return found
+
+    def without(self, uses: Sequence[DeviceUse]) -> GangQuestion | None:
+        """The question as if the pods of these uses had ended, also for members that share their claims.
+
+        None if a member has no requirements then.
+        """
+        if not uses:
+            return self
+        ended = Scenario(
+            released=tuple(result for use in uses if not use.claims for result in use.results),
+            deallocated=tuple(claim for use in uses for claim in use.claims),
+        )
+        snapshot = apply_scenario(self.snapshot, (), ended)
+        members = gang_members(self.gang, snapshot, self.policy)
+        if isinstance(members, UnreadyMember):
+            return None
+        return replace(self, snapshot=snapshot, members=members, rankings=RankingCache(), memory=GangMemory())
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
         """Plan on the snapshot. Raises CallBudgetSpent."""

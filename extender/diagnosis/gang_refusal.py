@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from extender.diagnosis.device_holders import Holder, uses_by_node
+from extender.diagnosis.device_holders import Holder, uses_by_node, uses_of_shared_claims
 from extender.diagnosis.emptied_fleet import EmptiedFleet
 from extender.diagnosis.gang_near_misses import GangNearMisses, less_constrained
 from extender.diagnosis.gang_question import (
@@ -68,13 +68,18 @@ def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
     """
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
-    empty = _empty(question)
+    pins = uses_of_shared_claims(
+        question.gang.key, question.members.pods, question.members.requirements, question.snapshot
+    )
+    loose = question.without(pins) or question
+    empty = _empty(loose)
     if empty.fleet is not None:
         question = replace(question, usable=empty.fleet.usable)
     if empty.shortage is None:
         near.try_ends(question)
+        near.try_pins(question, pins)
     misses = near.cheapest()
-    sentence = "; ".join(_parts(question, shortage, misses, empty))
+    sentence = "; ".join(_parts(loose, shortage, misses, empty))
     found = GangRefusal(sentence, misses, near.cut_short, empty.room, never=empty.shortage is not None)
     return found if found.never else _with_holders(found, question, shortage)
 

@@ -25,7 +25,7 @@ _USES = 8  # of a node, in the first search
 _PLANS = 480  # for a few nodes, in one explanation
 _STEPS = 100  # of such a plan in a search
 _LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
-_NAMED = 4  # holders named in a sentence
+_NAMED = 8  # holders named in a sentence
 _LIMITS = f"the end of other pods was tried in {_DOMAINS} domains and on {_NODES} nodes of each only"
 _GAVE_UP = "gave up: the claims allow too many combinations to find the fewest pods whose end helps"
 _MAYBE_FEWER = " (gave up: the end of fewer may do)"
@@ -50,10 +50,21 @@ class _Choice(NamedTuple):
 class GangReleases:
     """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it."""
 
-    def __init__(self, question: GangQuestion, shortage: GangShortage) -> None:
-        """`shortage` is the result of a plan for the minimum."""
+    def __init__(
+        self,
+        question: GangQuestion,
+        shortage: GangShortage,
+        pins: Sequence[DeviceUse] = (),
+        pinned: GangQuestion | None = None,
+    ) -> None:
+        """`shortage` is the result of a plan for the minimum.
+
+        The pods of the uses `pins` must end, too: `question` is without them, and `pinned` with them.
+        """
         self._question = question
         self._shortage = shortage
+        self._pins = pins
+        self._pinned = pinned
         self._problem = question.problem(question.gang.missing)
         # On a single node, members must only find devices: the domain is given.
         self._anywhere = replace(self._problem, topology="none", topology_label="", placed={})
@@ -84,11 +95,17 @@ class GangReleases:
             found = self._plan(self._problem, snapshot, ended) if ended else None
             if isinstance(found, GangPlan):
                 found, needed, is_least = self._without_unneeded(domain, found, ended)
-                holders = tuple(use.holder for use in needed)
-                sentence = f"fits {where(found.level, found.domain)} without {_named(needed)}"
-                sentence += "" if is_least else _MAYBE_FEWER
-                return GangNearMiss(stopped_pods(needed), _devices(needed), sentence, holders)
+                if self._is_fit_with_pins(needed):
+                    return None
+                return ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
         return None
+
+    def _is_fit_with_pins(self, ended: Sequence[DeviceUse]) -> bool:
+        """Whether the gang fits without these uses while the pins last."""
+        if self._pinned is None:
+            return False
+        problem = self._pinned.problem(self._pinned.gang.missing)
+        return isinstance(self._plan(problem, self._pinned.snapshot, ended), GangPlan)
 
     def _searches(self, domain: Domain, uses: Uses) -> Iterator[Sequence[DeviceUse]]:
         needed = len(self._problem.members) - self._room_in(domain)
@@ -226,6 +243,12 @@ class GangReleases:
             for result in held_results(node_infos[name], placement)
         }
         return [use for use in uses if not any(result.device in taken for result in use.results)]
+
+
+def ends(uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNearMiss:
+    """The near miss by the end of the pods of these uses, with which the gang has this plan."""
+    sentence = f"fits {where(plan.level, plan.domain)} without {_named(uses)}{note}"
+    return GangNearMiss(stopped_pods(uses), _devices(uses), sentence, tuple(use.holder for use in uses))
 
 
 def _of(names: Iterable[str], uses: Uses) -> Sequence[DeviceUse]:

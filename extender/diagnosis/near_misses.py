@@ -25,6 +25,7 @@ from extender.model import (
     Code,
     DeviceRequest,
     InvalidClaim,
+    ObjectKey,
     PoolKey,
     Result,
     counted,
@@ -36,6 +37,7 @@ from extender.model import (
 )
 from extender.scheduling import (
     EvaluationContext,
+    FilterStatus,
     Placement,
     PodRequirements,
     Unschedulable,
@@ -47,7 +49,8 @@ from extender.scheduling import (
 MOST_NODES = 24  # nodes of different states on which a release of claims is tried
 _TRIES = 160  # evaluations per explanation
 _FOUND = 3  # near misses by release
-_NAMED = 4  # devices or claims named in a sentence
+_NAMED = 4  # devices of a claim named in a sentence
+_CLAIMS = 8  # named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,18 @@ class EquivalentNodes(NamedTuple):
 
 
 ClaimsByPool = Mapping[PoolKey, list[Claim]]
+
+
+class SharedClaims(NamedTuple):
+    """The allocated claims of a pod that only others use: once these end, the claim can get other devices.
+
+    `without` gives the pod's requirements without the allocation of some of them; None if it has none then.
+    `elsewhere` are the nodes that cannot use their devices.
+    """
+
+    claims: tuple[Claim, ...]
+    without: Callable[[tuple[Claim, ...]], PodRequirements | None]
+    elsewhere: Sequence[NodeInfo]
 
 
 def claims_on(node_infos: Iterable[NodeInfo], snapshot: Snapshot) -> ClaimsByPool:
@@ -118,6 +133,7 @@ def by_releasing_claims(
     requirements: PodRequirements,
     context: EvaluationContext,
     claims_by_pool: ClaimsByPool,
+    shared: SharedClaims,
     *,
     covers_all: bool,
     ignores_identity: bool,
@@ -128,38 +144,50 @@ def by_releasing_claims(
     all nodes with equal attributes and equal busy devices are skipped with it. If all nodes that may fit after a
     release are like one of these (`covers_all`) and none does, the near miss says so.
     """
-    found: list[NearMiss] = []
+    found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
     unfit: set[tuple[object, ...]] = set()
     tries = 0
     covers_all = covers_all and bool(node_infos)
     for node_info in node_infos:
-        local = requirements.for_node(node_info.node)
 
-        def fits(released: list[Claim], node_info: NodeInfo = node_info, local: PodRequirements = local) -> bool:
+        def status(released: list[Claim], node_info: NodeInfo = node_info) -> FilterStatus | None:
             nonlocal tries
             tries += 1
+            changed = shared.without(tuple(claim for claim in released if claim in shared.claims))
+            if changed is None or changed.mismatch(node_info.node) is not None:
+                return None
             hypothetical = with_devices_released(node_info, _results(released))
-            return isinstance(evaluate(hypothetical, local, context), Placement)
+            return evaluate(hypothetical, changed.for_node(node_info.node), context)
 
-        claims = others_on_node(node_info, claims_by_pool, requirements)
-        empty = with_devices_released(node_info, _results(claims))
+        def fits(released: list[Claim], status: Callable[[list[Claim]], FilterStatus | None] = status) -> bool:
+            return isinstance(status(released), Placement)
+
+        claims = [*shared.claims, *others_on_node(node_info, claims_by_pool, requirements)]
+        local, empty = requirements.for_node(node_info.node), with_devices_released(node_info, _results(claims))
         key = (local.key, empty.state.attribute_signature, empty.busy, empty.drift)
         if key in unfit:
             continue
-        tries += 1
-        status = evaluate(empty, local, context)
-        if isinstance(status, Placement):
-            found.append(_near_miss(node_info, _needed(claims, fits), usable_devices(node_info, local, context)))
-        elif ignores_identity and empty.state.attribute_signature is not None:
+        found_status = status(claims)
+        if shared.claims and not isinstance(found_status, Placement):  # its new devices may lack what the old ones have
+            claims = claims[len(shared.claims) :]
+            found_status = status(claims)
+        if isinstance(found_status, Placement):
+            needed = _needed(claims, fits)
+            changed = shared.without(tuple(claim for claim in needed if claim in shared.claims)) or requirements
+            near_miss = _near_miss(node_info, needed, usable_devices(node_info, changed, context))
+            found.append((frozenset(claim.key for claim in needed), near_miss))
+        elif ignores_identity and not shared.claims and empty.state.attribute_signature is not None:
             unfit.add(key)
         # A hold that is no claim's ends by itself, and a search that gave up proves nothing.
-        gave_up = isinstance(status, Unschedulable) and status.reason.code is Code.OUT_OF_BUDGET
+        gave_up = isinstance(found_status, Unschedulable) and found_status.reason.code is Code.OUT_OF_BUDGET
         covers_all = covers_all and not gave_up and not node_info.held and tries < _TRIES
         if tries >= _TRIES:
             break
     if covers_all and not found:
         return [NearMiss(0, "freeing devices does not help: it would not fit with all of them free either")]
-    return sorted(found, key=lambda one: (one.of_group, one.cost, one.sentence))[:_FOUND]
+    # A shared claim may be in the way on several nodes: the end of some claims may suffice on another node.
+    least = [near_miss for keys, near_miss in found if not any(others < keys for others, _ in found)]
+    return sorted(least, key=lambda one: (one.of_group, one.cost, one.sentence))[:_FOUND]
 
 
 def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Claim]:
@@ -183,7 +211,7 @@ def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Cl
 
 
 def _near_miss(node_info: NodeInfo, claims: list[Claim], usable: frozenset[str]) -> NearMiss:
-    held = "; ".join(held_by(c, usable) for c in claims[:_NAMED]) + (" and more" if len(claims) > _NAMED else "")
+    held = "; ".join(held_by(c, usable) for c in claims[:_CLAIMS]) + (" and more" if len(claims) > _CLAIMS else "")
     devices = len({result.device for result in _results(claims)})
     of_group = any(claim.group for claim in claims)
     return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free", of_group)
@@ -209,18 +237,22 @@ def usable_held(claims: Iterable[Claim], usable: frozenset[str]) -> tuple[str, .
     return tuple(held_by(claim, usable) for claim in claims if any(str(r.device) in usable for r in _results([claim])))
 
 
-def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> tuple[list[NodeInfo], int]:
+def nodes_to_try(unschedulable: Iterable[EquivalentNodes], elsewhere: Sequence[NodeInfo]) -> tuple[list[NodeInfo], int]:
     """One node per allocation signature that may fit after a release, at most 24; and the number of all such nodes.
 
-    The nodes with the most free devices come first.
+    `elsewhere` are nodes that a shared claim of the pod excludes. The nodes with the most free devices come first.
     """
-    by_busy: dict[int, dict[tuple[int, int], NodeInfo]] = {}
-    nodes = 0
+    by_busy: dict[int, dict[tuple[tuple[int, int], bool], NodeInfo]] = {}
+    nodes = len(elsewhere)
+    for node_info in elsewhere:
+        by_busy.setdefault(node_info.busy.bit_count(), {}).setdefault(
+            (node_info.state.allocation_signature, True), node_info
+        )
     for equivalent in unschedulable:
         if equivalent.status.reason.code in FREEABLE_CODES:
             nodes += equivalent.nodes
             by_busy.setdefault(equivalent.node_info.busy.bit_count(), {}).setdefault(
-                equivalent.node_info.state.allocation_signature, equivalent.node_info
+                (equivalent.node_info.state.allocation_signature, False), equivalent.node_info
             )
     found: list[NodeInfo] = []
     for busy in sorted(by_busy):

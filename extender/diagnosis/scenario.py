@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot, hypothetical_snapshot, with_devices_released
@@ -30,10 +30,11 @@ class Scenario:
 
     without_nodes: frozenset[str] = frozenset()
     released: tuple[Result, ...] = ()
+    deallocated: tuple[Claim, ...] = ()  # claims that lose their devices and consumers
     classes: tuple[DeviceClass, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.without_nodes or self.released or self.classes)
+        return bool(self.without_nodes or self.released or self.deallocated or self.classes)
 
 
 def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenario) -> Snapshot:
@@ -41,17 +42,31 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
 
     A ranking that follows the real snapshots must not be used with the result: create a new one.
     """
-    added = {claim.key: claim for claim in claims}
+    added = {one.key: replace(one, allocation=None, reserved_for=()) for one in scenario.deallocated}
+    added |= {claim.key: claim for claim in claims}
     if added:
         known = ChainMap(added, snapshot.claims)  # type: ignore[arg-type] # the second is never written
         snapshot = replace(snapshot, claims=known)
+    if scenario.deallocated:
+        snapshot = _without_allocations(snapshot, scenario.deallocated)
     if scenario.classes:
         snapshot = _with_classes(snapshot, scenario.classes)
-    if not scenario.without_nodes and not scenario.released:
+    released = [*scenario.released, *_results_of(scenario.deallocated)]
+    if not scenario.without_nodes and not released:
         return snapshot
     left = {name: node_info for name, node_info in snapshot.node_infos.items() if name not in scenario.without_nodes}
-    node_infos = _with_released(left, scenario.released)
+    node_infos = _with_released(left, released)
     return hypothetical_snapshot(snapshot, node_infos, snapshot.version)
+
+
+def _without_allocations(snapshot: Snapshot, claims: Iterable[Claim]) -> Snapshot:
+    """The snapshot without the reservations of these claims, and without them among the claims with devices."""
+    keys, uids, claims_on = {claim.key for claim in claims}, {claim.uid for claim in claims}, snapshot.claims_on
+    return replace(
+        snapshot,
+        reservations={uid: one for uid, one in snapshot.reservations.items() if uid not in uids},
+        claims_on=lambda pool: [claim for claim in claims_on(pool) if claim.key not in keys],
+    )
 
 
 def _with_classes(snapshot: Snapshot, applied: Iterable[DeviceClass]) -> Snapshot:
@@ -92,6 +107,11 @@ def only_nodes(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
     return hypothetical_snapshot(snapshot, node_infos, snapshot.version)
 
 
+def _results_of(claims: Iterable[Claim]) -> Iterator[Result]:
+    for claim in claims:
+        yield from claim.allocation.results if claim.allocation is not None else ()
+
+
 def _with_released(
     node_infos: dict[str, NodeInfo], released: Iterable[Result], *, idle: bool = True
 ) -> dict[str, NodeInfo]:
@@ -112,14 +132,14 @@ def without_own_holds(snapshot: Snapshot, held: Iterable[Result], nodes: Iterabl
     return _with_released(known, held, idle=False)
 
 
-def devices_of(snapshot: Snapshot, pods: Iterable[str]) -> list[Result]:
-    """The allocated devices of pods, given as namespace/name. Raises WireError if one of them has none."""
-    found: dict[str, list[Result]] = {pod: [] for pod in pods}
+def claims_of(snapshot: Snapshot, pods: Iterable[str]) -> tuple[Claim, ...]:
+    """The allocated claims of pods, given as namespace/name. Raises WireError if one of them has none with devices."""
+    found: dict[str, list[Claim]] = {pod: [] for pod in pods}
     for key, claim in snapshot.claims.items() if found else ():
-        if claim.allocation is not None:
+        if claim.allocation is not None and claim.allocation.results:
             for name in {f"{key.namespace}/{consumer.name}" for consumer in claim.reserved_for} & found.keys():
-                found[name] += claim.allocation.results
-    for pod, results in found.items():
-        if not results:
+                found[name].append(claim)
+    for pod, claims in found.items():
+        if not claims:
             raise WireError("free", f"no claim with devices is reserved for pod {shown(pod)}")
-    return [result for results in found.values() for result in results]
+    return tuple({claim.key: claim for claims in found.values() for claim in claims}.values())

@@ -326,8 +326,9 @@ class Pod:
     membership: Membership | None = None  # None: the pod names no group
     jobs: tuple[GroupKey, ...] = ()  # its JobSet and its Job, if it names no group: they are none
     gated: bool = False  # whether the pod has a scheduling gate
-    node_selectors: tuple[NodeSelector, ...] = ()  # a node must match all; only of pods with a group or claims
-    tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or claims
+    node_selectors: tuple[NodeSelector, ...] = ()  # a node must match all; only of pods with a group or devices
+    tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or devices
+    constraints_are_known: bool = False  # whether these two were read
     unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
     tried: bool = False  # whether kube-scheduler has reported an attempt that failed: PodScheduled is False
     scheduler_error: str = ""  # with which the last attempt ended, such as a failed bind: PodScheduled, cut

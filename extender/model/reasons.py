@@ -98,6 +98,10 @@ class Code(Enum):
         "resource pool is invalid: {0}",
         "The driver's ResourceSlices contradict each other. The text names the fault.",
     )
+    NODE_CONSTRAINTS = (
+        "node selector, node affinity, a taint or a cordon excludes the node",
+        "Only explanations have this reason: kube-scheduler checks these before it asks Berth.",
+    )
     ELSEWHERE = (
         "claim is allocated for other nodes",
         "A claim of the pod is already allocated, and this node cannot use its devices.",

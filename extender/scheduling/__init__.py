@@ -17,6 +17,7 @@ from extender.scheduling.emptied_domains import EmptiedDomains, EmptyNodes, doma
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.extended_resources import special_claim
 from extender.scheduling.gang import (
     Gang,
     difference,
@@ -45,21 +46,24 @@ from extender.scheduling.gang_problem import (
 )
 from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.gang_units import equal_units
-from extender.scheduling.node_constraints import UsableNodes
+from extender.scheduling.node_constraints import UsableNodes, may_run
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.nodes_of_status import NodesOfStatus
 from extender.scheduling.placement_results import held_by_claim, held_results, new_allocations
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import (
+    ADMIN_LABEL,
     SPECIAL_NAME,
     Pending,
     PodRequirements,
     PreFilterResult,
     Skip,
     UnschedulableAndUnresolvable,
+    class_by_resource,
     class_of_resource,
     leftover_claims,
+    needs_reservation,
     requirements_of,
     too_many_claims,
     unprovided_resource,
@@ -71,6 +75,7 @@ from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores,
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
+    "ADMIN_LABEL",
     "MAX_STEPS",
     "MOST_TOGETHER",
     "NODE",
@@ -109,6 +114,7 @@ __all__ = [
     "UnschedulableAndUnresolvable",
     "UsableNodes",
     "attributes_like",
+    "class_by_resource",
     "class_of_resource",
     "decision_text",
     "difference",
@@ -127,11 +133,13 @@ __all__ = [
     "lacking_members",
     "lacks_pod_group",
     "leftover_claims",
+    "may_run",
     "may_terminate",
     "members_with_claims",
     "minimum_of",
     "most_units",
     "natural",
+    "needs_reservation",
     "new_allocations",
     "no_room",
     "own_claims",
@@ -148,6 +156,7 @@ __all__ = [
     "scored_node",
     "scores",
     "shortlist",
+    "special_claim",
     "too_many_claims",
     "unprovided_resource",
 ]

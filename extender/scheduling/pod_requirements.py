@@ -6,7 +6,7 @@ again), UnschedulableAndUnresolvable (no node can serve the pod now, with the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -267,10 +267,15 @@ def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:
 
 def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
     """The name of the DeviceClass that provides an extended resource, by its explicit or implicit name."""
+    return class_by_resource(name, snapshot.classes, snapshot.extended_resources)
+
+
+def class_by_resource(name: str, classes: Container[str], resources: Mapping[str, str]) -> str | None:
+    """The same by the names of all classes, and by those of the classes with an explicit name."""
     if name.startswith(IMPLICIT_RESOURCE_PREFIX):
         implicit = name.removeprefix(IMPLICIT_RESOURCE_PREFIX)
-        return implicit if implicit in snapshot.classes else None
-    return snapshot.extended_resources.get(name)
+        return implicit if implicit in classes else None
+    return resources.get(name)
 
 
 def unprovided_resource(pod: Pod, snapshot: Snapshot) -> str:

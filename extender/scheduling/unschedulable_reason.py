@@ -194,6 +194,7 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
         able = sum(attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None for one in devices)
         if able < needed:
             hint = attributes_like(attribute, (one.device for one in devices))
+            hint = f" ({able} of {len(devices)} devices {'has' if able == 1 else 'have'} it)" if able else hint
             return Reason(Code.NO_ATTRIBUTE, (_how_few(able), request.name, f"{attribute}{hint}"))
     return None
 

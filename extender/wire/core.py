@@ -53,8 +53,10 @@ def decode_pod(obj: Json) -> Pod:
     key = ObjectKey(get(metadata, "namespace", str, "metadata", ""), need(metadata, "name", "metadata"))
     membership = membership_of(metadata, get(group, "podGroupName", str, "spec.schedulingGroup", ""))
     claims = many({"resourceClaims": _some_claims(spec)}, "resourceClaims", "spec", _pod_claim)
-    selectors, tolerations, nodes_are_known = _constraints(spec) if membership is not None or claims else ((), (), True)
     containers = _containers(spec)
+    needs_devices = bool(claims) or any("/" in name for one in containers or () for name, _ in one.requests)
+    read = membership is not None or needs_devices
+    selectors, tolerations, nodes_are_known = _constraints(spec) if read else ((), (), False)
     tried, unschedulable, scheduler_error = _pod_scheduled(status)
     node_name = get(spec, "nodeName", str, "spec", "")
     return Pod(
@@ -80,7 +82,8 @@ def decode_pod(obj: Json) -> Pod:
         tried=tried,
         scheduler_error=scheduler_error,
         created=get(metadata, "creationTimestamp", str, "metadata", ""),
-        has_own_nodes=not nodes_are_known or (membership is not None and _has_own_nodes(spec)),
+        constraints_are_known=nodes_are_known,
+        has_own_nodes=(read and not nodes_are_known) or (membership is not None and _has_own_nodes(spec)),
         problem=_problem(
             containers_are_known=containers is not None, nodes_are_known=nodes_are_known or not membership
         ),

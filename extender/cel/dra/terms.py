@@ -69,11 +69,14 @@ def left_side(term: str, dialect: Dialect, work: Work | None = None) -> Selector
     if isinstance(tree, ast.Call) and tree.function in _COMPARISONS:
         end, tree = tree.offset, tree.args[0]
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _TESTS:
-        end = term.rindex(tree.function, 0, tree.offset)
-        return compile_value(term[:end].rstrip().removesuffix("."), dialect, work)
+        end, tree = term.rindex(tree.function, 0, tree.offset), tree.target
     if end == len(term):
         raise CompileError(term, [], "no comparison and no test")
-    return compile_value(term[:end], dialect, work)
+    text = term[:end].rstrip().removesuffix(".")
+    if isinstance(tree, ast.Call) and tree.target is not None and tree.function == "orValue":
+        # The default in place of an attribute that a device lacks is no value of the device.
+        text = f"{term[: term.rindex(tree.function, 0, tree.offset)]}value()"
+    return compile_value(text, dialect, work)
 
 
 def _shown(value: object) -> str:

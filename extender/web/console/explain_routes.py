@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod
-from extender.diagnosis import Scenario, devices_of
+from extender.diagnosis import Scenario, claims_of
 from extender.manifests import Hypothetical, hypothetical
 from extender.model import BerthError, ObjectKey, WireError, shown
 from extender.policy import Policy, faults_of, load_policy
@@ -132,4 +132,4 @@ def _scenario_of(console: Console, without: list[str], free: list[str]) -> Scena
     for name in without:
         if name not in snapshot.node_infos:
             raise WireError("without", f"node {shown(name)} is not known")
-    return Scenario(frozenset(without), tuple(devices_of(snapshot, free)))
+    return Scenario(frozenset(without), deallocated=claims_of(snapshot, free))
