@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from extender.diagnosis import GangExplanation, GangHistory, PlannerCaches, explain_gang, groups_named
-from extender.model import UNLIMITED, CallBudget, Membership, Result
+from extender.model import NO_DEADLINE, Deadline, Membership, Result
 from extender.wire import decode_pod
 from tests.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
 from tests.running_berth import claim, pod
@@ -64,7 +64,7 @@ def free(world: GangWorld, name: str) -> None:
 
 def explained(
     world: GangWorld,
-    budget: CallBudget = UNLIMITED,
+    budget: Deadline = NO_DEADLINE,
     history: GangHistory = NO_HISTORY,
     bound_member: Membership | None = None,
     name: str = "job",

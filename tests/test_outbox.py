@@ -14,6 +14,7 @@ from extender.cluster import ApiClient, Credentials, Delays, Writer
 from extender.console import StaleEpoch
 from extender.console.ingest import Ingest
 from extender.extension import Rejected, Service
+from extender.extension.evaluations import Evaluations
 from extender.extension.outbox import EpochEnded, NotDelivered, Outbox
 from extender.extension.requeue import Requeuer
 from extender.extension.sinks import ReservationSink
@@ -224,7 +225,9 @@ async def test_a_batch_that_is_sent_again_has_a_new_number() -> None:
 async def test_a_hold_that_waited_ends_sooner() -> None:
     console, now = Console(), 100.0
     box = outbox(console)
-    sink = ReservationSink(box.put, lambda: now, Requeuer(cast("Writer", None), str), HoldExpirer(lambda: now))
+    sink = ReservationSink(
+        box.put, lambda: now, Requeuer(cast("Writer", None), str, Evaluations(lambda: now)), HoldExpirer(lambda: now)
+    )
     for deadline in (115.0, 102.0, float("inf")):
         sink.reservation_changed("c", Reservation("p", "n", (), ReservationState.HELD, deadline))
     now = 105.0

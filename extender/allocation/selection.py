@@ -8,7 +8,7 @@ from extender.allocation.features import Features
 from extender.allocation.inventory import Inventory
 from extender.allocation.problem import Selection
 from extender.cel.dra import Masks
-from extender.model import UNLIMITED, CallBudget, Device, DeviceClass, DeviceRequest, InvalidClaim, cut
+from extender.model import NO_DEADLINE, Deadline, Device, DeviceClass, DeviceRequest, InvalidClaim, cut
 
 _ERROR_BYTES = 256  # of a CEL error, which can quote user input
 Classes = Callable[[str], DeviceClass | None]
@@ -35,11 +35,11 @@ def select(
     inventory: Inventory,
     masks: Masks,
     features: Features,
-    budget: CallBudget = UNLIMITED,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Selection:
     """Evaluate the selectors of a request. Each one sees only the devices that match all selectors before it.
 
-    Raises CallBudgetSpent.
+    Raises DeadlineExceeded.
     """
     sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
     sources += [
@@ -52,7 +52,7 @@ def select(
         for _, expression in sources:
             if not part:
                 break
-            mask = masks.of(expression, slice_, budget)
+            mask = masks.of(expression, slice_, deadline)
             failed |= part & mask.error
             part &= mask.match
         alive |= part << offset
@@ -61,7 +61,7 @@ def select(
     left_out = 0
     for _, devices in inventory.unsupported:
         left_out |= matching & devices
-    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, budget), left_out)
+    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, deadline), left_out)
 
 
 def _bindable(devices: tuple[Device, ...], features: Features) -> int:
@@ -76,15 +76,15 @@ def _bindable(devices: tuple[Device, ...], features: Features) -> int:
 
 
 def _explainer(
-    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, budget: CallBudget
+    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, deadline: Deadline
 ) -> Callable[[int], str]:
     def explain(bit: int) -> str:
         pool_device = inventory.devices[bit]
         slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
         for where, expression in sources:
-            if not masks.of(expression, slice_, budget).error >> (bit - offset) & 1:
+            if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
                 continue
-            text = masks.error(expression, pool_device.device, pool_device.id.driver, budget)
+            text = masks.error(expression, pool_device.device, pool_device.id.driver, deadline)
             if text:
                 return f"{where}: {cut(text, _ERROR_BYTES)}"
         return "selector failed"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.model import CallBudget, Claim, GroupKey, PoolKey, Reservation, Result, name_on_claims
+from extender.model import Claim, Deadline, GroupKey, PoolKey, Reservation, Result, name_on_claims
 
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]
@@ -53,11 +53,11 @@ def stopped_pods(uses: Iterable[DeviceUse]) -> int:
 
 
 def uses_by_node(
-    node_infos: Iterable[NodeInfo], snapshot: Snapshot, gang: GroupKey, own: Collection[str], budget: CallBudget
+    node_infos: Iterable[NodeInfo], snapshot: Snapshot, gang: GroupKey, own: Collection[str], deadline: Deadline
 ) -> dict[str, list[DeviceUse]]:
     """The uses of devices by pods outside of a gang, for each of these nodes that has any.
 
-    `own` are the UIDs of the gang's members. Raises CallBudgetSpent.
+    `own` are the UIDs of the gang's members. Raises DeadlineExceeded.
     """
     reserved: dict[str, list[Reservation]] = {}
     for reservation in snapshot.reservations.values():
@@ -65,7 +65,7 @@ def uses_by_node(
             reserved.setdefault(reservation.node, []).append(reservation)
     found, sizes = {}, dict[GroupName, int]()
     for node_info in node_infos:
-        budget.check()
+        deadline.check()
         name, pools = node_info.node.name, [pool.key for pool in node_info.inventory.pools]
         uses: dict[object, DeviceUse] = {}
         for claim in {claim.uid: claim for pool in pools for claim in snapshot.claims_on(pool)}.values():

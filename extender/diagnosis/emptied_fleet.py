@@ -27,11 +27,11 @@ class EmptiedFleet:
     """
 
     def __init__(self, key: GroupKey, problem: GangProblem, snapshot: Snapshot, context: EvaluationContext) -> None:
-        """Raises CallBudgetSpent."""
+        """Raises DeadlineExceeded."""
         kept, empty_nodes = own_devices(snapshot.claims_of_group(key), snapshot), EmptyNodes()
         node_infos = {}
         for name, node_info in snapshot.node_infos.items():
-            context.budget.check()
+            context.deadline.check()
             node_infos[name] = empty_nodes.of(node_info, kept.get(name, ()))
         self._snapshot = hypothetical_snapshot(snapshot, node_infos, snapshot.version)
         self._context = context
@@ -44,5 +44,5 @@ class EmptiedFleet:
         self.is_exact = not any(node_info.busy for name, node_info in node_infos.items() if name not in kept)
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
-        """Plan on the empty nodes. Raises CallBudgetSpent."""
+        """Plan on the empty nodes. Raises DeadlineExceeded."""
         return plan_gang(problem, self._snapshot, self._context, self._rankings, self._memory)

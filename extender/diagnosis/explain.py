@@ -13,7 +13,7 @@ from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
-from extender.model import SCHEDULER, CallBudgetSpent, Code, Pod, Reason, WireError, counted, one_line, shown
+from extender.model import SCHEDULER, Code, DeadlineExceeded, Pod, Reason, WireError, counted, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -120,7 +120,7 @@ def explain(
     `ranking` is a ranking for the pod's requirements that follows the snapshot's cache; None creates a new one.
     `without_holds` are NodeInfos that replace the snapshot's: there, the devices that the pod itself holds are free.
     `narrated` is the name of a node whose search is described line by line. Raises WireError for an unknown node, and
-    CallBudgetSpent.
+    DeadlineExceeded.
     """
     requirements = requirements_of(pod, snapshot, policy)
     name = str(pod.key)
@@ -180,10 +180,10 @@ def _explain(
 ) -> Explanation:
     requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
-        raise CallBudgetSpent
+        raise DeadlineExceeded
     limits = bool(requirements.node_selectors)
     every_node = (one.node for one in node_infos.values())
-    excluded = requirements.mismatches(every_node, budget=context.budget) if limits else {}
+    excluded = requirements.mismatches(every_node, deadline=context.deadline) if limits else {}
     allowed = set(node_infos).difference(*excluded.values()) if limits else None
     statuses = {
         node: evaluate(node_info, requirements.for_node(node_info.node), context)

@@ -12,7 +12,7 @@ from itertools import chain
 
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where
 from extender.diagnosis.gang_releases import GangReleases
-from extender.model import CallBudgetSpent
+from extender.model import DeadlineExceeded
 from extender.scheduling import GangPlan, GangProblem, GangShortage, PodRequirements
 
 _FOUND = 5  # the cheapest near misses, in one explanation
@@ -20,7 +20,7 @@ _SIZES = 3  # smaller minimums that are tried
 
 
 class GangNearMisses:
-    """Near misses of a gang. `shortage` is the result of a plan for its minimum. No method raises CallBudgetSpent.
+    """Near misses of a gang. `shortage` is the result of a plan for its minimum. No method raises DeadlineExceeded.
 
     `cut_short` is the limit that ended the search; '' if it tried all changes.
     """
@@ -48,7 +48,7 @@ class GangNearMisses:
         try:
             for one in near_misses:
                 self._found.append(one)
-        except CallBudgetSpent:
+        except DeadlineExceeded:
             self.cut_short = "the work limit of an explanation ended the search for changes: ask again"
 
 

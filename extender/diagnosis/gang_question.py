@@ -53,17 +53,17 @@ class GangQuestion:
     def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
         """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of.
 
-        Raises CallBudgetSpent, but not for members of a size that was asked for before.
+        Raises DeadlineExceeded, but not for members of a size that was asked for before.
         """
         found = self.usable_by_size.get(size)
         if found is None:
             nodes = {name: info.node for name, info in self.snapshot.node_infos.items()}
             pods, version = self.members.first(size).pods, self.snapshot.version
-            found = self.usable_by_size[size] = self.constraints.of(pods, nodes, version, self.context.budget)
+            found = self.usable_by_size[size] = self.constraints.of(pods, nodes, version, self.context.deadline)
         return found
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
-        """Plan on the snapshot. Raises CallBudgetSpent."""
+        """Plan on the snapshot. Raises DeadlineExceeded."""
         return plan_gang(problem, self.snapshot, self.context, self.rankings, self.memory)
 
 
@@ -87,7 +87,7 @@ def where(level: str, domain: str) -> str:
 def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domain]:
     """The widest domains that may hold the gang: the one with the most room, then those with the most free devices.
 
-    Each domain has only its usable nodes. Raises CallBudgetSpent.
+    Each domain has only its usable nodes. Raises DeadlineExceeded.
     """
     node_infos = question.snapshot.node_infos
     usable = node_infos.keys() if question.usable is None else node_infos.keys() & question.usable
@@ -99,7 +99,7 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
     widest = widest or levels.single(usable)
 
     def order(domain: Domain) -> tuple[bool, int, object]:
-        question.context.budget.check()
+        question.context.deadline.check()
         free = 0
         for name in domain.nodes:
             node_info = node_infos[name]

@@ -9,7 +9,7 @@ from extender.diagnosis.device_holders import Holder, uses_by_node
 from extender.diagnosis.emptied_fleet import EmptiedFleet
 from extender.diagnosis.gang_near_misses import GangNearMisses, less_constrained
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
-from extender.model import CallBudgetSpent, Code, counted
+from extender.model import Code, DeadlineExceeded, counted
 from extender.scheduling import GangPlan, GangShortage, no_room
 
 _HOLDERS = 12  # in one explanation
@@ -32,7 +32,7 @@ class GangRefusal:
 def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
     """Why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
 
-    Never raises CallBudgetSpent: that plan asked for the usable nodes, which the question remembers.
+    Never raises DeadlineExceeded: that plan asked for the usable nodes, which the question remembers.
     """
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
@@ -55,7 +55,7 @@ def _on_empty_fleet(question: GangQuestion) -> tuple[EmptiedFleet | None, GangPl
     try:
         fleet = EmptiedFleet(question.gang.key, problem, question.snapshot, question.context)
         found = fleet.plan(problem)
-    except CallBudgetSpent:
+    except DeadlineExceeded:
         return fleet, None
     is_certain = isinstance(found, GangPlan) or (fleet.is_exact and not found.gave_up)
     return fleet, found if is_certain else None
@@ -125,19 +125,19 @@ def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
             if isinstance(fleet.plan(changed), GangPlan):
                 yield f"{wanted} it would fit, but only after other pods end"
                 return
-    except CallBudgetSpent:
+    except DeadlineExceeded:
         return
 
 
 def _with_holders(found: GangRefusal, question: GangQuestion, shortage: GangShortage) -> GangRefusal:
-    """The refusal with the holders of devices in the domain with the most room; unchanged if the budget ends first."""
-    snapshot, budget = question.snapshot, question.context.budget
+    """The refusal with the holders of devices in the domain with the most room; unchanged after the deadline."""
+    snapshot, deadline = question.snapshot, question.context.deadline
     try:
         domains = widest_domains(question, shortage)[:1]
         own = {pod.uid for pod in question.gang.waiting}
         node_infos = (snapshot.node_infos[name] for domain in domains for name in domain.nodes)
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, own, budget)
-    except CallBudgetSpent:
+        uses = uses_by_node(node_infos, snapshot, question.gang.key, own, deadline)
+    except DeadlineExceeded:
         return found
     holders = [use.holder for uses_there in uses.values() for use in uses_there]
     holders.sort(key=lambda one: (-one.devices, one.node, one.pods, one.claims))

@@ -77,7 +77,7 @@ def by_releasing_claims(
     *,
     ignores_identity: bool,
 ) -> list[NearMiss]:
-    """Near misses by release of claims: one claim, or the smallest claims up to it. Raises CallBudgetSpent.
+    """Near misses by release of claims: one claim, or the smallest claims up to it. Raises DeadlineExceeded.
 
     A node that does not fit without any claim is skipped. If the requirements read no identity (`ignores_identity`),
     all nodes with equal attributes and equal busy devices are skipped with it.
@@ -160,7 +160,7 @@ def by_device_count(
     *,
     ignores_identity: bool,
 ) -> list[NearMiss]:
-    """Near misses by count: requests for more devices than any node has free. Raises CallBudgetSpent.
+    """Near misses by count: requests for more devices than any node has free. Raises DeadlineExceeded.
 
     If the requirements read no identity, nodes with equal attributes share the match masks.
     """

@@ -73,7 +73,7 @@ def selector_stats(
     A term that no device reaches is not evaluated, and a selector that no device reaches is left out.
 
     `samples` has one node per attribute signature; the term results of its devices then count for all nodes with it.
-    It is None if the requirements read an identity; then all nodes are evaluated. Raises CallBudgetSpent.
+    It is None if the requirements read an identity; then all nodes are evaluated. Raises DeadlineExceeded.
     """
     devices: Devices = {}
     for slice_, weight in _slices(snapshot, samples):
@@ -84,7 +84,7 @@ def selector_stats(
         for expression in expressions:
             if not any(remaining.values()):
                 break
-            selector = context.masks.selector(expression, context.budget)
+            selector = context.masks.selector(expression, context.deadline)
             if isinstance(selector, CompileError):
                 findings.append(TermStats(source, expression, problem=str(selector)))
                 break
@@ -97,7 +97,7 @@ def selector_stats(
 
 def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -> Devices:
     """Count the devices that pass the term, and return them."""
-    selector = context.masks.selector(finding.term, context.budget)
+    selector = context.masks.selector(finding.term, context.deadline)
     if isinstance(selector, CompileError):  # the term is valid only as part of the whole expression
         count = sum(weight * len(some) for (_, weight), some in devices.items())
         finding.asked, finding.passed = count, count
@@ -160,7 +160,7 @@ class _Term:
         for group in _equivalent(self.reads, driver, devices):
             if self._passes(key, group):
                 passed += group
-            self.context.budget.mark_progress()
+            self.context.deadline.mark_progress()
         return passed
 
     def _passes(self, key: tuple[str, int], group: list[Device]) -> bool:
@@ -171,7 +171,7 @@ class _Term:
             has = read(device, driver) is not None
             finding.published[name] = finding.published.get(name, 0) + (count if has else 0)
         try:
-            if evaluated(self.selector.match, device, driver, self.context.budget):
+            if evaluated(self.selector.match, device, driver, self.context.deadline):
                 finding.passed += count
                 return True
         except CelError:
@@ -183,8 +183,8 @@ class _Term:
         return False
 
     def _observed(self, device: Device, driver: str) -> str:
-        left = self.context.masks.compiled(left_side, self.finding.term, self.context.budget)
-        return "" if isinstance(left, CompileError) else observed_value(left, device, driver, self.context.budget)
+        left = self.context.masks.compiled(left_side, self.finding.term, self.context.deadline)
+        return "" if isinstance(left, CompileError) else observed_value(left, device, driver, self.context.deadline)
 
 
 def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:

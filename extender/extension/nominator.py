@@ -18,7 +18,7 @@ from extender.cache import ClusterCache
 from extender.cluster import Backoff, ClusterError, Conflict, Delays, NotFound, Writer
 from extender.extension.filter_service import FilterService
 from extender.extension.holds import hold
-from extender.model import CallBudgetSpent, Pod
+from extender.model import DeadlineExceeded, Pod
 from extender.scheduling import Placement, PodRequirements, UsableNodes, gang_minimum, is_incomplete, requirements_of
 from extender.wire import has_all
 
@@ -215,8 +215,8 @@ class Nominator:
             return None
         try:
             with self._filter_service.evaluation(pod.key.namespace) as context:
-                usable = self._usable.of([pod], store.nodes, store.nodes_version, context.budget).get(pod.uid)
-        except CallBudgetSpent:
+                usable = self._usable.of([pod], store.nodes, store.nodes_version, context.deadline).get(pod.uid)
+        except DeadlineExceeded:
             return None
         without = self._filter_service.kept_from(requirements) | self.avoided
         return ranking.best(usable, 1, without)

@@ -7,7 +7,6 @@ from functools import partial
 
 from extender.cache import CacheListener
 from extender.cluster import WallClock, rfc3339
-from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.orphans import OrphanCollector
 from extender.extension.outbox import PutRecord
 from extender.extension.requeue import Requeuer
@@ -31,9 +30,6 @@ class FilterSink:
         A bind that ends the plan of a gang counts as such an answer for its node.
         """
 
-    def unfinished(self) -> None:
-        """A budget ended before its evaluation did. The evaluation continues in the background."""
-
     def fits(self) -> None:
         """A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected."""
 
@@ -52,17 +48,12 @@ class ServeSink(FilterSink):
         put: PutRecord,
         wall_clock: WallClock,
         requeuer: Requeuer,
-        background: BackgroundEvaluator,
         orphans: OrphanCollector,
     ) -> None:
         self._put = put
         self._wall_clock = wall_clock
         self._requeuer = requeuer
-        self._background = background
         self._orphans = orphans
-
-    def unfinished(self) -> None:
-        self._background.wake()
 
     def fits(self) -> None:
         self._requeuer.requeue_now()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
@@ -87,6 +87,15 @@ class FairCache(Generic[Key, Value]):
         self._size_of.clear()
         self._sizes.clear()
         self._size = 0
+
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces with values."""
+        return list(self._namespaces)
+
+    def of(self, namespace: str) -> Mapping[Key, Value]:
+        """The values of a namespace by key, the least recently used first."""
+        return self._namespaces.get(namespace, {})
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         """The first value of each namespace, then the second of each, and so on, the least recently used first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, field_of
-from extender.model import NANO, UNLIMITED, CallBudget, Code, DeviceRequest, Reason, lowest, members, own_name, readable
+from extender.model import NANO, NO_DEADLINE, Code, Deadline, DeviceRequest, Reason, lowest, members, own_name, readable
 from extender.scoring import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
@@ -24,11 +24,11 @@ def unschedulable_reason(
     problem: Problem,
     recorder: CauseRecorder,
     expected_bytes: int,
-    budget: CallBudget = UNLIMITED,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Reason:
     """The reason why no solution exists: the cause of the first request that fails on its own, else a shared cause.
 
-    Raises CallBudgetSpent.
+    Raises DeadlineExceeded.
     """
     inventory = node_info.inventory
     invalid_pool = next((pool for pool in inventory.pools if pool.trouble), None)
@@ -48,7 +48,7 @@ def unschedulable_reason(
     excluded = Counter((name, cause) for (name, _), (cause, _) in recorder.causes.items())
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
-            budget.check()
+            deadline.check()
             reason = _request(node_info, problem, name, request.alternatives[-1], excluded)
             if reason is not None:
                 return reason
