@@ -41,7 +41,7 @@ WATCHES = {
     )
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
-SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "background-evaluation", "nominations"}
+SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "evaluations", "nominations"}
 PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "silent-processes"}
 SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policy"}

@@ -1,4 +1,4 @@
-"""A plan ends with its budget, also if it needs no new evaluation. Time is counted work."""
+"""A plan ends in time, also if it needs no new evaluation. Time is counted work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster
 from tests.running_berth import claim
 from tests.test_gang_limits import nets
 
-READINGS = 100  # of the clock, in the budget of these tests
+READINGS = 100  # of the clock, in the time of these tests
 
 
 def classes(world: GangWorld, size: int, number: int, device_class: str = "gpu.nvidia.com") -> tuple[GangMember, ...]:
@@ -56,7 +56,7 @@ def searched() -> tuple[GangWorld, tuple[GangMember, ...]]:
 
 
 @pytest.mark.parametrize("made", [filled, many_domains, too_large, searched])
-def test_a_plan_whose_evaluations_are_all_known_ends_with_its_budget(
+def test_a_plan_whose_evaluations_are_all_known_ends_in_time(
     made: Callable[[], tuple[GangWorld, tuple[GangMember, ...]]],
 ) -> None:
     world, members = made()
