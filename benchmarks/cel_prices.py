@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from extender.cel import BudgetExceeded, EvalError
-from extender.cel.budget import charged, make_list, make_map
 from extender.cel.library import kubernetes_library
 from extender.cel.library.resources import quantity, semver
 from extender.cel.library.urls import url
 from extender.cel.overloads import Overload, fits
 from extender.cel.patterns import compiled
+from extender.cel.prices import charged, make_list, make_map
 from extender.cel.types import Type
 from extender.cel.values import NONE, Cidr, Duration, Format, Optional, Timestamp, TypeValue, UInt
 

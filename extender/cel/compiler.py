@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from extender.cel import ast
 from extender.cel import types as t
-from extender.cel.budget import charged, make_list, make_map
 from extender.cel.checker import qualified
 from extender.cel.environment import Environment
 from extender.cel.errors import EvalError
@@ -21,7 +20,7 @@ from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
 from extender.cel.messages import make_message
 from extender.cel.overloads import Overload, fits
-from extender.cel.pricing import MESSAGE_COST, compare_texts
+from extender.cel.prices import MESSAGE_COST, charged, compare_texts, make_list, make_map
 from extender.cel.specialize import Constant, specialized
 from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight, weighed
 

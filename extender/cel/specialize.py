@@ -12,13 +12,12 @@ from typing import Any
 
 from extender.cel import ast
 from extender.cel import types as t
-from extender.cel.budget import charged
 from extender.cel.errors import BudgetExceeded, EvalError
 from extender.cel.frame import BUDGET, Closure, Frame, spend
 from extender.cel.library.text import matches
 from extender.cel.overloads import Overload
 from extender.cel.patterns import compiled
-from extender.cel.pricing import pattern_units
+from extender.cel.prices import charged, pattern_units
 from extender.cel.values import UInt, equal, key_of, not_equal, require_hash, weight
 from extender.model import Quantity, Semver
 

@@ -227,7 +227,10 @@ class GangScheduler:
         `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
         one replaces.
         """
-        full = self.waiting.take_turn(membership.key)
+        waiting = self.waiting.get(membership.key)
+        full = waiting is not None and waiting.has_turn
+        if waiting is not None:
+            waiting.has_turn = False
         if before is None and not full and not self._evaluations.has_time(membership.key.namespace):
             return self._postponed(membership.key, pod, names)
         gang = self._planning.gang_of(pod, membership)
@@ -299,15 +302,17 @@ class GangScheduler:
         finds all evaluations. A plan that takes longer although all of them are known is given up until that request.
         """
         member = next(iter(self._cache.store.members.get(key, {}).values()), None)
-        if member is None or member.membership is None or self.waiting.get(key) is None:
+        if member is None or member.membership is None:
             return True
         deadline = self._evaluations.whole_call()
         try:
             self._planning.fits(self._planning.gang_of(member, member.membership), member, deadline)
         except DeadlineExceeded:
             return not deadline.progressed
-        self.waiting.give_turn(key)
-        self._sink.fits()
+        waiting = self.waiting.get(key)
+        if waiting is not None:
+            waiting.has_turn, waiting.retry_at = True, -inf
+            self._sink.fits()
         return True
 
     def _remove_leftovers(self, gang: Gang) -> None:

@@ -168,20 +168,6 @@ class WaitingGangs:
         """A plan takes longer than a call: kube-scheduler asks again after `seconds`, if the queue takes longer."""
         self._pause(key, reason, -1, uid, seconds)
 
-    def give_turn(self, key: GroupKey) -> None:
-        """The queue found out whether the gang has a plan: the next filter request plans it."""
-        gang = self._gangs.get(key)
-        if gang is not None:
-            gang.has_turn, gang.retry_at = True, -inf
-
-    def take_turn(self, key: GroupKey) -> bool:
-        """Whether the gang had the turn; it is used up."""
-        gang = self._gangs.get(key)
-        had = gang is not None and gang.has_turn
-        if gang is not None:
-            gang.has_turn = False
-        return had
-
     def ask_again(self, gang: WaitingGang, seconds: float) -> None:
         """The planner could not decide whether the gang fits; kube-scheduler retries after `seconds`."""
         gang.version, gang.retry_at = -1, self._clock() + seconds
