@@ -95,7 +95,7 @@ async def test_a_bind_of_an_unknown_shape_that_takes_long_fails_and_succeeds_lat
         assert "continues in the queue" in await b.bind("p", "n1")
         assert not b.held()
         evaluations = b.app.service.evaluations
-        await eventually(lambda: not len(evaluations), "the queue has evaluated it")
+        await eventually(lambda: not evaluations.waiting, "the queue has evaluated it")
         assert await b.bind("p", "n1") == ""
 
 

@@ -270,10 +270,10 @@ def test_queued_evaluations_are_bounded() -> None:
     evaluations = Evaluations(lambda: 0.0, limit=3)
     for number in range(8):
         evaluations.queue(f"ns{number % 2}", number, lambda _: True)
-    assert len(evaluations) == 3
+    assert evaluations.waiting == 3
     while evaluations.work():
         pass
-    assert len(evaluations) == 0
+    assert evaluations.waiting == 0
 
 
 def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace() -> None:

@@ -132,7 +132,7 @@ def test_an_evaluation_that_raises_a_bug_leaves_the_queue_until_its_pod_is_filte
     broken.clear()
     fleet.clock.now += 5
     assert fleet.error(asked)
-    assert len(fleet.filter_service.evaluations) == 1
+    assert fleet.filter_service.evaluations.waiting == 1
 
 
 async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> None:
@@ -157,7 +157,7 @@ async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> Non
 
         await eventually(lambda: placed("light", "honest"), "the honest pod is placed")
         b.cluster.store.remove("pods", ("default", "gone"))
-        await eventually(lambda: len(evaluations) == 0)
+        await eventually(lambda: evaluations.waiting == 0)
         await eventually(lambda: placed("costly", "default"), "the costly pod is placed")
 
 
@@ -391,7 +391,7 @@ async def test_a_bug_with_one_item_does_not_end_the_work_for_others() -> None:
     await done.wait()
     task.cancel()
     assert bugs == ["evaluations"]
-    assert not len(evaluations)
+    assert not evaluations.waiting
 
 
 def test_work_in_steps_stops_between_two_steps() -> None:

@@ -91,7 +91,7 @@ def test_a_pod_with_too_many_claims_or_requests_is_refused_and_nothing_is_rememb
     assert answer.failed == dict.fromkeys(fleet.names, reason)
     assert fleet.filter_service.prioritize(pod, fleet.names) == [(name, 0) for name in fleet.names]
     assert set(fleet.filter_service.remembered().values()) == {0}
-    assert len(fleet.filter_service.evaluations) == 0
+    assert fleet.filter_service.evaluations.waiting == 0
 
 
 def test_a_pod_with_too_many_claims_is_refused_before_they_are_looked_up() -> None:

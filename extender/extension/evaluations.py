@@ -2,9 +2,9 @@
 
 An evaluation runs selectors and searches that any tenant may write, in the one thread that answers all calls. Three
 rules keep it from stopping others. (1) A call evaluates for at most 0.1 s (`evaluation_seconds`), and so do all calls
-of one namespace in a second; the namespaces that do so share 0.2 s of each second. The first millisecond of a call
-always is free, and pods of a known shape need less. (2) What does not end in time is queued, and calls say that it is
-not finished until the queue has ended it; kube-scheduler retries. A namespace with queued work has only that one
+of one namespace in a second; the namespaces that do so share twice that. The first millisecond of a call always is
+free, and pods of a known shape need less. (2) What does not end in time is queued, and calls say that it is not
+finished until the queue has ended it; kube-scheduler retries. A namespace with queued work has only that one
 millisecond for anything else in a call. (3) The queue takes the namespaces in turn, with a tenth of the time, or with
 half of it while no call evaluates.
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from extender.model import Deadline, DeadlineExceeded, FairCache
 
 _FREE_SECONDS = 0.001  # of a call; about what the rest of a filter request takes
-_CALLS_SHARE = 0.2  # of the time, for the evaluations of all calls beside the free ones
+_TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one
 _SLICE_SECONDS = 0.01  # of an item at a time
 _PAUSE = 1.0  # after a slice, as a multiple of its time
 _LONG_PAUSE = 9.0  # if a call came meanwhile
@@ -46,7 +46,7 @@ class _Item:
 class Evaluations:
     """Gives deadlines to calls, and works on what they do not finish. `clock` returns seconds.
 
-    At most `limit` items, see FairCache. A dropped item is queued again by the next call that needs it.
+    At most `limit` items, see FairCache. One that is dropped is queued again by the next call that needs it.
     """
 
     def __init__(self, clock: Callable[[], float], limit: int = _ITEMS) -> None:
@@ -88,7 +88,7 @@ class Evaluations:
             self._second_ends = now + 1.0
         if self._blocking[namespace]:
             return _FREE_SECONDS
-        share = min(self.seconds, _CALLS_SHARE / max(self._sharing, len(self._used), 1))
+        share = self.seconds * min(1.0, _TOGETHER / max(self._sharing, len(self._used), 1))
         return max(share - self._used.get(namespace, 0.0), _FREE_SECONDS)
 
     def one_slice(self) -> Deadline:
@@ -101,7 +101,8 @@ class Evaluations:
 
     # -- queue -----------------------------------------------------------------------------------------------
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
         """How many items calls wait for."""
         return self._blocking.total()
 
@@ -109,20 +110,18 @@ class Evaluations:
         return key in self._items
 
     def queue(self, namespace: str, key: Hashable, work: Work, *, size: int = 1, blocks: bool = True) -> None:
-        """Add or replace an item. `size`: for how many items it counts, because it keeps large claims."""
-        self.drop(key)
+        """Add an item, unless it is queued already. `size`: for how many it counts, because it keeps large claims.
+
+        `blocks`: calls wait for it, so that they have no other time in this namespace.
+        """
+        if key in self._items:
+            return
         self.queued += blocks
         self._blocking[namespace] += blocks
         self._worked.setdefault(namespace, min(self._worked.values(), default=0.0))
         for _, dropped in self._items.put(namespace, key, _Item(namespace, work, blocks), size):
             self._ended(dropped)
         self._added.set()
-
-    def drop(self, key: Hashable) -> None:
-        """Remove an item, if it is queued."""
-        item = self._items.pop(key)
-        if item is not None:
-            self._ended(item)
 
     def _ended(self, item: _Item) -> None:
         self._blocking[item.namespace] -= item.blocks
@@ -147,7 +146,8 @@ class Evaluations:
             if namespace in self._worked:
                 self._worked[namespace] += self._clock() - began
             if self._items.get(key) is item and done:  # `get` also makes it the last one of its namespace
-                self.drop(key)
+                self._items.pop(key)
+                self._ended(item)
         return bool(self._worked)
 
     async def run(self, rebuilt: Callable[[], Awaitable[None]], report: Callable[[str, Exception], None]) -> None:

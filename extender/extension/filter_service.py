@@ -195,7 +195,7 @@ class FilterService:
             done = self._update(requirements, ranking, snapshot, deadline)
         if not done:
             self._evaluate_later(requirements, pod.uid)
-        elif ranking.stale and _refresh_of(requirements) not in self.evaluations:
+        elif ranking.stale:
             self._refresh_later(requirements, pod.uid)
         return done
 

@@ -60,9 +60,8 @@ class Requeuer:
                 self._supply_changed = False
                 self._due.update(namespaces())
                 for namespace in self._due:
-                    key, work = ("search", namespace), in_steps(self._searches(namespace, search))
-                    if key not in self._evaluations:
-                        self._evaluations.queue(namespace, key, work, blocks=False)
+                    work = in_steps(self._searches(namespace, search))
+                    self._evaluations.queue(namespace, ("search", namespace), work, blocks=False)
             pending, self._touch_pending = self._touch_pending, False
             try:
                 pending = pending and not await self._touch()

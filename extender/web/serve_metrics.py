@@ -45,7 +45,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
         "berth_unfinished_demands",
         GAUGE,
         "Evaluations and plans of gangs in the queue",
-        lambda s: len(s.evaluations),
+        lambda s: s.evaluations.waiting,
     ),
     MetricSource(
         "berth_holds",
