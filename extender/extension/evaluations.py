@@ -27,7 +27,8 @@ from extender.model import Deadline, DeadlineExceeded, FairCache
 
 _FREE_SECONDS = 0.001  # of a call; about what the rest of a filter request takes
 _TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one
-_SLICE_SECONDS = 0.01  # of an item at a time
+_SLICE_SECONDS = 0.002  # of an item at a time
+_STEP_SECONDS = 0.01  # of a step of a search, which evaluates one node
 _PAUSE = 1.0  # after a slice, as a multiple of its time
 _LONG_PAUSE = 9.0  # if a call came meanwhile
 _ITEMS = 4096
@@ -94,6 +95,10 @@ class Evaluations:
     def one_slice(self) -> Deadline:
         """The deadline of a step in the queue. One piece of work always ends, so that the item comes to its end."""
         return Deadline(_SLICE_SECONDS, self._clock, ends_one=True)
+
+    def one_step(self) -> Deadline:
+        """The deadline of a step of a search in the queue."""
+        return Deadline(_STEP_SECONDS, self._clock, ends_one=True)
 
     def whole_call(self) -> Deadline:
         """The deadline of a plan in the queue: a plan keeps no part of its result."""

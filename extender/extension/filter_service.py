@@ -90,7 +90,7 @@ class FilterService:
         self.evaluations = evaluations if evaluations is not None else Evaluations(clock, remembered_pods)
         self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)  # by UID
         self.queueing_hints = QueueingHints(
-            cache, self.unschedulable, self.rankings, self._slice_context, self._evaluate_later, self.kept_from
+            cache, self.unschedulable, self.rankings, self._step_context, self._evaluate_later, self.kept_from
         )
         self.policy_generation = 0
         self._collected: CollectedDomain | None = None
@@ -329,8 +329,8 @@ class FilterService:
         """The evaluation context of the newest snapshot."""
         return self.evaluation_context(self._cache.snapshot(), deadline)
 
-    def _slice_context(self) -> EvaluationContext:
-        return self.context(self.evaluations.one_slice())
+    def _step_context(self) -> EvaluationContext:
+        return self.context(self.evaluations.one_step())
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of one node, from the ranking if there is one. Raises DeadlineExceeded."""

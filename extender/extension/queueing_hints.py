@@ -85,7 +85,7 @@ class QueueingHints:
                     if fits and self._has_waiting_pod(key):
                         found = True
                         break
-            except DeadlineExceeded:  # a status takes long: the queue finds it as one of many, slice by slice
+            except DeadlineExceeded:  # a status takes long: an item of the queue finds it slice by slice
                 self._evaluate_later(requirements)
                 yield False
             except Exception as error:  # noqa: BLE001 - raised below
