@@ -342,7 +342,7 @@ def test_the_queue_leaves_most_of_the_time_to_calls(calls: bool, share: float) -
 
     async def nothing_to_build() -> None:
         if calls:
-            asyncio.get_running_loop().call_later(0.001, call)
+            asyncio.get_running_loop().call_soon(call)  # during the pause after the slice
 
     def call() -> None:
         with evaluations.call("another"):
