@@ -94,7 +94,7 @@ def measured(run: Callable[..., object], args: tuple[object, ...]) -> tuple[floa
 def worst(overload: Overload, pool: list[object]) -> tuple[float, str]:
     """The highest ratio of a function, with its arguments in short."""
     grows = any(_large(type_) for type_ in (*overload.args, overload.result))
-    paid = charged(overload, grows=grows)
+    paid = charged(overload.traits.price, overload.apply, grows=grows)
     run = paid or (lambda _, *args: overload.apply(*args))
     found, shown = 0.0, ""
     for args in arguments(overload, pool):

@@ -129,7 +129,7 @@ class Compiler(ast.Visitor[Closure]):
         if len(node.chosen) == 1:
             overload = node.chosen[0]
             if all(_certain(part, want) for part, want in zip(node.parts, overload.args, strict=True)):
-                paid = charged(overload, grows=_may_grow([*node.parts, node]))
+                paid = charged(overload.traits.price, overload.apply, grows=_may_grow([*node.parts, node]))
                 return _direct(overload.apply, args) if paid is None else _paying(paid, args)
         index = _INDEX.get(node.function)
         return _direct(index, args) if index is not None else _dispatch(node.chosen, args)
@@ -305,7 +305,7 @@ def _paying(apply: Callable[..., Any], args: list[Closure]) -> Closure:
 
 
 def _dispatch(overloads: Sequence[Overload], args: list[Closure]) -> Closure:
-    choices = [(overload, charged(overload, grows=True)) for overload in overloads]
+    choices = [(overload, charged(overload.traits.price, overload.apply, grows=True)) for overload in overloads]
     units = _CHOICE_COST * len(choices)
 
     def run(frame: Frame) -> Any:

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from extender.cel.frame import Frame, spend
 from extender.cel.types import Type
 from extender.cel.values import List, Map, total_weight, weighed, weight
 from extender.model import Semver
-
-if TYPE_CHECKING:
-    from extender.cel.overloads import Overload
 
 UNBOUNDED = 2**64 - 1
 LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40  # units for making a list, a map or a message
@@ -379,13 +376,12 @@ def make_map(frame: Frame, entries: dict[Any, Any]) -> Map:
     return made
 
 
-def charged(overload: Overload, *, grows: bool) -> Callable[..., Any] | None:
+def charged(price: Price, apply: Callable[..., Any], *, grows: bool) -> Callable[..., Any] | None:
     """The implementation with the frame as first argument, which pays before the call and for its result; None where
     a call is free.
 
     `grows` says whether an argument or the result can be large.
     """
-    price, apply = overload.traits.price, overload.apply
     if price.overhead and not grows:
         return _with_overhead(price.overhead, apply)
     if not grows or price.scalar:

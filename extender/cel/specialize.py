@@ -137,7 +137,7 @@ def _search(overload: Overload, pattern: ast.Node, args: list[Closure]) -> Closu
     constant = compiled(str(pattern.value), _nothing) if isinstance(pattern, ast.Literal) else None
     if constant is not None and overload.apply is matches:
         return _remembering(args[0], constant)
-    search = charged(overload, grows=True)
+    search = charged(overload.traits.price, overload.apply, grows=True)
     assert search is not None
 
     def run(frame: Frame) -> Any:
