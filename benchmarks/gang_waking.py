@@ -19,7 +19,7 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, PlannedGang, WaitsForGang
 from extender.extension.sinks import FilterSink
-from extender.model import GroupKey, GroupSource, Membership, Pod, Reason
+from extender.model import Deadline, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import Gang
 
 GPUS = 8  # of each node, and of each member
@@ -45,11 +45,10 @@ class _Planning(GangPlanning):
         names: Sequence[str] | None,
         occupied: Mapping[GroupKey, frozenset[str]],
         before: FormingGang | None,
-        *,
-        accepted: bool = False,
+        deadline: Deadline,
     ) -> PlannedGang | WaitsForGang | Reason:
         self.plans += 1
-        return super().plan(gang, pod, names, occupied, before, accepted=accepted)
+        return super().plan(gang, pod, names, occupied, before, deadline)
 
 
 class World:
@@ -83,7 +82,7 @@ class World:
         """The milliseconds of each step."""
         self.fleet.cache.snapshot()  # every filter pays for that, too
         took, before = [], time.thread_time()
-        for fits in self._hints.find_schedulable():
+        for fits in self._hints.find_schedulable("x"):
             now = time.thread_time()
             took.append(1000 * (now - before))
             before = now

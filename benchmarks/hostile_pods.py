@@ -32,7 +32,10 @@ ATTACKS = {
     "a gang of 400 pods": Attack(1, 400),
     "100 gangs of 10 pods": Attack(100, 10),
     "100 gangs of 10 pods without devices": Attack(100, 10, selectors=0),
-    "100 pods below the budget, scored": Attack(100, 1, selectors=4, length=60, attribute="productName"),
+    "100 pods that end in time, scored": Attack(100, 1, selectors=4, length=60, attribute="productName"),
+    "100 pods that end just in time, in 20 namespaces": Attack(
+        100, 1, selectors=3, length=150, attribute="productName", namespaces=20
+    ),
     "100 pods without room, with victims": Attack(100, 1, selectors=1, length=1, requests=3, verb="preempt"),
     "100 pods whose claims become costly before their bind": Attack(100, 1, verb="bind"),
     "100 pods without room while nodes change": Attack(100, 1, selectors=1, length=1, requests=3),

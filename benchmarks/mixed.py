@@ -12,7 +12,7 @@ from dataclasses import replace
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.model import UNLIMITED, Allocation, ObjectKey
+from extender.model import NO_DEADLINE, Allocation, ObjectKey
 from extender.policy import Policy, Weights
 from extender.runtime import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
@@ -73,7 +73,7 @@ class Fleet:
         snapshot = self.cache.snapshot()
         requirements = requirements_of(pod, snapshot, self.filter_service.policy)
         assert isinstance(requirements, PodRequirements)
-        placement = self.filter_service.evaluate_node(requirements, passed[0], snapshot, UNLIMITED)
+        placement = self.filter_service.evaluate_node(requirements, passed[0], snapshot, NO_DEADLINE)
         assert isinstance(placement, Placement)
         ((_, allocation),) = new_allocations(
             snapshot.node_infos[passed[0]],

@@ -13,6 +13,7 @@ import statistics
 import time
 
 from benchmarks.fleet import Fleet
+from extender.extension.evaluations import Evaluations
 from extender.extension.requeue import Requeuer
 from extender.model import Pod
 from extender.runtime import Rebuilds
@@ -25,6 +26,10 @@ class _Writer:
         pass
 
 
+def _raise(_: str, bug: Exception) -> None:
+    raise bug
+
+
 def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
     """Pods that fit on no node: each shape asks for all GPUs of a node whose every GPU may be held."""
     for number in range(pods):
@@ -35,9 +40,13 @@ def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
 
 async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     """The longest CPU milliseconds between two turns of the loop, with one node event each `gap` seconds."""
-    requeuer = Requeuer(_Writer(), lambda: "", pause=gap)  # type: ignore[arg-type]  # a fake
-    search, rebuilt = fleet.filter_service.queueing_hints.find_schedulable, Rebuilds(fleet.cache).done
-    task = asyncio.create_task(requeuer.run(search, rebuilt))
+    service, evaluations = fleet.filter_service, Evaluations(time.monotonic)
+    requeuer = Requeuer(_Writer(), lambda: "", evaluations, pause=gap)  # type: ignore[arg-type]  # a fake
+    search, rebuilt = service.queueing_hints.find_schedulable, Rebuilds(fleet.cache).done
+    tasks = [
+        asyncio.create_task(requeuer.run(lambda: service.unschedulable.namespaces, search)),
+        asyncio.create_task(evaluations.run(rebuilt, _raise)),
+    ]
     nodes, longest, ends = list(fleet.devices), 0.0, 0.0
     for event in range(events):
         # A filter request would also pay for the event and for the new snapshot, so the stretch begins after them.
@@ -52,7 +61,8 @@ async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
             await asyncio.sleep(0)
             now = time.thread_time()
             longest, before = max(longest, now - before), now
-    task.cancel()
+    for task in tasks:
+        task.cancel()
     return 1000 * longest
 
 

@@ -72,7 +72,7 @@ def filter_until_done(fleet: Fleet, asked: Pod) -> None:
     """Filter a pod again, as kube-scheduler does, until Berth has evaluated all nodes."""
     while fleet.filter(asked).error:
         fleet.now += 10
-        while fleet.filter_service.continue_evaluation():
+        while fleet.filter_service.evaluations.work():
             fleet.now += 1
     fleet.cache.release(asked.uid)
 

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from extender.diagnosis import GangExplanation, PlannerCaches, explain_gang, groups_named
-from extender.model import UNLIMITED, CallBudget, Membership, Result
+from extender.model import NO_DEADLINE, Deadline, Membership, Result
 from extender.wire import decode_pod
 from tests.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
 from tests.running_berth import claim, pod
@@ -72,13 +72,13 @@ def free(world: GangWorld, name: str) -> None:
 
 def explained(
     world: GangWorld,
-    budget: CallBudget = UNLIMITED,
+    deadline: Deadline = NO_DEADLINE,
     bound_member: Membership | None = None,
     name: str = "job",
 ) -> GangExplanation:
     snapshot = world.cache.snapshot()
     ((group, pods),) = groups_named(snapshot, "default", name).items()
-    context = world.evaluator.evaluation_context(snapshot, budget)
+    context = world.evaluator.evaluation_context(snapshot, deadline)
     caches = PlannerCaches(world.rankings, world.memory)
     return explain_gang(group, pods, snapshot, POLICY, context, caches, bound_member)
 

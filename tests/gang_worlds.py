@@ -11,7 +11,7 @@ from typing import Any
 
 from extender.allocation import Features, Snapshot
 from extender.cache import ClusterCache
-from extender.model import UNLIMITED, CallBudget, ObjectKey, Result
+from extender.model import NO_DEADLINE, Deadline, ObjectKey, Result
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -117,10 +117,10 @@ class GangWorld:
         return self.plan_problem(problem)
 
     def plan_problem(
-        self, problem: GangProblem, budget: CallBudget = UNLIMITED, steps: int = MAX_STEPS
+        self, problem: GangProblem, deadline: Deadline = NO_DEADLINE, steps: int = MAX_STEPS
     ) -> GangPlan | GangShortage:
         snapshot = self.cache.snapshot()
-        context = self.evaluator.evaluation_context(snapshot, budget)
+        context = self.evaluator.evaluation_context(snapshot, deadline)
         found = plan_gang(problem, snapshot, context, self.rankings, self.memory, steps)
         if isinstance(found, GangPlan):
             check(found, problem, snapshot)

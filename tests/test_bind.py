@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.model import FINALIZER, ObjectKey
+from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
@@ -82,32 +82,21 @@ async def test_the_watch_may_be_behind_the_filter_request() -> None:
         assert len(b.held()) == 1
 
 
-def has_tokens(throttle: EvaluationThrottle, seconds: float) -> bool:
-    """Whether the namespace `default` has tokens of so many seconds and no more."""
-    more = throttle.has_tokens("default", seconds + 1e-6, 2.0)
-    return throttle.has_tokens("default", seconds - 1e-6, 2.0) and not more
+COSTLY = "{0}.all(a, {0}.all(b, a <= b))".format(f"[{','.join('1' * 60)}]")
 
 
-async def test_a_bind_earns_evaluation_time_for_its_namespace_if_it_allocates_devices() -> None:
-    """Attack: stall scheduling with pods whose searches find no room in each filter request."""
-    now, limits = [0.0], EvaluationLimits()
-    async with berthing(NODES, clock=lambda: now[0]) as b:
-        service = b.app.service.filter_service
-        most = service.policy.evaluation_seconds
-        budget = service.throttle.budget("default", most, most)
-        now[0] += limits.burst * most - 0.5 * limits.bound_seconds
-        budget.in_vain = True
-        service.throttle.charge("default", budget, most)
-        left = 0.5 * limits.bound_seconds
-        assert has_tokens(service.throttle, left)
-        b.cluster.apply(claim("nothing") | {"spec": {"devices": {}}})
-        assert await b.bind("free", await scheduled(b, "free", "nothing")) == ""
-        assert has_tokens(service.throttle, left), "no devices"
-        b.cluster.apply(claim("c"))
-        node = await scheduled(b, "p", "c")
-        for name in ("p", "shares"):
-            assert await b.bind(name, await scheduled(b, name, "c") if name != "p" else node) == ""
-            assert has_tokens(service.throttle, left + limits.bound_seconds)
+async def test_a_bind_of_an_unknown_shape_that_takes_long_fails_and_succeeds_later() -> None:
+    """Attack: stall scheduling with claims that become costly between filter and bind."""
+    async with berthing(NODES, Policy(evaluation_seconds=0.005)) as b:
+        texts = [f'device.driver != "{number}" && {COSTLY}' for number in range(8)]
+        b.cluster.apply(claim("c", selectors=[{"cel": {"expression": text}} for text in texts]))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        assert "continues in the queue" in await b.bind("p", "n1")
+        assert not b.held()
+        evaluations = b.app.service.evaluations
+        await eventually(lambda: not evaluations.waiting, "the queue has evaluated it")
+        assert await b.bind("p", "n1") == ""
 
 
 async def test_shared_claim_is_only_reserved() -> None:

@@ -16,7 +16,7 @@ from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.extension.bind_slots import SlotLimits
-from extender.extension.unfinished_evaluations import UnfinishedEvaluations
+from extender.extension.evaluations import Evaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     BINARY_SI,
@@ -273,12 +273,14 @@ def test_the_request_mix_is_that_of_the_last_claims() -> None:
     assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
 
 
-def test_unfinished_evaluations_are_bounded_by_their_pods() -> None:
-    fleet, unfinished = Fleet("mixed"), UnfinishedEvaluations(3)
-    fleet.fill(1, 0.0)
-    for number in range(5):
-        unfinished.add(fleet.requirements(fleet.pod(f"u{number}", number, 1)), f"u{number}")
-    assert len(unfinished) == 3
+def test_queued_evaluations_are_bounded() -> None:
+    evaluations = Evaluations(lambda: 0.0, limit=3)
+    for number in range(8):
+        evaluations.queue(f"ns{number % 2}", number, lambda _: True)
+    assert evaluations.waiting == 3
+    while evaluations.work():
+        pass
+    assert evaluations.waiting == 0
 
 
 def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace() -> None:

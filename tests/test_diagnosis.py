@@ -13,7 +13,7 @@ from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.diagnosis import Scenario, apply_scenario, check_consistency, explain, fleet_stats, without_own_holds
 from extender.diagnosis.search_trace import causes, trace, trace_search
-from extender.model import CallBudget, CallBudgetSpent, DeviceId, ObjectKey, Pod, PodClaim, Result, WireError
+from extender.model import Deadline, DeadlineExceeded, DeviceId, ObjectKey, Pod, PodClaim, Result, WireError
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -26,6 +26,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
+from tests.evaluation_worlds import steps
 from tests.running_berth import claim
 
 KINDS = ("hgx-h100-8", "t4-4", "dgx1-v100", "t4-4")
@@ -75,12 +76,12 @@ def allocate(cache: ClusterCache, node: int, device: int) -> None:
     cache.apply_claim(found.key, found)
 
 
-def rules_of(cache: ClusterCache, budget: CallBudget | None = None) -> EvaluationContext:
+def rules_of(cache: ClusterCache, deadline: Deadline | None = None) -> EvaluationContext:
     context = EvaluationContext(Masks(), Features(), cache.snapshot().baseline)
     return (
         context
-        if budget is None
-        else EvaluationContext(context.masks, context.features, context.baseline, None, budget)
+        if deadline is None
+        else EvaluationContext(context.masks, context.features, context.baseline, None, deadline)
     )
 
 
@@ -182,10 +183,9 @@ def test_a_term_that_no_device_reaches_is_counted_so() -> None:
 
 def test_an_explanation_ends_where_its_budget_does() -> None:
     cache = cluster([], (1, UUID, ""))
-    budget = CallBudget(1.0, 1, lambda: 0.0)
-    budget.mark_progress()
-    with pytest.raises(CallBudgetSpent):
-        explain(POD, cache.snapshot(), Policy(), rules_of(cache, budget))
+    deadline = steps(1)
+    with pytest.raises(DeadlineExceeded):
+        explain(POD, cache.snapshot(), Policy(), rules_of(cache, deadline))
 
 
 def test_audit_and_facts_are_values() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 
-from extender.model import UNLIMITED, CallBudget, ObjectKey
+from extender.model import NO_DEADLINE, Deadline, ObjectKey
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.scheduling import (
@@ -37,18 +36,17 @@ class Chooser:
         world: GangWorld,
         members: Sequence[GangMember],
         own: Mapping[ObjectKey, str] = _NO_CLAIMS,
-        budget: Callable[[], CallBudget] = lambda: UNLIMITED,
+        deadline: Callable[[], Deadline] = lambda: NO_DEADLINE,
     ) -> None:
         self._world = world
-        self._budget = budget
+        self._deadline = deadline
         self.problem = GangProblem(tuple(members), (CLIQUE, RACK, SPINE), "preferred")
         self.emptied = EmptiedDomains(self.problem, own, self._evaluation)
         self.budgets = 0
 
-    @contextmanager
-    def _evaluation(self) -> Iterator[EvaluationContext]:
+    def _evaluation(self) -> EvaluationContext:
         self.budgets += 1
-        yield self._world.evaluator.evaluation_context(self._world.cache.snapshot(), self._budget())
+        return self._world.evaluator.evaluation_context(self._world.cache.snapshot(), self._deadline())
 
     def domains(self) -> list[Domain]:
         snapshot = self._world.cache.snapshot()
@@ -168,11 +166,11 @@ def test_a_domain_whose_plan_takes_too_many_budgets_counts_as_too_small() -> Non
     spine(world, "a-1", "b-1")
     spent = [0]
 
-    def budget() -> CallBudget:
+    def deadline() -> Deadline:
         spent[0] += 1
-        return CallBudget(0.0, 0, lambda: 0.0)
+        return Deadline(0.0, lambda: 0.0)
 
-    chooser = Chooser(world, world.gang(4, 4), budget=budget)
+    chooser = Chooser(world, world.gang(4, 4), deadline=deadline)
     domain = next(domain for domain in chooser.domains() if domain.level == CLIQUE)
     assert not chooser.holding(domain)
     assert 1 < chooser.budgets < 100

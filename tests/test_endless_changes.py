@@ -55,6 +55,6 @@ async def test_an_unfinished_evaluation_goes_on() -> None:
         await b.settled()
         filter_service = b.app.service.filter_service
         assert "within one call" in (await b.filter_once("costly", list(NODES)))["Error"]
-        assert filter_service.unfinished_evaluations == 1
+        assert filter_service.evaluations.waiting == 1
         async with ever_new_slices(b):
-            await eventually(lambda: not filter_service.unfinished_evaluations, "its evaluation is finished")
+            await eventually(lambda: not filter_service.evaluations.waiting, "its evaluation is finished")

@@ -1,25 +1,25 @@
-"""The budget of an explanation of a gang ends somewhere: the explanation has what was found before."""
+"""The deadline of an explanation of a gang ends somewhere: the explanation has what was found before."""
 
 from __future__ import annotations
 
 import pytest
 
-from extender.model import CallBudget
+from extender.model import Deadline
+from tests.evaluation_worlds import steps
 from tests.explained_gangs import apply, explained, members, occupy, racks
 from tests.gang_worlds import RACK, GangWorld
 from tests.running_berth import claim
 
 
-@pytest.mark.parametrize("steps", range(0, 400, 7))
-def test_a_budget_that_ends_leaves_the_near_misses_found_before(steps: int) -> None:
+@pytest.mark.parametrize("number", range(0, 400, 7))
+def test_a_budget_that_ends_leaves_the_near_misses_found_before(number: int) -> None:
     world = GangWorld()
     racks(world, "a1", "a2", "b1", "b2")
     occupy(world, "middle", "a2", 1, 4)
     occupy(world, "large", "b2", 0, 8)
     members(world, 2, topology="required")
-    budget = CallBudget(1.0, steps, lambda: 0.0)
-    budget.mark_progress()
-    found, whole = explained(world, budget), explained(world)
+    deadline = steps(number)
+    found, whole = explained(world, deadline), explained(world)
     assert found.outcome in ("unfinished", "refused")
     assert set(found.misses) <= set(whole.misses)
     if found.outcome == "refused" and found.misses != whole.misses:
@@ -27,15 +27,14 @@ def test_a_budget_that_ends_leaves_the_near_misses_found_before(steps: int) -> N
     assert len(found.members) == 2
 
 
-class EndsAt(CallBudget):
+class EndsAt(Deadline):
     """Its seconds end at a check of the time, counted from 1."""
 
     __slots__ = ("checks", "last")
 
     def __init__(self, last: int) -> None:
         self.checks, self.last = 0, last
-        super().__init__(1.0, 10**9, lambda: float(self.checks >= self.last))
-        self.mark_progress()
+        super().__init__(1.0, lambda: float(self.checks >= self.last))
 
     def check_time(self) -> None:
         self.checks += 1
@@ -53,11 +52,11 @@ def test_seconds_that_end_at_any_check_leave_out_a_part_of_the_explanation(nodes
         apply(world, name, name, annotations=notes, nodeSelector={RACK: "rack-b"})
     whole, outcomes = explained(world), list[str]()
     while "all checks passed" not in outcomes:
-        budget = EndsAt(len(outcomes) + 1)
-        found = explained(world, budget)
+        deadline = EndsAt(len(outcomes) + 1)
+        found = explained(world, deadline)
         assert len(found.members) == 2
         assert set(found.misses) <= set(whole.misses)
-        assert budget.exhausted or found == whole
-        outcomes.append(found.outcome if budget.exhausted else "all checks passed")
+        assert deadline.checks >= deadline.last or found == whole
+        outcomes.append(found.outcome if deadline.checks >= deadline.last else "all checks passed")
     assert outcomes == sorted(outcomes, reverse=True), "the plan comes first"
     assert {"unfinished", "refused"} <= set(outcomes)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from extender.policy import Policy
-from tests.budget_worlds import TICK
-from tests.eventually import eventually
-from tests.skipping_loop import SkippingLoop
-from tests.test_gang_budget import Gangs
+from tests.gang_fleet import Gangs
 
 
 def with_waiting_gangs(number: int) -> Gangs:
@@ -19,33 +16,21 @@ def with_waiting_gangs(number: int) -> Gangs:
     return fleet
 
 
-def searched(fleet: Gangs) -> tuple[float, float]:
-    """The seconds that the search for a domain works for all gangs, and those for which it rests."""
-
-    async def until_all_are_tried() -> float:
-        async def rebuilt() -> None:
-            pass
-
-        task = asyncio.create_task(fleet.gangs.collecting.run(rebuilt))
-        await eventually(lambda: fleet.gangs.waiting.next_to_collect(fleet.clock.now) is None)
-        task.cancel()
-        return asyncio.get_running_loop().time()
-
-    began = fleet.clock.now
-    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-        rested = runner.run(until_all_are_tried())
-    return fleet.clock.now - began, rested
+async def nothing_to_build() -> None:
+    pass
 
 
-def test_the_gangs_of_a_namespace_without_time_are_not_searched_for() -> None:
-    """Each step had a full budget, and ever new gangs of one namespace had the steps."""
-    fleet = with_waiting_gangs(30)
-    while fleet.filter_service.has_time("hostile"):
-        fleet.error(fleet.hostile())
-    assert searched(fleet)[0] < 30 * 20 * TICK
-
-
-def test_the_search_rests_after_each_step() -> None:
+async def test_one_gang_after_the_other_is_searched_for_in_the_queue() -> None:
     """Attack: stall scheduling with many gangs that wait for a domain to collect in (off by default)."""
-    worked, rested = searched(with_waiting_gangs(5))
-    assert worked < 0.3 * (worked + rested)
+    fleet = with_waiting_gangs(5)
+    evaluations = fleet.filter_service.evaluations
+    task = asyncio.create_task(fleet.gangs.collecting.run(nothing_to_build))
+    searches = 0
+    while fleet.gangs.waiting.next_to_collect(fleet.clock.now) is not None:
+        await asyncio.sleep(0)
+        searches += "collecting" in evaluations
+        while "collecting" in evaluations:
+            evaluations.work()
+            assert fleet.filter_service.evaluations.has_time("hostile"), "calls do not wait for it"
+    task.cancel()
+    assert searches == 5

@@ -4,22 +4,34 @@ missed."""
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, islice, pairwise
+from itertools import chain, cycle, islice, pairwise
 
 import pytest
 
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
-from extender.model import DeviceId, GroupKey, GroupSource, Membership, Pod, Reason, Result, Taint, Toleration
+from extender.model import (
+    NO_DEADLINE,
+    Deadline,
+    DeviceId,
+    GroupKey,
+    GroupSource,
+    Membership,
+    Pod,
+    Reason,
+    Result,
+    Taint,
+    Toleration,
+)
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import CollectedDomain, Gang, gang_of
 from extender.wire import SliceDecoder, decode_class, decode_node
-from tests.budget_worlds import MACHINES
+from tests.evaluation_worlds import MACHINES
+from tests.gang_fleet import Gangs
 from tests.gang_worlds import CLIQUE
-from tests.test_gang_budget import Gangs
 
 GPU = "gpu.nvidia.com"
 SMALL, LARGE = "n0", "n1"  # with 4 GPUs and with 8
@@ -31,9 +43,9 @@ def told(pod: Pod, topology: str) -> Membership:
 
 
 class CountedPlanning(GangPlanning):
-    """Counts plans, and what has a budget: a plan, and the search for a gang's needs."""
+    """Counts plans, and what has the time of a call: a plan, and the search for a gang's needs."""
 
-    plans = budgets = 0
+    plans = calls = 0
 
     def plan(
         self,
@@ -42,16 +54,15 @@ class CountedPlanning(GangPlanning):
         names: Sequence[str] | None,
         occupied: Mapping[GroupKey, frozenset[str]],
         before: FormingGang | None,
-        *,
-        accepted: bool = False,
+        deadline: Deadline,
     ) -> PlannedGang | WaitsForGang | Reason:
         CountedPlanning.plans += 1
-        CountedPlanning.budgets += 1
-        return super().plan(gang, pod, names, occupied, before, accepted=accepted)
+        CountedPlanning.calls += 1
+        return super().plan(gang, pod, names, occupied, before, deadline)
 
-    def needs(self, gang: Gang) -> GangNeeds | None:
-        CountedPlanning.budgets += 1
-        return super().needs(gang)
+    def needs(self, gang: Gang, deadline: Deadline) -> GangNeeds | None:
+        CountedPlanning.calls += 1
+        return super().needs(gang, deadline)
 
 
 class Waiting(Gangs):
@@ -59,11 +70,13 @@ class Waiting(Gangs):
 
     planning_class = CountedPlanning
 
-    def wait(self, gangs: int, size: int, counts: Sequence[int] = (5,), topology: str = "") -> list[list[Pod]]:
+    def wait(
+        self, gangs: int, size: int, counts: Sequence[int] = (5,), topology: str = "", namespace: str = ""
+    ) -> list[list[Pod]]:
         """Gangs that fit nowhere, and whose needs are known. Their members need so many GPUs in turn."""
         found = []
         for gang in range(gangs):
-            pods = [self.pod(f"ns{gang}", count=count) for count in islice(cycle(counts), size)]
+            pods = [self.pod(namespace or f"ns{gang}", count=count) for count in islice(cycle(counts), size)]
             members = [replace(pod, membership=told(pod, topology)) for pod in self.joined(f"g{gang}", pods)]
             for pod in members:
                 self.cache.apply_pod(pod.uid, pod)
@@ -93,8 +106,12 @@ class Waiting(Gangs):
         self.cache.apply_node(node, decode_node(node_object(node, machine, {CLIQUE: value})))
 
     def finds(self) -> bool:
-        self.clock.now += 100.0  # all namespaces have evaluation time
-        return list(self.hints.find_schedulable())[-1]
+        self.clock.now += 100.0
+        return any(list(self.hints.find_schedulable(namespace))[-1] for namespace in self.gangs.waiting.namespaces)
+
+    def steps(self) -> Iterator[bool]:
+        """The steps of the searches of all namespaces."""
+        return chain.from_iterable(map(self.hints.find_schedulable, self.gangs.waiting.namespaces))
 
     def fits(self, members: list[Pod]) -> bool:
         """Whether a process that remembers nothing has a plan."""
@@ -102,7 +119,7 @@ class Waiting(Gangs):
         membership, planning = members[0].membership, GangPlanning(self.cache, self.filter_service)
         assert membership is not None
         gang = gang_of(members[0], membership, self.cache.snapshot())
-        return isinstance(planning.plan(gang, members[0], None, {}, None), PlannedGang)
+        return isinstance(planning.plan(gang, members[0], None, {}, None, NO_DEADLINE), PlannedGang)
 
 
 def test_a_change_without_room_for_a_member_plans_no_gang() -> None:
@@ -114,7 +131,9 @@ def test_a_change_without_room_for_a_member_plans_no_gang() -> None:
         assert not fleet.finds()
     assert not CountedPlanning.plans
     version = fleet.cache.snapshot().version
-    assert not fleet.gangs.waiting.without_room(version), "all are known to lack room now"
+    assert not any(fleet.gangs.waiting.without_room(one, version) for one in fleet.gangs.waiting.namespaces), (
+        "all are known to lack room now"
+    )
     assert not any(fleet.fits(members) for members in gangs)
 
 
@@ -175,21 +194,21 @@ def test_a_search_has_steps_of_one_evaluation() -> None:
         fleet.cache.snapshot()
         fleet.take(f"other-{node}", node, range(4))  # a new state of the node, which no member fits
     rankings = fleet.filter_service.rankings
-    counts = [rankings.evaluations, *(rankings.evaluations for _ in fleet.hints.find_schedulable())]
+    counts = [rankings.evaluations, *(rankings.evaluations for _ in fleet.steps())]
     assert counts[-1] > counts[0]
     assert max(after - before for before, after in pairwise(counts)) == 1
     assert not CountedPlanning.plans
 
 
-def test_a_step_with_a_plan_has_one_budget() -> None:
+def test_a_step_makes_one_plan() -> None:
     fleet = Waiting(nodes=12)
     fleet.take("other", LARGE, range(4))
     gangs = fleet.wait(3, size=9)
     fleet.relabel("n2", "second")
     fleet.take("other", LARGE, ())
     fleet.clock.now += 100.0
-    CountedPlanning.budgets = 0
-    counts = [0, *(CountedPlanning.budgets for _ in fleet.hints.find_schedulable())]
+    CountedPlanning.calls = 0
+    counts = [0, *(CountedPlanning.calls for _ in fleet.steps())]
     assert max(after - before for before, after in pairwise(counts)) == 1
     assert counts[-1] == 2 * len(gangs)
 
@@ -197,7 +216,7 @@ def test_a_step_with_a_plan_has_one_budget() -> None:
 def test_a_bug_with_one_gang_hides_no_room_of_others() -> None:
     class Buggy(CountedPlanning):
         def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
-            if pod.key.namespace == "ns0":
+            if pod.membership is not None and pod.membership.key.name == "g0":
                 raise KeyError("a bug")
             return super().still_needs(pod, needs)
 
@@ -206,7 +225,7 @@ def test_a_bug_with_one_gang_hides_no_room_of_others() -> None:
 
     fleet = Fleet(nodes=12)
     fleet.take("other", LARGE, range(4))
-    fleet.wait(3, size=8)
+    fleet.wait(3, size=8, namespace="ns")
     fleet.relabel(SMALL, "second")
     with pytest.raises(KeyError, match="a bug"):
         fleet.finds()
@@ -214,7 +233,7 @@ def test_a_bug_with_one_gang_hides_no_room_of_others() -> None:
     fleet.clock.now += 100.0
     found = list[bool]()
     with pytest.raises(KeyError, match="a bug"):
-        found.extend(fleet.hints.find_schedulable())
+        found.extend(fleet.steps())
     assert found[-1], "the bug is raised after the fit"
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from extender.model import CallBudget, CallBudgetSpent
+from extender.model import Deadline, DeadlineExceeded
 from extender.scheduling import GangMember, GangMemory, GangPlan, GangProblem, GangShortage, RankingCache, plan_gang
+from tests.evaluation_worlds import steps
 from tests.gang_oracle import random_cluster
 from tests.gang_oracle_worlds import problem_of, world_of
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, shuffled, without_memory
@@ -138,20 +139,20 @@ def test_numbers_of_rankings_are_never_used_again() -> None:
     assert memory.number(RankingCache().get_or_create(requirements)) != number
 
 
-# -- budget --------------------------------------------------------------------------------------------------------
+# -- deadline --------------------------------------------------------------------------------------------------------
 
 
-def small_budget() -> CallBudget:
+def small_budget() -> Deadline:
     """It ends after its first step, but lets one piece of work end."""
-    return CallBudget(1.0, 1, lambda: 0.0)
+    return steps(1, ends_one=True)
 
 
 def in_small_calls(world: GangWorld, problem: GangProblem, most: int) -> tuple[GangPlan | GangShortage, int]:
-    """The plan, and the number of calls whose budget ended before it."""
+    """The plan, and the number of calls whose deadline ended before it."""
     for spent in range(most):
         try:
             return world.plan_problem(problem, small_budget()), spent
-        except CallBudgetSpent:
+        except DeadlineExceeded:
             continue
     raise AssertionError(f"no plan after {most} calls")
 
@@ -223,5 +224,5 @@ def test_without_memory_a_plan_that_takes_longer_than_a_call_never_ends() -> Non
     problem = pairs(world)
     for _ in range(3):
         world.memory, world.rankings = GangMemory(), RankingCache()
-        with pytest.raises(CallBudgetSpent):
+        with pytest.raises(DeadlineExceeded):
             world.plan_problem(problem, small_budget())

@@ -98,13 +98,15 @@ def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> No
     assert [i for i in range(100) if waiting.failures(key(f"job-{i}"))] == [95, 96, 97, 98, 99]
 
 
-def test_gangs_without_room_are_tried_again_in_turns_of_their_namespaces() -> None:
+def test_gangs_without_room_are_known_by_namespace_the_longest_waiting_first() -> None:
     waiting = WaitingGangs(lambda: 0.0, 8)
     names = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")]
     for namespace, name in names:
         waiting.pause(key(name, namespace), Reason(Code.GANG_NO_ROOM, (name,)), version=7)
-    tried = [f"{one.namespace}{one.name}" for one in waiting.without_room(8)]
-    assert tried == ["a1", "b1", "c1", "a2", "c2", "a3"]
+    tried = [
+        f"{one.namespace}{one.name}" for namespace in waiting.namespaces for one in waiting.without_room(namespace, 8)
+    ]
+    assert tried == ["a1", "a2", "a3", "b1", "c1", "c2"]
 
 
 async def test_a_repeated_bind_does_not_prolong_a_plan() -> None:

@@ -105,15 +105,13 @@ async def test_a_gang_is_bound_in_a_domain_that_was_tried_before_an_older_gang_g
         assert await bind_all(b, tried_first) == ["", "", ""]
 
 
-async def test_a_gang_is_bound_where_kube_scheduler_chose_although_its_namespace_has_no_time_left() -> None:
+async def test_a_gang_is_bound_where_kube_scheduler_chose_although_its_namespace_has_queued_work() -> None:
     """The domains without room cost its time, and the claims are about to be written."""
     async with racks() as b:
         nodes = {rack: await tried(b, names) for rack, names in RACKS.items()}
         service = b.app.service.filter_service
-        long = service.throttle.budget("default", 0.1, 0.1)
-        long.in_vain, long.began = True, long.began - 1000.0
-        service.throttle.charge("default", long, 0.1)
-        assert not service.has_time("default")
+        service.evaluations.queue("default", "costly", lambda _: False)
+        assert not service.evaluations.has_time("default")
         assert await bind_all(b, nodes["a"]) == ["", "", ""]
 
 

@@ -1,4 +1,4 @@
-"""A plan ends with its budget, also if it needs no new evaluation. Time is counted work."""
+"""A plan ends in time, also if it needs no new evaluation. Time is counted work."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from types import FrameType
 
 import pytest
 
-from extender.model import CallBudget, CallBudgetSpent
+from extender.model import Deadline, DeadlineExceeded
 from extender.scheduling import GangMember, GangPlan, GangProblem, GangShortage, Placement
 from extender.scheduling.gang_trial import GangTrial
-from tests.budget_worlds import TICK, Clock
+from tests.evaluation_worlds import TICK, Clock
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster
 from tests.running_berth import claim
 from tests.test_gang_limits import nets
 
-READINGS = 100  # of the clock, in the budget of these tests
+READINGS = 100  # of the clock, in the time of these tests
 
 
 def classes(world: GangWorld, size: int, number: int, device_class: str = "gpu.nvidia.com") -> tuple[GangMember, ...]:
@@ -56,7 +56,7 @@ def searched() -> tuple[GangWorld, tuple[GangMember, ...]]:
 
 
 @pytest.mark.parametrize("made", [filled, many_domains, too_large, searched])
-def test_a_plan_whose_evaluations_are_all_known_ends_with_its_budget(
+def test_a_plan_whose_evaluations_are_all_known_ends_in_time(
     made: Callable[[], tuple[GangWorld, tuple[GangMember, ...]]],
 ) -> None:
     """Attack: stall scheduling with a gang whose plan needs a long search."""
@@ -64,10 +64,10 @@ def test_a_plan_whose_evaluations_are_all_known_ends_with_its_budget(
     problem = GangProblem(members, (CLIQUE, RACK, SPINE), "preferred")
     found = world.plan_problem(problem)
     clock = Clock()
-    with pytest.raises(CallBudgetSpent):
-        world.plan_problem(problem, CallBudget(READINGS * TICK, 100_000, clock))
+    with pytest.raises(DeadlineExceeded):
+        world.plan_problem(problem, Deadline(READINGS * TICK, clock))
     assert clock.now <= (READINGS + 2) * TICK
-    again = world.plan_problem(problem, CallBudget(100.0, 100_000, Clock()))
+    again = world.plan_problem(problem, Deadline(100.0, Clock()))
     assert isinstance(again, GangPlan) == isinstance(found, GangPlan)
     assert not isinstance(again, GangShortage) or again == found
 

@@ -11,8 +11,8 @@ from extender.extension.gang_state import FormingGang
 from extender.extension.gang_turn import GangTurn
 from extender.model import Code, Pod, Reason
 from tests.eventually import eventually
+from tests.gang_fleet import Gangs, unfinished
 from tests.running_berth import berthing, claim, pod
-from tests.test_gang_budget import Gangs, unfinished
 from tests.test_gang_pauses import key
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
@@ -162,11 +162,8 @@ def waits(group: str) -> str:
 
 
 def without_time(fleet: Gangs, namespace: str) -> None:
-    """The namespace has no evaluation time left for minutes."""
-    throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
-    long = throttle.budget(namespace, seconds, seconds)
-    long.in_vain, long.began = True, long.began - 1000.0
-    throttle.charge(namespace, long, seconds)
+    """The namespace has queued work, and gets no turn."""
+    fleet.filter_service.evaluations.queue(namespace, "costly", lambda _: False)
 
 
 def end_first(fleet: Gangs, first: list[Pod]) -> None:
@@ -184,6 +181,7 @@ def test_a_gang_whose_plan_takes_longer_than_a_call_keeps_its_turn_for_15_second
         assert set(fleet.reasons(second)) == {waits("b/large")}
         fleet.clock.now += 5.0
     assert set(fleet.reasons(large[:1])) == {unfinished("large")}
+    fleet.gangs.plans.requeue_due()
     assert fleet.gangs.filter(second[0], fleet.names).passed, "else a gang whose plan never ends keeps its nodes"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extender.model import Code, Pod, Reason
-from tests.test_gang_budget import Gangs
+from tests.gang_fleet import Gangs
 
 
 def asked(fleet: Gangs, pod: Pod, *names: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from extender.diagnosis import group_rows
 from extender.model import Allocation, Consumer, DeviceId, GroupKey, GroupSource, Membership, Pod, Result
-from tests.budget_worlds import Fleet
+from tests.evaluation_worlds import Fleet
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 

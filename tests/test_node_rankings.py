@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from extender.allocation import Features, Snapshot
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model import CallBudget, ObjectKey, Pod, PodClaim
+from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
-from tests.budget_worlds import MACHINES
+from tests.evaluation_worlds import MACHINES, steps
 from tests.running_berth import berthing, claim, pod
 
 
@@ -96,16 +96,16 @@ _CHANGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3)), m
 
 @given(_CHANGES, st.lists(st.integers(0, 12), min_size=30, max_size=30), st.booleans(), st.integers(1, 3))
 def test_a_ranking_that_follows_in_small_budgets_equals_one_made_at_once(
-    changes: list[tuple[str, int]], steps: list[int], identity: bool, vacant: int
+    changes: list[tuple[str, int]], ends: list[int], identity: bool, vacant: int
 ) -> None:
     """Nodes come, go and change while budgets end anywhere, however few of the states that no node is in are
     remembered."""
     world = World("abcd", identity=identity)
     ranking = NodeRanking(world.requirements, vacant=vacant)
-    for some, (name, kind) in zip(steps, changes, strict=False):
+    for some, (name, kind) in zip(ends, changes, strict=False):
         snapshot, context = world.newest()
-        if ranking.update(snapshot, replace(context, budget=CallBudget(1.0, some, lambda: 0.0))):
-            ranking.refresh(snapshot, replace(context, budget=CallBudget(1.0, some, lambda: 0.0)))
+        if ranking.update(snapshot, replace(context, deadline=steps(some, ends_one=True))):
+            ranking.refresh(snapshot, replace(context, deadline=steps(some, ends_one=True)))
         world.change(name, kind)
     world.assert_right(ranking)
 
@@ -124,11 +124,11 @@ def test_a_ranking_far_behind_starts_over(identity: bool) -> None:
 
 def test_an_update_continues_from_the_point_where_it_gave_up() -> None:
     outcomes = set()
-    for steps in range(32):
+    for number in range(32):
         world = World("abcdef")
         ranking = NodeRanking(world.requirements)
         snapshot, context = world.newest()
-        done = ranking.update(snapshot, replace(context, budget=CallBudget(1.0, steps, lambda: 0.0)))
+        done = ranking.update(snapshot, replace(context, deadline=steps(number, ends_one=True)))
         outcomes.add(done)
         assert done == (ranking.nodes == 6)
         world.change("c", 1)

@@ -13,10 +13,10 @@ from extender.cel.dra import Masks
 from extender.model import (
     MAX_ALTERNATIVES,
     MAX_CLAIMS,
-    CallBudget,
-    CallBudgetSpent,
     Capacities,
     Code,
+    Deadline,
+    DeadlineExceeded,
     ObjectKey,
     Pod,
     PodClaim,
@@ -35,7 +35,7 @@ from extender.scheduling import (
 )
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.wire import decode_claim
-from tests.budget_worlds import GPU, Fleet
+from tests.evaluation_worlds import GPU, Fleet, steps
 from tests.running_berth import berthing, claim
 from tests.running_berth import pod as pod_object
 
@@ -92,7 +92,7 @@ def test_a_pod_with_too_many_claims_or_requests_is_refused_and_nothing_is_rememb
     assert answer.failed == dict.fromkeys(fleet.names, reason)
     assert fleet.filter_service.prioritize(pod, fleet.names) == [(name, 0) for name in fleet.names]
     assert set(fleet.filter_service.remembered().values()) == {0}
-    assert fleet.filter_service.unfinished_evaluations == 0
+    assert fleet.filter_service.evaluations.waiting == 0
 
 
 def test_a_pod_with_too_many_claims_is_refused_before_they_are_looked_up() -> None:
@@ -136,9 +136,9 @@ def test_the_budget_ends_between_nodes_without_room_whose_masks_are_known() -> N
     snapshot = fleet.cache.snapshot()
     context = EvaluationContext(masks, Features(), snapshot.baseline)
     assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
-    budget = CallBudget(1.0, 300, lambda: 0.0)
+    deadline = steps(300, ends_one=True)
     again = NodeRanking(requirements(fleet, pod))
-    assert not again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, budget=budget))
+    assert not again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, deadline=deadline))
     assert again.nodes == 4, "the nodes of one machine; the 256 alternatives on the second machine are too many"
 
 
@@ -149,13 +149,13 @@ def test_the_budget_ends_between_nodes_that_are_assigned_to_one_equivalence_clas
     snapshot = fleet.cache.snapshot()
     context = EvaluationContext(masks, Features(), snapshot.baseline)
     assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
-    steps = 0
+    calls = 0
     again, done = NodeRanking(requirements(fleet, pod)), False
     while not done:
-        budget = CallBudget(1.0, 2_000, lambda: 0.0)
-        done = again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, budget=budget))
-        steps += 1
-    assert steps > 1, "12 nodes with 256 alternatives have more than 3,000 masks"
+        deadline = steps(2_000, ends_one=True)
+        done = again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, deadline=deadline))
+        calls += 1
+    assert calls > 1, "12 nodes with 256 alternatives have more than 3,000 masks"
 
 
 def constrained(*attributes: str) -> dict[str, Any]:
@@ -166,8 +166,8 @@ def constrained(*attributes: str) -> dict[str, Any]:
     return found
 
 
-def calls_for_one_node(pod_claims: list[dict[str, Any]], steps: int) -> int:
-    """The calls of this budget that it takes to evaluate one node whose masks are known."""
+def calls_for_one_node(pod_claims: list[dict[str, Any]], number: int) -> int:
+    """The calls of this deadline that it takes to evaluate one node whose masks are known."""
     fleet, masks = Fleet(nodes=1), Masks()
     pod = pod_with(fleet, *pod_claims)
     snapshot = fleet.cache.snapshot()
@@ -176,8 +176,8 @@ def calls_for_one_node(pod_claims: list[dict[str, Any]], steps: int) -> int:
     )
     calls, ranking, done = 0, NodeRanking(requirements(fleet, pod)), False
     while not done:
-        budget = CallBudget(1.0, steps, lambda: 0.0)
-        done = ranking.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, budget=budget))
+        deadline = steps(number, ends_one=True)
+        done = ranking.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, deadline=deadline))
         calls += 1
     return calls
 
@@ -247,38 +247,37 @@ def test_few_preferred_sets_are_tried_if_each_search_must_make_many_constraints(
 
     assert choose(problem_with(32, 8), none, most_steps=2_000) is not None
     assert len(tried) < 10
-    budget = CallBudget(1.0, 400, lambda: 0.0)
-    budget.mark_progress()
-    with pytest.raises(CallBudgetSpent):
-        choose(problem_with(1, 8), none, budget=budget)
+    deadline = steps(400)
+    with pytest.raises(DeadlineExceeded):
+        choose(problem_with(1, 8), none, deadline=deadline)
 
 
-class CountedBudget(CallBudget):
-    """A budget that counts the steps."""
+class CountedChecks(Deadline):
+    """A deadline that counts the checks."""
 
-    steps = 0
+    checks = 0
 
     def __init__(self) -> None:
-        super().__init__(1.0, 10**9, lambda: 0.0)
+        super().__init__(1.0, lambda: 0.0)
 
-    def check(self, steps: int = 1) -> float:
-        self.steps += steps
-        return super().check(steps)
+    def check(self) -> float:
+        self.checks += 1
+        return super().check()
 
 
 def test_a_node_without_room_is_searched_once() -> None:
     """A failed search was repeated to learn the causes."""
-    fleet, budget = Fleet(nodes=2), CountedBudget()
+    fleet, deadline = Fleet(nodes=2), CountedChecks()
     asked = requirements_of(fleet.searching("a", 4), fleet.cache.snapshot(), Policy())
     assert isinstance(asked, PodRequirements)
     snapshot = fleet.cache.snapshot()
     node_info = snapshot.node_infos["n1"]
-    context = EvaluationContext(Masks(), Features(), snapshot.baseline, budget=budget)
+    context = EvaluationContext(Masks(), Features(), snapshot.baseline, deadline=deadline)
     assert isinstance(evaluate(node_info, asked, context), Unschedulable)
     search = Search(problem_for(node_info, asked, context))
     assert search.run() is None
     assert search.steps > 500
-    assert budget.steps < 1.5 * search.steps
+    assert deadline.checks < 1.5 * search.steps / 32, "a search checks it every 32 steps"
 
 
 class CountedCapacities(Capacities):

@@ -13,7 +13,7 @@ from benchmarks.fleet import Fleet
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.scheduling import NodeRanking, RankingCache, ranking_cache
 from extender.wire import decode_pod
-from tests import budget_worlds
+from tests import evaluation_worlds
 
 
 def test_the_number_of_rankings_is_bounded() -> None:
@@ -28,7 +28,7 @@ def test_the_number_of_rankings_is_bounded() -> None:
 def test_the_rankings_of_one_namespace_do_not_replace_those_of_others(limits: dict[str, int]) -> None:
     """Pods that shared 64 claims of 120 KB once evicted all rankings, so the pods of others were evaluated again."""
     rankings = RankingCache(**limits)
-    fleet = budget_worlds.Fleet(kinds=1, rankings=rankings)
+    fleet = evaluation_worlds.Fleet(kinds=1, rankings=rankings)
     honest = fleet.pod("honest")
 
     def evaluations() -> int:

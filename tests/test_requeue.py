@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -17,13 +16,15 @@ from extender.extension.queueing_hints import QueueingHints
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.sandbox.machines import node_object
-from extender.scheduling import CollectedDomain, PodRequirements, requirements_of
+from extender.scheduling import CollectedDomain, EvaluationContext, PodRequirements, requirements_of
 from tests.dra_worlds import extended
+
+NS = "x"  # the namespace of the fleet's pods
 
 
 def answer(filter_service: FilterService) -> bool:
     """The last result of a complete search for schedulable pods."""
-    return list(filter_service.queueing_hints.find_schedulable())[-1]
+    return any(list(filter_service.queueing_hints.find_schedulable(one))[-1] for one in (NS, "default"))
 
 
 def rejected(fleet: Fleet, shapes: int, count: int = 2) -> list[str]:
@@ -59,10 +60,11 @@ def test_a_bug_with_one_pod_hides_no_room_of_others() -> None:
             raise KeyError("a bug")
         return frozenset()
 
+    def context() -> EvaluationContext:
+        return service.evaluation_context(fleet.cache.snapshot())
+
     def hints_of(shapes: int) -> QueueingHints:
-        found = QueueingHints(
-            fleet.cache, UnschedulablePods(), service.rankings, service.evaluation, lambda *_: None, kept_from
-        )
+        found = QueueingHints(fleet.cache, UnschedulablePods(), service.rankings, context, lambda _: None, kept_from)
         for shape in range(shapes):
             pod, version = fleet.pod(f"p{shape}", shape, 1), fleet.cache.snapshot().version
             requirements = requirements_of(pod, fleet.cache.snapshot(), service.policy)
@@ -72,8 +74,8 @@ def test_a_bug_with_one_pod_hides_no_room_of_others() -> None:
         return found
 
     with pytest.raises(KeyError, match="a bug"):
-        list(hints_of(1).find_schedulable())
-    search, found = hints_of(2).find_schedulable(), list[bool]()
+        list(hints_of(1).find_schedulable(NS))
+    search, found = hints_of(2).find_schedulable(NS), list[bool]()
     with pytest.raises(KeyError, match="a bug"):
         found.extend(search)
     assert found[-1], "the bug is raised after the fit"
@@ -90,7 +92,7 @@ def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None
     fleet.hold(99, node, fleet.devices[node][:1])  # a second claim on a device: a state that no node was in
     fleet.apply("resourceclaims", "held/h0", None)
     counts = [fleet.filter_service.rankings.evaluations]
-    for fits in fleet.filter_service.queueing_hints.find_schedulable():
+    for fits in fleet.filter_service.queueing_hints.find_schedulable(NS):
         counts.append(fleet.filter_service.rankings.evaluations)
         assert not fits
     assert len(counts) > 100
@@ -106,7 +108,7 @@ def test_a_look_that_was_cut_short_is_made_up_for() -> None:
         rejected(fleet, 5)
         assert not answer(fleet.filter_service)
         fleet.apply("resourceclaims", "held/h1", None)
-        look = fleet.filter_service.queueing_hints.find_schedulable()
+        look = fleet.filter_service.queueing_hints.find_schedulable(NS)
         cut = list(islice(look, steps))
         assert any(cut) or answer(fleet.filter_service), steps
         fleet.touch_node("node-000003", {"a": "b"})
@@ -118,7 +120,7 @@ def test_a_change_during_a_check_is_for_the_next_check() -> None:
     fleet.fill(3, 1.0)
     rejected(fleet, 20)
     fleet.touch_node("node-000001", {"a": "b"})
-    look = fleet.filter_service.queueing_hints.find_schedulable()
+    look = fleet.filter_service.queueing_hints.find_schedulable(NS)
     next(look)
     fleet.apply("resourceclaims", "held/h0", None)
     assert any(look) or answer(fleet.filter_service)
@@ -137,7 +139,7 @@ def test_of_equal_nodes_that_become_free_one_may_be_taken_during_a_look(steps: i
     assert not answer(fleet.filter_service)
     for number in (0, 5):
         fleet.apply("resourceclaims", f"held/h{number}", None)
-    look = fleet.filter_service.queueing_hints.find_schedulable()
+    look = fleet.filter_service.queueing_hints.find_schedulable(NS)
     first = list(islice(look, steps))
     node = f"node-{taken:06}"
     fleet.hold(9, node, fleet.devices[node])
@@ -194,7 +196,7 @@ def test_a_node_that_is_taken_during_a_look_wakes_nobody(kind: str) -> None:
     assert not answer(fleet.filter_service)
     for number in (0, 5):
         fleet.apply("resourceclaims", f"held/h{number}", None)
-    look = fleet.filter_service.queueing_hints.find_schedulable()
+    look = fleet.filter_service.queueing_hints.find_schedulable(NS)
     assert not next(look)
     fleet.hold(9, "node-000001", fleet.devices["node-000001"])
     assert not any(look)
@@ -283,7 +285,7 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
             uid = f"p{which}"
             if fleet.filter(fleet.pod(uid, which, 1 + which)).passed == []:
                 fitting.discard(uid)
-        elif what == "look" and any(islice(fleet.filter_service.queueing_hints.find_schedulable(), which)):
+        elif what == "look" and any(islice(fleet.filter_service.queueing_hints.find_schedulable(NS), which)):
             for uid in fleet.filter_service.unschedulable.uids():  # kube-scheduler asks again, as every pod is requeued
                 fleet.filter(fleet.cache.store.pods[uid])
             fitting = set()
@@ -302,23 +304,11 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
     for uid, ranking in zip(uids, rankings, strict=True):
         pods.add(uid, ranking.requirements)
     assert pods.uids() == uids[1:]
-    assert len(pods.keys()) == 2
+    assert len(pods.keys(NS)) == 2
     pods.add("other", rankings[1].requirements)
     assert pods.uids() == [uids[2], "other"]
-    assert len(pods.keys()) == 2
+    assert len(pods.keys(NS)) == 2
     for uid in ("other", "other", uids[2]):
         pods.remove(uid)
     assert not len(pods)
-    assert not pods.keys()
-
-
-def test_many_classes_of_a_namespace_do_not_come_before_one_of_another() -> None:
-    fleet = Fleet("mixed")
-    fleet.fill(1, 1.0)
-    uids = rejected(fleet, 5)
-    found = [ranking.requirements for ranking in fleet.filter_service.rankings]
-    pods = UnschedulablePods()
-    for uid, requirements in zip(uids, found, strict=True):
-        namespace = "normal" if uid == uids[-1] else "hostile"
-        pods.add(uid, replace(requirements, namespace=namespace))
-    assert ("normal", found[-1].key, found[-1].node_selectors) in pods.keys()[:2]
+    assert not pods.keys(NS)

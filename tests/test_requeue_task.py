@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any, cast
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
 from extender.cluster import Delays, Unavailable, Writer
 from extender.entry.serve_process import application
+from extender.extension import Service
+from extender.extension.evaluations import Evaluations
 from extender.extension.gang_hints import GangHints
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.requeue import Requeuer
+from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.sandbox import Cluster, carried_machines
 from tests import running_berth
 from tests.eventually import eventually
-from tests.skipping_loop import SkippingLoop
 from tests.supervised_worlds import Breakable, composed
 
 pytestmark = pytest.mark.loopback
@@ -37,45 +41,77 @@ class _Writer:
         self.done.set()
 
 
-class _Looks:
-    """Searches with these results, None for one that raises; `asked` counts the searches."""
+async def test_a_touch_that_failed_is_made_up_for() -> None:
+    """The search that found a fit is over, and without another event no further search would start."""
+    writer, searches = _Writer(failures=2), list[str]()
 
-    def __init__(self, *answers: bool | None) -> None:
-        self._answers, self.asked = list(answers), 0
+    def search(namespace: str) -> Iterator[bool]:
+        searches.append(namespace)
+        yield True
 
-    def __call__(self) -> Iterator[bool]:
-        self.asked += 1
-        answer = self._answers.pop(0) if self._answers else False
-        if answer is None:
-            raise RuntimeError("a fault in a look")
-        yield answer
+    async with requeuing(writer, ["a"], search) as requeuer:
+        requeuer.supply_changed()
+        await eventually(lambda: writer.touched)
+        assert requeuer.touches == 1
+        assert searches == ["a"]
+
+
+async def test_a_change_during_a_search_has_another_search() -> None:
+    writer, searches = _Writer(), 0
+
+    def search(_: str) -> Iterator[bool]:
+        nonlocal searches
+        searches += 1
+        requeuer.supply_changed()
+        turns = list[None]()
+        asyncio.get_running_loop().call_soon(turns.append, None)  # after the turn of the requeuer
+        while not turns:
+            yield False
+        yield searches == 3
+
+    async with requeuing(writer, ["a"], search) as requeuer:
+        requeuer.supply_changed()
+        await eventually(lambda: writer.touched)
+
+
+async def test_the_searches_of_a_namespace_do_not_delay_those_of_others() -> None:
+    """100 hostile pods whose searches take long once delayed the wake of all others by their searches."""
+    writer = _Writer()
+
+    def search(namespace: str) -> Iterator[bool]:
+        while namespace == "hostile":
+            yield False
+        yield True
+
+    async with requeuing(writer, ["hostile", "honest"], search) as requeuer:
+        requeuer.supply_changed()
+        await eventually(lambda: writer.touched)
+
+
+@asynccontextmanager
+async def requeuing(
+    writer: _Writer, namespaces: Sequence[str], search: Callable[[str], Iterator[bool]]
+) -> AsyncIterator[Requeuer]:
+    """A requeuer with the queue of its searches."""
+
+    def fail(_: str, bug: Exception) -> None:
+        raise bug
+
+    evaluations = Evaluations(time.monotonic)
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", evaluations, pause=0)
+    tasks = [
+        asyncio.create_task(requeuer.run(lambda: namespaces, search)),
+        asyncio.create_task(evaluations.run(_nothing_to_build, fail)),
+    ]
+    try:
+        yield requeuer
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _nothing_to_build() -> None:
     pass
-
-
-async def test_a_touch_that_failed_is_made_up_for() -> None:
-    """The search that found a fit is over, and without another event no further search would start."""
-    writer, looks = _Writer(failures=2), _Looks(True)
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
-    task = asyncio.create_task(requeuer.run(looks, _nothing_to_build))
-    requeuer.supply_changed()
-    await eventually(lambda: writer.touched)
-    task.cancel()
-    assert requeuer.touches == 1
-    assert looks.asked == 1
-
-
-async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> None:
-    writer, looks = _Writer(), _Looks(None, True)
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
-    requeuer.supply_changed()
-    with pytest.raises(RuntimeError):
-        await requeuer.run(looks, _nothing_to_build)
-    task = asyncio.create_task(requeuer.run(looks, _nothing_to_build))
-    await eventually(lambda: writer.touched)
-    task.cancel()
 
 
 class Buggy(QueueingHints):
@@ -84,7 +120,7 @@ class Buggy(QueueingHints):
     def __init__(self, *, fits: bool) -> None:
         self._fits = fits
 
-    def find_schedulable(self) -> Iterator[bool]:
+    def find_schedulable(self, _: str) -> Iterator[bool]:
         yield self._fits
         raise KeyError("a bug")
 
@@ -95,14 +131,20 @@ class Fitting(GangHints):
     def __init__(self) -> None:
         pass
 
-    def find_schedulable(self) -> Iterator[bool]:
+    def find_schedulable(self, _: str) -> Iterator[bool]:
         yield True
+
+
+def reject(service: Service) -> None:
+    """A gang waits, so that its namespace is searched."""
+    service.gangs.waiting.pause(GroupKey("a", GroupSource.BERTH, "g"), Reason(Code.GANG_NO_ROOM, ("g",)))
 
 
 async def test_a_bug_after_a_fit_is_counted() -> None:
     async with composed(Breakable()) as (_, app, _):
         service = app.service
         service.filter_service.queueing_hints = Buggy(fits=True)
+        reject(service)
         service.requeuer.supply_changed()
         await eventually(lambda: service.supervisor.failures["requeue"] and service.requeuer.touches)
 
@@ -113,6 +155,7 @@ async def test_a_pod_whose_search_always_raises_a_bug_delays_no_wake_of_others()
     async with composed(Breakable(Delays(first=10_000.0, most=10_000.0))) as (_, app, _):
         service = app.service
         service.filter_service.queueing_hints, service.gang_hints = Buggy(fits=False), Fitting()
+        reject(service)
         service.requeuer.supply_changed()
         await eventually(lambda: service.requeuer.touches >= 2)
         assert service.supervisor.failures["requeue"] >= 2
@@ -132,50 +175,3 @@ async def test_pods_that_wait_at_the_start_are_requeued_once(waits: bool) -> Non
         cluster.add_node("late", carried_machines()["t4-4"])
         await eventually(lambda: "late" in app.service.cache.store.nodes)
         assert app.service.requeuer.touches == waits
-
-
-async def test_others_have_their_turn_during_a_long_look() -> None:
-    turns: list[Any] = []
-
-    def look() -> Iterator[bool]:
-        while len(turns) < 3:
-            yield False
-        yield True
-
-    async def other() -> None:
-        while len(turns) < 3:
-            turns.append(1)
-            await asyncio.sleep(0)
-
-    writer = _Writer()
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0, stretch=0)
-    requeuer.supply_changed()
-    tasks = [asyncio.create_task(requeuer.run(look, _nothing_to_build)), asyncio.create_task(other())]
-    await eventually(lambda: writer.touched)
-    for task in tasks:
-        task.cancel()
-
-
-def test_a_long_look_leaves_the_time_to_calls() -> None:
-    """The searches for 100 hostile pods once took all the time that the event loop had left."""
-    worked = 0.0
-
-    def look() -> Iterator[bool]:
-        nonlocal worked
-        for _ in range(1000):
-            worked += 0.0005
-            yield False
-        yield True
-
-    async def search() -> float:
-        writer = _Writer()
-        requeuer = Requeuer(cast("Writer", writer), lambda: "now", clock=lambda: worked)
-        requeuer.supply_changed()
-        task = asyncio.create_task(requeuer.run(look, _nothing_to_build))
-        await writer.done.wait()
-        task.cancel()
-        return asyncio.get_running_loop().time()
-
-    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-        rested = runner.run(search())
-    assert worked < 0.25 * (worked + rested)

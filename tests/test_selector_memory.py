@@ -12,7 +12,7 @@ import pytest
 
 from extender.cel import CompileError
 from extender.cel.dra import Masks
-from extender.model import CallBudget, CallBudgetSpent
+from extender.model import Deadline, DeadlineExceeded
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice
 from extender.wire import SliceDecoder
@@ -58,13 +58,13 @@ def test_selectors_take_no_more_memory_than_their_bound(form: str) -> None:
 def test_the_texts_of_masks_count(spent: bool) -> None:
     """Of a text of 10 KB with an emoji, which takes 40 KB, nothing was counted."""
     masks, limit = Masks(selector_bytes=1, mask_bytes=200_000), 200_000
-    budget = CallBudget(0 if spent else 1, 0 if spent else 1000, lambda: 0.0)
+    deadline = Deadline(0 if spent else 1, lambda: 0.0)
     tracemalloc.start()
     try:
         for number in range(40):
             try:
-                masks.of(f'"{number}\U0001f600{"x" * 5000}"!=""', _SLICE, budget)
-            except CallBudgetSpent:
+                masks.of(f'"{number}\U0001f600{"x" * 5000}"!=""', _SLICE, deadline)
+            except DeadlineExceeded:
                 assert spent
         gc.collect()
         kept, _ = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""The statistics of selectors use the compiled selectors of all evaluations, and end with their budget."""
+"""The statistics of selectors use the compiled selectors of all evaluations, and end with their deadline."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from extender.allocation import Features, Snapshot
 from extender.diagnosis.selector_stats import selector_stats
-from extender.model import CallBudget, CallBudgetSpent
+from extender.model import Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
-from tests.budget_worlds import GPU, Fleet
+from tests.evaluation_worlds import GPU, Fleet, steps
 
 
 def world(*selectors: str) -> tuple[PodRequirements, Snapshot]:
@@ -33,10 +33,9 @@ def test_no_term_is_evaluated_after_one_that_no_device_passes() -> None:
 
 def test_a_spent_budget_ends_the_statistics_before_the_next_compilation() -> None:
     requirements, snapshot = world(*[f'"{number}" != ""' for number in range(8)])
-    evaluator, budget = Evaluator(Features()), CallBudget(1.0, 3, lambda: 0.0)
-    budget.mark_progress()
-    with pytest.raises(CallBudgetSpent):
-        selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, budget))
+    evaluator, deadline = Evaluator(Features()), steps(3)
+    with pytest.raises(DeadlineExceeded):
+        selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, deadline))
     assert 0 < evaluator.remembered()["selectors"] <= 3
 
 
@@ -44,18 +43,17 @@ def test_a_spent_budget_ends_the_statistics_also_where_all_selectors_are_compile
     requirements, snapshot = world(f'{GPU}.uuid != ""')
     evaluator = Evaluator(Features())
     selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot))
-    with pytest.raises(CallBudgetSpent):
-        selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, CallBudget(1, 3, float)))
+    with pytest.raises(DeadlineExceeded):
+        selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, steps(3)))
 
 
 def test_an_evaluation_takes_no_more_than_the_rest_of_the_question() -> None:
     numbers = f"[{','.join('1' * 230)}]"
     requirements, snapshot = world(f"{numbers}.all(a, {numbers}.all(b, a <= b))")
-    evaluator, budget = Evaluator(Features()), CallBudget(0.01, 1000, float)
+    evaluator, deadline = Evaluator(Features()), Deadline(0.01, float)
     selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot))
-    budget.mark_progress()
-    with pytest.raises(CallBudgetSpent):
-        selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, budget))
+    with pytest.raises(DeadlineExceeded):
+        selector_stats(requirements, snapshot, None, evaluator.evaluation_context(snapshot, deadline))
 
 
 def test_the_compile_error_of_a_selector_is_its_problem() -> None:

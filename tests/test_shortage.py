@@ -14,8 +14,9 @@ from extender.allocation import CauseRecorder, Features, Problem, Search, proble
 from extender.allocation.counters import Counters
 from extender.allocation.shortage import is_short, most_together
 from extender.cel.dra import Masks
-from extender.model import CallBudget, CallBudgetSpent, DeviceId
+from extender.model import DeadlineExceeded, DeviceId
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
+from tests.evaluation_worlds import steps
 
 DRIVER = "d.example.com"
 amounts = st.dictionaries(st.sampled_from(["a", "b", "slice-0"]), st.integers(0, 4), min_size=1, max_size=3)
@@ -170,8 +171,7 @@ def test_the_proof_looks_at_few_devices(forms: list[tuple[str, int, int]], most:
 
 def test_the_budget_ends_between_the_masks_of_the_proof() -> None:
     world = problem([("s", {"a": 1})] * 6, {"s": {"a": 2}}, [1], [])
-    budget = CallBudget(1.0, 10, lambda: 0.0)
-    budget.mark_progress()
+    deadline = steps(10)
     forms = [("r", 9, bits) for bits in range(61)]
-    with pytest.raises(CallBudgetSpent):
-        is_short([forms], world.inventory, Counters(world.inventory, world.allocated_state), budget)
+    with pytest.raises(DeadlineExceeded):
+        is_short([forms], world.inventory, Counters(world.inventory, world.allocated_state), deadline)

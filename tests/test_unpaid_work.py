@@ -15,7 +15,7 @@ from extender.extension.write_barrier import WriteBarrier
 from extender.model import CounterSet, CounterUse, Device, Node, ObjectKey, Pod, PodClaim
 from extender.runtime import WatchProgress
 from extender.wire import decode_claim, decode_pod
-from tests.budget_worlds import Fleet
+from tests.evaluation_worlds import Fleet
 from tests.gang_worlds import SPINE
 from tests.running_berth import claim
 from tests.running_berth import pod as pod_object

@@ -13,7 +13,7 @@ from extender.allocation.fast_path import FastPath
 from extender.allocation.problem import Problem, Solution
 from extender.allocation.search import EVERYTHING, MOST_STEPS, Search
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
-from extender.model import UNLIMITED, CallBudget, InvalidClaim, OutOfSteps
+from extender.model import NO_DEADLINE, Deadline, InvalidClaim, OutOfSteps
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
 """Returns masks of the devices that a search may use, the most preferred first."""
@@ -27,10 +27,10 @@ def choose(
     *,
     most_steps: int = MOST_STEPS,
     observer: Observer = NULL_OBSERVER,
-    budget: CallBudget = UNLIMITED,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Solution | None:
     """The preferred solution, or None if there is none. Raises as Search.run."""
-    search = Search(problem, most_steps=most_steps, observer=observer, budget=budget)
+    search = Search(problem, most_steps=most_steps, observer=observer, deadline=deadline)
     first = search.run()
     if first is None or preference is None:
         return first
@@ -40,7 +40,7 @@ def choose(
     for allowed in preference(problem, first):
         if left <= 0:
             break
-        budget.check()
+        deadline.check()
         attempt = search.among(allowed, first.alternatives, min(left, _SET_STEPS))
         try:
             found = attempt.run()

@@ -27,7 +27,7 @@ class MatchingDevices:
         return bool(self.mode_all) or any(selection.error for selection in self.selections.values())
 
     def find(self, spend: Callable[[int], None]) -> None:
-        """Find the devices. `spend` counts steps of the search. Raises InvalidClaim, OutOfSteps or CallBudgetSpent."""
+        """Find the devices. `spend` counts steps of the search. Raises InvalidClaim, OutOfSteps or DeadlineExceeded."""
         depth = 0
         for claim, spec in enumerate(self._problem.specs):
             least = most = 0

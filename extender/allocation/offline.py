@@ -12,7 +12,7 @@ from extender.allocation.pools import Pool, WholePool, gather, grouped, slices_o
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
 from extender.allocation.selection import derived_value, find_class, select
 from extender.cel.dra import Masks
-from extender.model import UNLIMITED, ClaimSpec, Device, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
+from extender.model import NO_DEADLINE, ClaimSpec, Device, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
 
 
 def usage_of(
@@ -93,6 +93,6 @@ def problem_of(
 
     names, specs = tuple(name for name, _ in claims), tuple(spec for _, spec in claims)
 
-    derive = partial(derived_value, masks, UNLIMITED)
+    derive = partial(derived_value, masks, NO_DEADLINE)
     taken = taken_mask(found, allocated_state)
     return Problem(found, names, specs, allocated_state, selection, taken, features, classes.get, derive)

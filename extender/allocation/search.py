@@ -18,13 +18,13 @@ from extender.allocation.matching_devices import MatchingDevices
 from extender.allocation.problem import SHARES, Pick, Problem, Solution
 from extender.allocation.result import config_entries
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
-from extender.allocation.step_prices import more_steps
 from extender.allocation.taints import blocking_taint
 from extender.model import (
     MAX_CONFIG,
     MAX_RESULTS,
-    UNLIMITED,
-    CallBudget,
+    NO_DEADLINE,
+    Deadline,
+    Device,
     DeviceRequest,
     InvalidClaim,
     OutOfSteps,
@@ -34,9 +34,12 @@ from extender.model import (
 )
 
 MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
+# What one step covers, some 3 us, so that no claim makes a step take long; devices of real drivers need one step.
 _USUAL_CONSTRAINTS = 4  # of a claim; each further one costs a step per device
 _DERIVED_STEPS = 20  # of an attribute that a request derives, once per device
-_CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
+_TOLERATED_PER_STEP = 32  # pairs of a taint and a toleration
+_COUNTERS_PER_STEP = 8
+_CHECK_STEPS = 32  # steps between two checks of the deadline
 
 EVERYTHING = -1  # a mask with all bits set
 
@@ -52,7 +55,7 @@ class Outcome(Enum):
 class Search:
     """One search; each run needs a new object. `steps` counts its work.
 
-    After `most_steps` the search fails for good. If `budget` ends, a later call can repeat the search.
+    After `most_steps` the search fails for good. After DeadlineExceeded, a later attempt can repeat the search.
     """
 
     def __init__(
@@ -61,11 +64,11 @@ class Search:
         *,
         most_steps: int = MOST_STEPS,
         observer: Observer = NULL_OBSERVER,
-        budget: CallBudget = UNLIMITED,
+        deadline: Deadline = NO_DEADLINE,
     ) -> None:
         self._problem = problem
         self._most_steps = most_steps
-        self._budget = budget
+        self._deadline = deadline
         self._observer = observer
         self._allowed = EVERYTHING
         self._fixed: tuple[tuple[int, ...], ...] | None = None
@@ -87,14 +90,14 @@ class Search:
 
     def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], most_steps: int) -> Search:
         """A search of the same problem, limited to the devices `allowed` and these alternatives. Call `run` first."""
-        found = Search(self._problem, most_steps=most_steps, budget=self._budget)
+        found = Search(self._problem, most_steps=most_steps, deadline=self._deadline)
         found._allowed, found._fixed = allowed, alternatives
         found._matching, found._selections, found._mode_all = self._matching, self._selections, self._mode_all
         found._derived_values = self._derived_values
         return found
 
     def run(self) -> Solution | None:
-        """The first solution, or None. Raises InvalidClaim, OutOfSteps or CallBudgetSpent."""
+        """The first solution, or None. Raises InvalidClaim, OutOfSteps or DeadlineExceeded."""
         if not self._selections:
             self._matching.find(self._spend)
         try:
@@ -134,7 +137,7 @@ class Search:
         inventory, allocated_state = self._problem.inventory, self._problem.allocated_state
         wanted = union([bits for alternatives in forms for _, _, bits in alternatives])
         counters = Counters(inventory, allocated_state)
-        if not self._counter_sums_apply(wanted) or not shortage.is_short(forms, inventory, counters, self._budget):
+        if not self._counter_sums_apply(wanted) or not shortage.is_short(forms, inventory, counters, self._deadline):
             return
         shortage.report(forms, Counters(inventory, allocated_state), self._observer)
         raise ShortOfCounters
@@ -224,7 +227,7 @@ class Search:
 
     def _try(self, claim: int, position: int, request: DeviceRequest, slot: int, bit: int, *, must: bool) -> Outcome:
         device = self._problem.inventory.devices[bit].device
-        self._step(self._steps_per_try[claim] + more_steps(device, request))
+        self._step(self._steps_per_try[claim] + _more_steps(device, request))
         if not self._take(claim, request, bit, must=must):
             return Outcome.NO
         outcome = self._slot(claim, position, request, slot + 1, bit + 1)
@@ -246,8 +249,8 @@ class Search:
     def _spend(self, steps: int) -> None:
         before = self.steps
         self.steps += steps
-        if self.steps // _CALL_CHECK_STEPS > before // _CALL_CHECK_STEPS:
-            self._budget.check(max(steps, _CALL_CHECK_STEPS))
+        if self.steps // _CHECK_STEPS > before // _CHECK_STEPS:
+            self._deadline.check()
         if self.steps > self._most_steps:
             raise OutOfSteps
 
@@ -378,3 +381,13 @@ class Search:
     def _reject(self, request: DeviceRequest, bit: int, cause: str, detail: str) -> bool:
         self._observer.rejected(request.name, bit, cause, detail)
         return False
+
+
+def _more_steps(device: Device, request: DeviceRequest) -> int:
+    """The steps that a look at a device costs beside the first one."""
+    found = device.capacity.steps
+    if device.taints:
+        found += len(device.taints) * len(request.tolerations) // _TOLERATED_PER_STEP
+    if device.consumes:
+        found += sum(len(use.counters) for use in device.consumes) // _COUNTERS_PER_STEP
+    return found

@@ -11,7 +11,7 @@ from extender.allocation.pools import PoolDevice
 from extender.allocation.problem import Selection
 from extender.cel import CelError, CompileError
 from extender.cel.dra import COST_LIMIT, Masks, compile_value, evaluated
-from extender.model import UNLIMITED, CallBudget, Device, DeviceClass, DeviceRequest, InvalidClaim, cut
+from extender.model import NO_DEADLINE, Deadline, Device, DeviceClass, DeviceRequest, InvalidClaim, cut
 
 # Of an evaluation of a derived attribute, 1.6 ms. The reference estimates all expressions of a claim together, and has
 # the limit of one selector for them.
@@ -41,11 +41,11 @@ def select(
     inventory: Inventory,
     masks: Masks,
     features: Features,
-    budget: CallBudget = UNLIMITED,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Selection:
     """Evaluate the selectors of a request. Each one sees only the devices that match all selectors before it.
 
-    Raises CallBudgetSpent.
+    Raises DeadlineExceeded.
     """
     sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
     sources += [
@@ -58,7 +58,7 @@ def select(
         for _, expression in sources:
             if not part:
                 break
-            mask = masks.of(expression, slice_, budget)
+            mask = masks.of(expression, slice_, deadline)
             failed |= part & mask.error
             part &= mask.match
         alive |= part << offset
@@ -67,18 +67,18 @@ def select(
     left_out = 0
     for _, devices in inventory.unsupported:
         left_out |= matching & devices
-    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, budget), left_out)
+    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, deadline), left_out)
 
 
-def derived_value(masks: Masks, budget: CallBudget, expression: str, pool_device: PoolDevice) -> TypedSet:
-    """The value on a device of an attribute that a request derives. Raises InvalidClaim and CallBudgetSpent."""
-    compiled, driver = masks.compiled(compile_value, expression, budget), pool_device.id.driver
+def derived_value(masks: Masks, deadline: Deadline, expression: str, pool_device: PoolDevice) -> TypedSet:
+    """The value on a device of an attribute that a request derives. Raises InvalidClaim and DeadlineExceeded."""
+    compiled, driver = masks.compiled(compile_value, expression, deadline), pool_device.id.driver
     if isinstance(compiled, CompileError):
         raise InvalidClaim(
             f"derived attribute {cut(expression)!r}: CEL compile error: {cut(str(compiled), _ERROR_BYTES)}"
         )
     try:
-        return values_of(evaluated(compiled.value, pool_device.device, driver, budget, _DERIVED_UNITS))
+        return values_of(evaluated(compiled.value, pool_device.device, driver, deadline, _DERIVED_UNITS))
     except CelError as error:
         where = f"derived attribute {cut(expression)!r} on device {pool_device.id.device} of driver {driver}"
         raise InvalidClaim(f"{where}: CEL runtime error: {cut(str(error), _ERROR_BYTES)}") from None
@@ -96,15 +96,15 @@ def _bindable(devices: tuple[Device, ...], features: Features) -> int:
 
 
 def _explainer(
-    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, budget: CallBudget
+    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, deadline: Deadline
 ) -> Callable[[int], str]:
     def explain(bit: int) -> str:
         pool_device = inventory.devices[bit]
         slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
         for where, expression in sources:
-            if not masks.of(expression, slice_, budget).error >> (bit - offset) & 1:
+            if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
                 continue
-            text = masks.error(expression, pool_device.device, pool_device.id.driver, budget)
+            text = masks.error(expression, pool_device.device, pool_device.id.driver, deadline)
             if text:
                 return f"{where}: {cut(text, _ERROR_BYTES)}"
         return "selector failed"

@@ -1,6 +1,6 @@
 """A fast proof that shared counters cannot serve the requested number of devices.
 
-It compares sums of counters. Without it, the search would try all combinations and use up its budget without a result.
+It compares sums of counters. Without it, the search would try all combinations and use up its steps without a result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from extender.allocation.counters import Counters
 from extender.allocation.inventory import Inventory
 from extender.allocation.search_observer import Observer
-from extender.model import UNLIMITED, CallBudget, members
+from extender.model import NO_DEADLINE, Deadline, members
 
 _MOST_FORMS = 64  # alternatives of all requests; real pods have fewer, and each can need a bound of its own
 _MOST_REPORTED = 1000  # devices of requests; the reason names one request
@@ -23,12 +23,12 @@ Form = tuple[str, int, int]
 
 
 def is_short(
-    requests: Sequence[Sequence[Form]], inventory: Inventory, counters: Counters, budget: CallBudget = UNLIMITED
+    requests: Sequence[Sequence[Form]], inventory: Inventory, counters: Counters, deadline: Deadline = NO_DEADLINE
 ) -> bool:
     """Whether the counters cannot serve some request in any of its forms, or all requests together.
 
     With more than _MOST_FORMS alternatives, only all requests together.
-    False does not mean that a solution exists. Raises CallBudgetSpent.
+    False does not mean that a solution exists. Raises DeadlineExceeded.
     """
     few = sum(map(len, requests)) <= _MOST_FORMS
     known: dict[int, int] = {}
@@ -36,7 +36,7 @@ def is_short(
 
     def most(bits: int) -> int:
         if bits not in known:
-            budget.check()
+            deadline.check()
             known[bits] = most_together(bits, inventory, counters, needs)
         return known[bits]
 

@@ -9,7 +9,7 @@ from extender.cel.environment import Environment
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, Issue, position
 from extender.cel.estimator import Size
 from extender.cel.library import kubernetes_library
-from extender.cel.pricing import UNBOUNDED
+from extender.cel.prices import UNBOUNDED
 from extender.cel.program import Checked, Program, check, compile, cost  # noqa: A004 - see program.compile
 
 __all__ = [

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from extender.cel import ast
 from extender.cel import types as t
-from extender.cel.budget import charged, make_list, make_map
 from extender.cel.checker import qualified
 from extender.cel.environment import Environment
 from extender.cel.errors import EvalError
@@ -21,7 +20,7 @@ from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
 from extender.cel.messages import make_message
 from extender.cel.overloads import Overload, fits
-from extender.cel.pricing import MESSAGE_COST, compare_texts
+from extender.cel.prices import MESSAGE_COST, charged, compare_texts, make_list, make_map
 from extender.cel.specialize import Constant, specialized
 from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight, weighed
 
@@ -130,7 +129,7 @@ class Compiler(ast.Visitor[Closure]):
         if len(node.chosen) == 1:
             overload = node.chosen[0]
             if all(_certain(part, want) for part, want in zip(node.parts, overload.args, strict=True)):
-                paid = charged(overload, grows=_may_grow([*node.parts, node]))
+                paid = charged(overload.traits.price, overload.apply, grows=_may_grow([*node.parts, node]))
                 return _direct(overload.apply, args) if paid is None else _paying(paid, args)
         index = _INDEX.get(node.function)
         return _direct(index, args) if index is not None else _dispatch(node.chosen, args)
@@ -306,7 +305,7 @@ def _paying(apply: Callable[..., Any], args: list[Closure]) -> Closure:
 
 
 def _dispatch(overloads: Sequence[Overload], args: list[Closure]) -> Closure:
-    choices = [(overload, charged(overload, grows=True)) for overload in overloads]
+    choices = [(overload, charged(overload.traits.price, overload.apply, grows=True)) for overload in overloads]
     units = _CHOICE_COST * len(choices)
 
     def run(frame: Frame) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.macros import LOOPS
-from extender.cel.pricing import FLAT, LIST_COST, MAP_COST, MESSAGE_COST, UNBOUNDED, Argument, add, times
+from extender.cel.prices import FLAT, LIST_COST, MAP_COST, MESSAGE_COST, UNBOUNDED, Argument, add, times
 
 _SCALARS = frozenset({"bool", "int", "uint", "double", "duration", "timestamp", "null"})
 _OPTIONAL_MAP_COST = 3  # hasValue, value, and the list that the macro's binding loops over; optional.of is one more

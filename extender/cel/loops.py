@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from extender.cel import ast
-from extender.cel.budget import make_list, make_map
 from extender.cel.errors import EvalError
 from extender.cel.frame import Closure, Frame, spend
 from extender.cel.library.lists import sort_by
 from extender.cel.logic import ERROR_COST
 from extender.cel.macros import LOOPS
-from extender.cel.pricing import sort_units
+from extender.cel.prices import make_list, make_map, sort_units
 from extender.cel.values import from_key, key_of, named, total_weight, type_name
 
 _NODE = 3  # units for a node of the body

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from extender.cel.ast import Bind, Call, Ident, Loop, Node, OptionalMap, Select
 from extender.cel.errors import CompileError, Issue
-from extender.cel.pricing import LIST_COST, MAP_COST
+from extender.cel.prices import LIST_COST, MAP_COST
 
 
 class LoopCost(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from extender.cel.pricing import FLAT, Price
+from extender.cel.prices import FLAT, Price
 from extender.cel.types import Type
 from extender.cel.values import Optional, type_name
 

@@ -12,13 +12,12 @@ from typing import Any
 
 from extender.cel import ast
 from extender.cel import types as t
-from extender.cel.budget import charged
 from extender.cel.errors import BudgetExceeded, EvalError
 from extender.cel.frame import BUDGET, Closure, Frame, spend
 from extender.cel.library.text import matches
 from extender.cel.overloads import Overload
 from extender.cel.patterns import compiled
-from extender.cel.pricing import pattern_units
+from extender.cel.prices import charged, pattern_units
 from extender.cel.values import UInt, equal, key_of, not_equal, require_hash, weight
 from extender.model import Quantity, Semver
 
@@ -138,7 +137,7 @@ def _search(overload: Overload, pattern: ast.Node, args: list[Closure]) -> Closu
     constant = compiled(str(pattern.value), _nothing) if isinstance(pattern, ast.Literal) else None
     if constant is not None and overload.apply is matches:
         return _remembering(args[0], constant)
-    search = charged(overload, grows=True)
+    search = charged(overload.traits.price, overload.apply, grows=True)
     assert search is not None
 
     def run(frame: Frame) -> Any:

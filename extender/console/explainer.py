@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -31,9 +30,9 @@ from extender.manifests import Hypothetical
 from extender.model import (
     DECISION_ANNOTATION,
     BerthError,
-    CallBudget,
-    CallBudgetSpent,
     Claim,
+    Deadline,
+    DeadlineExceeded,
     GroupKey,
     Membership,
     ObjectKey,
@@ -337,15 +336,14 @@ class Explainer:
         snapshot = self._cache.snapshot()
         if claims or scenario:
             snapshot = apply_scenario(snapshot, claims, scenario)
-        budget = CallBudget(seconds, sys.maxsize, self._clock)
-        budget.mark_progress()
-        context, chosen = self._evaluator.evaluation_context(snapshot, budget), policy or self._policy.policy
+        deadline = Deadline(seconds, self._clock)
+        context, chosen = self._evaluator.evaluation_context(snapshot, deadline), policy or self._policy.policy
         requirements = requirements_of(pod, snapshot, chosen) if as_is else None
         ranking = self._rankings.get_or_create(requirements) if isinstance(requirements, PodRequirements) else None
         without_holds = without_own_holds(snapshot, held, nodes) if as_is else {}
         try:
             found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, without_holds, narrated))
-        except CallBudgetSpent:
+        except DeadlineExceeded:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)
         if pod.gated:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -25,7 +24,7 @@ from extender.manifests import HypotheticalGroup
 from extender.model import (
     SCHEDULER,
     BerthError,
-    CallBudget,
+    Deadline,
     GroupKey,
     Membership,
     ObjectKey,
@@ -138,9 +137,8 @@ class GroupExplainer:
         return replace(found, sentence="; ".join([found.sentence, *notes]), members=())
 
     def _context(self, snapshot: Snapshot, seconds: float) -> EvaluationContext:
-        budget = CallBudget(seconds, sys.maxsize, self._clock)
-        budget.mark_progress()
-        return self._evaluator.evaluation_context(snapshot, budget)
+        deadline = Deadline(seconds, self._clock)
+        return self._evaluator.evaluation_context(snapshot, deadline)
 
     def _explain(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from extender.allocation import NodeInfo, Snapshot, with_devices_released
 from extender.cache import ClusterCache
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.diagnosis import ComparedSets, compare_sets
-from extender.model import CallBudget, Claim, PoolKey
+from extender.model import Claim, Deadline, PoolKey
 from extender.scheduling import Evaluator
 
 _WAITING = 256  # decisions in the queue; those beyond get no comparison
@@ -102,9 +101,8 @@ class SetComparer:
             self._history.record_sets(one.decided.uid, found)
 
     def _sets_of(self, one: _Queued, claims: list[Claim], snapshot: Snapshot) -> ComparedSets | None:
-        budget = CallBudget(_WORK_SECONDS, sys.maxsize, self._clock)
-        budget.mark_progress()
-        context = self._evaluator.evaluation_context(snapshot, budget)
+        deadline = Deadline(_WORK_SECONDS, self._clock)
+        context = self._evaluator.evaluation_context(snapshot, deadline)
         others = [claim for claim in _claims_with(set(chain.from_iterable(one.later)), snapshot) if claim not in claims]
         results = [result for claim in others if claim.allocation is not None for result in claim.allocation.results]
         node_info = with_devices_released(one.node_info, results, idle=False)

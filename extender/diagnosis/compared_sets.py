@@ -18,7 +18,7 @@ from extender.allocation import (
 )
 from extender.diagnosis.node_rows import link_digits
 from extender.fabric import bandwidth, is_joined
-from extender.model import CallBudgetSpent, Claim, DeviceClass, DeviceRequest, InvalidClaim, OutOfSteps, members
+from extender.model import Claim, DeadlineExceeded, DeviceClass, DeviceRequest, InvalidClaim, OutOfSteps, members
 from extender.scheduling import EvaluationContext
 
 
@@ -52,7 +52,7 @@ def compare_sets(
     node_info: NodeInfo, claims: Sequence[Claim], classes: Mapping[str, DeviceClass], context: EvaluationContext
 ) -> ComparedSets | None:
     """Compare for a pod to which these claims, allocated on this node, belong. None if its devices are no whole GPUs,
-    or if first fit finds no devices within its steps or the budget of the context.
+    or if first fit finds no devices within its steps or the deadline of the context.
     """
     results = [result for claim in claims if claim.allocation is not None for result in claim.allocation.results]
     bits = {node_info.inventory.index.get(result.device) for result in results if not result.admin_access}
@@ -80,15 +80,15 @@ def _first_fit(
 
     def selection(claim: str, request: DeviceRequest) -> Selection:
         class_ = find_class(claim, request, classes.get)
-        return select(claim, request, class_, node_info.inventory, context.masks, context.features, context.budget)
+        return select(claim, request, class_, node_info.inventory, context.masks, context.features, context.deadline)
 
     names, specs = tuple(str(claim.key) for claim in claims), tuple(claim.spec for claim in claims)
     state = node_info.allocated_state
-    derive, busy = partial(derived_value, context.masks, context.budget), node_info.busy
+    derive, busy = partial(derived_value, context.masks, context.deadline), node_info.busy
     problem = Problem(node_info.inventory, names, specs, state, selection, busy, context.features, classes.get, derive)
     try:
-        solution = Search(problem, budget=context.budget).run()
-    except (InvalidClaim, OutOfSteps, CallBudgetSpent):
+        solution = Search(problem, deadline=context.deadline).run()
+    except (InvalidClaim, OutOfSteps, DeadlineExceeded):
         return None
     return solution.mask if solution is not None else None
 

@@ -73,7 +73,7 @@ def uses_by_node(
 ) -> dict[str, list[DeviceUse]]:
     """The uses of devices that a gang could have, by pods outside of it, for each of these nodes that has any.
 
-    `needed` are the requirements of the gang's members, by UID. Raises CallBudgetSpent.
+    `needed` are the requirements of the gang's members, by UID. Raises DeadlineExceeded.
     """
     own, kinds = needed.keys(), {one.key: one for one in needed.values()}.values()
     own_of_group = own_claims(gang, snapshot)
@@ -83,7 +83,7 @@ def uses_by_node(
             reserved.setdefault(reservation.node, []).append(reservation)
     found, sizes = {}, dict[GroupName, int]()
     for node_info in node_infos:
-        context.budget.check()
+        context.deadline.check()
         name, pools = node_info.node.name, [pool.key for pool in node_info.inventory.pools]
         uses: dict[object, DeviceUse] = {}
         for claim in {claim.uid: claim for pool in pools for claim in snapshot.claims_on(pool)}.values():
@@ -138,7 +138,7 @@ def devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: 
     """Mask of the devices whose use can keep pods with these requirements from the node.
 
     Those that could serve a request, and those that consume counters which such a device consumes. Raises
-    CallBudgetSpent.
+    DeadlineExceeded.
     """
     found, inventory = 0, node_info.inventory
     for requirements in kinds:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, inventory
-from extender.model import CallBudgetSpent, Code, GroupKey, InvalidClaim, Reason, members
+from extender.model import Code, DeadlineExceeded, GroupKey, InvalidClaim, Reason, members
 from extender.scheduling import (
     EmptyNodes,
     EvaluationContext,
@@ -40,11 +40,11 @@ class EmptiedFleet:
     """
 
     def __init__(self, key: GroupKey, problem: GangProblem, snapshot: Snapshot, context: EvaluationContext) -> None:
-        """Raises CallBudgetSpent."""
+        """Raises DeadlineExceeded."""
         kept, empty_nodes = own_devices(own_claims(key, snapshot), snapshot), EmptyNodes()
         node_infos = {}
         for name, node_info in snapshot.node_infos.items():
-            context.budget.check()
+            context.deadline.check()
             node_infos[name] = empty_nodes.of(node_info, kept.get(name, ()))
         self._node_infos = node_infos
         self._problem = problem
@@ -63,7 +63,7 @@ class EmptiedFleet:
         )
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
-        """Plan on the empty nodes. Raises CallBudgetSpent."""
+        """Plan on the empty nodes. Raises DeadlineExceeded."""
         return plan_gang(problem, self._snapshot, self._context, self._rankings, self._memory)
 
     @property
@@ -77,7 +77,7 @@ class EmptiedFleet:
         )
 
     def plan_without_taints(self, problem: GangProblem, on: Snapshot | None = None) -> GangPlan | GangShortage:
-        """Plan on the empty nodes, or on a snapshot, as if no device had a taint. Raises CallBudgetSpent."""
+        """Plan on the empty nodes, or on a snapshot, as if no device had a taint. Raises DeadlineExceeded."""
         features = replace(self._context.features, taints=False)
         return plan_gang(problem, on or self._snapshot, replace(self._context, features=features, placements=None))
 
@@ -86,11 +86,11 @@ class EmptiedFleet:
     def reasons(self, member: GangMember) -> dict[Reason, int]:
         """Why nodes have no devices for a member even then, with their number: the most frequent reason if no node has.
 
-        Pools that are updated or invalid, and taints, are always told. Raises CallBudgetSpent.
+        Pools that are updated or invalid, and taints, are always told. Raises DeadlineExceeded.
         """
         ranking = self._rankings.get_or_create(member.requirements)
         if not ranking.update(self._snapshot, self._context):
-            raise CallBudgetSpent
+            raise DeadlineExceeded
         found, fits = Counter[Reason](), False
         for one in ranking.nodes_by_status(self._allowed(member)):
             if isinstance(one.status, Unschedulable):
@@ -114,7 +114,7 @@ class EmptiedFleet:
         """The number of nodes that may get more devices for a member, because a pool there is being updated.
 
         A pool counts if its driver has devices of a class that a member asks for, or if no device of the driver is
-        known. Raises CallBudgetSpent.
+        known. Raises DeadlineExceeded.
         """
         allowed = set[str]().union(*map(self._allowed, self._problem.members))
         updated = {
@@ -126,7 +126,7 @@ class EmptiedFleet:
         known, wanted = set[str](), set[str]()
         kinds = {member.requirements.key: member.requirements for member in self._problem.members}.values()
         for node_info in map(_with_known_slices, self._node_infos.values()):
-            self._context.budget.check()
+            self._context.deadline.check()
             known |= {one.id.driver for one in node_info.inventory.devices}
             wanted |= set(self._drivers(node_info, kinds))
         return sum(bool(drivers & wanted or drivers - known) for drivers in updated.values())

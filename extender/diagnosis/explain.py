@@ -17,9 +17,9 @@ from extender.diagnosis.selector_stats import NodeSample, selector_stats
 from extender.model import (
     FREEABLE_CODES,
     SCHEDULER,
-    CallBudgetSpent,
     Claim,
     Code,
+    DeadlineExceeded,
     Pod,
     Reason,
     WireError,
@@ -138,7 +138,7 @@ def explain(
     `ranking` is a ranking for the pod's requirements that follows the snapshot's cache; None creates a new one.
     `without_holds` are NodeInfos that replace the snapshot's: there, the devices that the pod itself holds are free.
     `narrated` is the name of a node whose search is described line by line. Raises WireError for an unknown node, and
-    CallBudgetSpent.
+    DeadlineExceeded.
     """
     requirements = requirements_of(pod, snapshot, policy)
     name = str(pod.key)
@@ -217,13 +217,13 @@ def _shared_claims(
 def _excluded(
     pod: Pod, requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
 ) -> Mapping[Code, list[str]]:
-    """The nodes that the pod may not use, whatever devices they have, by the reason. Raises CallBudgetSpent."""
+    """The nodes that the pod may not use, whatever devices they have, by the reason. Raises DeadlineExceeded."""
     nodes = {name: one.node for name, one in snapshot.node_infos.items()}
-    usable = UsableNodes(1).of([pod], nodes, snapshot.version, context.budget) if pod.constraints_are_known else {}
+    usable = UsableNodes(1).of([pod], nodes, snapshot.version, context.deadline) if pod.constraints_are_known else {}
     left = {name: node for name, node in nodes.items() if name in usable[pod.uid]} if usable else nodes
     found = {Code.NODE_CONSTRAINTS: [name for name in nodes if name not in left]} if usable else {}
     if requirements.node_selectors:
-        found |= requirements.mismatches(left.values(), budget=context.budget)
+        found |= requirements.mismatches(left.values(), deadline=context.deadline)
     return found
 
 
@@ -238,7 +238,7 @@ def _explain(
 ) -> Explanation:
     requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
-        raise CallBudgetSpent
+        raise DeadlineExceeded
     allowed = set(node_infos).difference(*excluded.values()) if excluded else None
     statuses = {
         node: evaluate(node_info, requirements.for_node(node_info.node), context)
@@ -271,7 +271,7 @@ def _explain(
 def _misses(
     snapshot: Snapshot, ranking: NodeRanking, traces: _Traces, shared: SharedClaims, unschedulable: AllUnschedulable
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The near misses, the cheapest first, and the terms of selectors. Raises CallBudgetSpent."""
+    """The near misses, the cheapest first, and the terms of selectors. Raises DeadlineExceeded."""
     requirements, context = traces.requirements, traces.context
     candidates, may_fit = near_misses.nodes_to_try(unschedulable.classes, shared.elsewhere)
     ignores_identity = ranking.ignores_identity(context)

@@ -12,8 +12,8 @@ from extender.diagnosis.gang_refusal import gang_refusal
 from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
 from extender.model import (
     SCHEDULER,
-    CallBudgetSpent,
     Code,
+    DeadlineExceeded,
     GroupKey,
     GroupSource,
     Membership,
@@ -156,7 +156,7 @@ def _explain(
                 return _fits(found, members.first(size), result, snapshot)
         assert isinstance(result, GangShortage)
         result = most_room(question.problem(gang.missing), result, question.plan)
-    except CallBudgetSpent:
+    except DeadlineExceeded:
         text = f"group {gang.key}: the work limit of an explanation ended the plan: ask again"
         return replace(found, outcome="unfinished", sentence=text)
     refusal = gang_refusal(question, result)

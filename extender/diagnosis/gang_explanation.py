@@ -37,7 +37,7 @@ class GangExplanation:
 
     `outcome` is 'no-gang' (no minimum), 'runs' (the minimum is bound), 'bound' (no pod waits, and the minimum is not
     known), 'planned' (serve holds devices), 'waiting' (for pods or claims), 'blocked' (a member is invalid), 'fits',
-    'refused' (no domain has room), 'gave-up' (whether one has room is not known), or 'unfinished' (the budget of the
+    'refused' (no domain has room), 'gave-up' (whether one has room is not known), or 'unfinished' (the deadline of the
     call ended).
     """
 

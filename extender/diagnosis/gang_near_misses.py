@@ -13,7 +13,7 @@ from itertools import chain, combinations
 from extender.diagnosis.device_holders import DeviceUse
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where
 from extender.diagnosis.gang_releases import GangReleases, ends
-from extender.model import CallBudgetSpent
+from extender.model import DeadlineExceeded
 from extender.scheduling import GangPlan, GangProblem, GangShortage, PodRequirements
 
 _FOUND = 5  # the cheapest near misses, in one explanation
@@ -22,7 +22,7 @@ _PINS = 3  # shared claims whose other users are tried
 
 
 class GangNearMisses:
-    """Near misses of a gang. `shortage` is the result of a plan for its minimum. No method raises CallBudgetSpent.
+    """Near misses of a gang. `shortage` is the result of a plan for its minimum. No method raises DeadlineExceeded.
 
     `cut_short` is the limit that ended the search; '' if it tried all changes.
     """
@@ -56,7 +56,7 @@ class GangNearMisses:
                 return
 
     def _by_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> Iterator[GangNearMiss]:
-        """Raises CallBudgetSpent."""
+        """Raises DeadlineExceeded."""
         loose = question.without(pins)
         if loose is None:
             return
@@ -72,7 +72,7 @@ class GangNearMisses:
         try:
             for one in near_misses:
                 self._found.append(one)
-        except CallBudgetSpent:
+        except DeadlineExceeded:
             self.cut_short = "the work limit of an explanation ended the search for changes: ask again"
 
 

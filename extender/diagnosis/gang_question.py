@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import DeviceUse, Holder
 from extender.diagnosis.scenario import Scenario, apply_scenario
-from extender.model import CallBudgetSpent
+from extender.model import DeadlineExceeded
 from extender.policy import Policy
 from extender.scheduling import (
     MOST_TOGETHER,
@@ -62,13 +62,13 @@ class GangQuestion:
     def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
         """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of.
 
-        Raises CallBudgetSpent, but not for members of a size that was asked for before.
+        Raises DeadlineExceeded, but not for members of a size that was asked for before.
         """
         found = self.usable_by_size.get(size)
         if found is None:
             nodes = {name: info.node for name, info in self.snapshot.node_infos.items()}
             pods, version = self.members.first(size).pods, self.snapshot.version
-            found = self.usable_by_size[size] = self.constraints.of(pods, nodes, version, self.context.budget)
+            found = self.usable_by_size[size] = self.constraints.of(pods, nodes, version, self.context.deadline)
         return found
 
     def without(self, uses: Sequence[DeviceUse]) -> GangQuestion | None:
@@ -89,7 +89,7 @@ class GangQuestion:
         return replace(self, snapshot=snapshot, members=members, rankings=RankingCache(), memory=GangMemory())
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
-        """Plan on the snapshot. Raises CallBudgetSpent."""
+        """Plan on the snapshot. Raises DeadlineExceeded."""
         return plan_gang(problem, self.snapshot, self.context, self.rankings, self.memory)
 
 
@@ -114,7 +114,7 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
     """The widest domains that may hold the gang: the one with the most room, then those with the most free devices.
 
     A node that is in none of them is a domain of its own. Each domain has only its usable nodes. Raises
-    CallBudgetSpent.
+    DeadlineExceeded.
     """
     node_infos = question.snapshot.node_infos
     usable = node_infos.keys() if question.usable is None else node_infos.keys() & question.usable
@@ -127,7 +127,7 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
     widest = [*widest, *levels.single(usable - within)]  # a single node needs no label of a wider level
 
     def order(domain: Domain) -> tuple[bool, int, object]:
-        question.context.budget.check()
+        question.context.deadline.check()
         free = 0
         for name in domain.nodes:
             node_info = node_infos[name]
@@ -147,12 +147,12 @@ def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangS
 
     The planner itself fills a domain with whole units, the largest first. But a part of a unit can fit, and two small
     members in place of a large one. `most` says whether all sets of one more member were tried. Never raises
-    CallBudgetSpent.
+    DeadlineExceeded.
     """
     search = _MostRoom(problem, shortage, plan)
     try:
         search.run()
-    except CallBudgetSpent:
+    except DeadlineExceeded:
         search.found = replace(search.found, most=False)
     return search.found
 
@@ -165,7 +165,7 @@ class _MostRoom:
         self.found = shortage
 
     def run(self) -> None:
-        """Raises CallBudgetSpent."""
+        """Raises DeadlineExceeded."""
         kinds, tries = equal_members(self._problem.members), _TRIES
         self._first_in_rank_order()
         while self.found.room + 1 < len(self._problem.members):

@@ -16,7 +16,7 @@ from extender.diagnosis.gang_question import (
     where,
     widest_domains,
 )
-from extender.model import CallBudgetSpent, Code, Reason, counted
+from extender.model import Code, DeadlineExceeded, Reason, counted
 from extender.scheduling import (
     MOST_TOGETHER,
     GangPlan,
@@ -64,7 +64,7 @@ class _Empty:
 def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
     """Why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
 
-    Never raises CallBudgetSpent: that plan asked for the usable nodes, which the question remembers.
+    Never raises DeadlineExceeded: that plan asked for the usable nodes, which the question remembers.
     """
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
@@ -120,14 +120,14 @@ def _empty(question: GangQuestion) -> _Empty:
         if isinstance(once, GangShortage) and not may_fit and Code.TAINTED in codes:
             untainted = most_room(faultless, once, fleet.plan_without_taints)
         return _Empty(fleet, planned, planned.room, causes, may_fit or untainted is not None, untainted)
-    except CallBudgetSpent:
+    except DeadlineExceeded:
         return found
 
 
 def _reasons(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[tuple[str, dict[Reason, int]]]:
     """A pod of each kind that lacks nodes, and why, with the number of nodes: each reason once.
 
-    Raises CallBudgetSpent.
+    Raises DeadlineExceeded.
     """
     names, told = {pod.uid: pod.key for pod in question.members.pods}, set[Reason]()
     for kind in equal_members(question.problem(question.gang.missing).members):
@@ -140,7 +140,7 @@ def _reasons(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[tuple[str,
 def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangProblem:
     """The problem as if no node were cordoned, or had a taint by which Kubernetes reports a fault.
 
-    The same problem if there is no such node. Raises CallBudgetSpent.
+    The same problem if there is no such node. Raises DeadlineExceeded.
     """
     size, snapshot = question.gang.missing, question.snapshot
     taints = (taint for node_info in snapshot.node_infos.values() for taint in node_info.node.taints)
@@ -151,7 +151,7 @@ def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangPr
         for name, node in ((name, node_info.node) for name, node_info in snapshot.node_infos.items())
     }
     chosen = question.members.first(size)
-    usable = UsableNodes(MOST_TOGETHER).of(chosen.pods, nodes, snapshot.version, question.context.budget)
+    usable = UsableNodes(MOST_TOGETHER).of(chosen.pods, nodes, snapshot.version, question.context.deadline)
     return gang_problem(question.gang, chosen, question.policy, usable)
 
 
@@ -222,18 +222,18 @@ def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
             if isinstance(fleet.plan(changed), GangPlan):
                 yield f"{wanted} it would fit, but only after other pods end"
                 return
-    except CallBudgetSpent:
+    except DeadlineExceeded:
         return
 
 
 def _with_holders(found: GangRefusal, question: GangQuestion, shortage: GangShortage) -> GangRefusal:
-    """The refusal with the holders of devices in the domain with the most room; unchanged if the budget ends first."""
+    """The refusal with the holders of devices in the domain with the most room; unchanged after the deadline."""
     snapshot = question.snapshot
     try:
         domains = widest_domains(question, shortage)[:1]
         node_infos = (snapshot.node_infos[name] for domain in domains for name in domain.nodes)
         uses = uses_by_node(node_infos, snapshot, question.gang.key, question.members.requirements, question.context)
-    except CallBudgetSpent:
+    except DeadlineExceeded:
         return found
     holders = [use.holder for uses_there in uses.values() for use in uses_there]
     holders.sort(key=lambda one: (-one.devices, one.node, one.pods, one.claims))

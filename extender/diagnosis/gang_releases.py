@@ -16,7 +16,7 @@ from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, stopped_pods, uses_by_node
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
-from extender.model import CallBudget, CallBudgetSpent, Result, counted
+from extender.model import Deadline, DeadlineExceeded, Result, counted
 from extender.scheduling import MAX_STEPS, Domain, GangPlan, GangProblem, GangShortage, held_results, natural, plan_gang
 
 _DOMAINS = 8  # in which the end of pods is tried
@@ -73,7 +73,7 @@ class GangReleases:
         self.cut_short = ""
 
     def near_misses(self) -> Iterator[GangNearMiss]:
-        """Raises CallBudgetSpent."""
+        """Raises DeadlineExceeded."""
         domains = widest_domains(self._question, self._shortage)
         self.cut_short = _LIMITS if len(domains) > _DOMAINS else ""
         for domain in domains[:_DOMAINS]:
@@ -110,7 +110,7 @@ class GangReleases:
     def _searches(self, domain: Domain, uses: Uses) -> Iterator[Sequence[DeviceUse]]:
         needed = len(self._problem.members) - self._room_in(domain)
         offers = [offer for name in uses for offer in self._offers(name, uses[name], needed)]
-        yield _choose(offers, needed, self._question.context.budget)
+        yield _choose(offers, needed, self._question.context.deadline)
         yield self._by_removal(domain, uses)
 
     def _plan(
@@ -214,7 +214,7 @@ class GangReleases:
             if len(needed) < len(ended) and snapshot is not whole:  # the domain may be another one
                 found = self._plan(self._problem, whole, needed)
                 plan = found if isinstance(found, GangPlan) else plan
-        except CallBudgetSpent:
+        except DeadlineExceeded:
             is_least = False
         return plan, needed, is_least
 
@@ -264,15 +264,15 @@ def _devices(uses: Iterable[DeviceUse]) -> int:
     return sum(use.holder.devices for use in uses)
 
 
-def _choose(offers: Iterable[_Offer], needed: int, budget: CallBudget) -> Sequence[DeviceUse]:
+def _choose(offers: Iterable[_Offer], needed: int, deadline: Deadline) -> Sequence[DeviceUse]:
     """At most one offer of each node, with room for `needed` members together: the fewest pods, then devices.
 
-    None if all do not suffice. Raises CallBudgetSpent.
+    None if all do not suffice. Raises DeadlineExceeded.
     """
     cheapest: dict[int, _Choice] = {0: _Choice(0, 0, ())}  # by members, at most `needed`
     for _, group in groupby(offers, key=lambda offer: offer.node):
         own, before = list(group), list(cheapest.items())
-        budget.check()
+        deadline.check()
         for gained, choice in before:
             for offer in own:
                 total = min(gained + offer.gain, needed)

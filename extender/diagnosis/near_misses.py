@@ -110,7 +110,7 @@ def claims_of_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> list[Cl
 def usable_devices(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> frozenset[str]:
     """The devices that the pod could use, and those that draw on the same counters, as driver/pool/device.
 
-    Raises CallBudgetSpent.
+    Raises DeadlineExceeded.
     """
     inventory = node_info.inventory
     wanted = union([mask for _, _, mask in _matching(node_info, requirements.for_node(node_info.node), context)])
@@ -138,7 +138,7 @@ def by_releasing_claims(
     covers_all: bool,
     ignores_identity: bool,
 ) -> list[NearMiss]:
-    """Near misses by release of claims, each with no claim that need not end. Raises CallBudgetSpent.
+    """Near misses by release of claims, each with no claim that need not end. Raises DeadlineExceeded.
 
     A node that does not fit without any claim is skipped. If the requirements read no identity (`ignores_identity`),
     all nodes with equal attributes and equal busy devices are skipped with it. If all nodes that may fit after a
@@ -268,7 +268,7 @@ def by_device_count(
     *,
     ignores_identity: bool,
 ) -> list[NearMiss]:
-    """Near misses by count: requests for more devices than any node has free. Raises CallBudgetSpent.
+    """Near misses by count: requests for more devices than any node has free. Raises DeadlineExceeded.
 
     If the requirements read no identity, nodes with equal attributes share the match masks.
     """
@@ -343,7 +343,7 @@ Sampled = Mapping[PoolDevice, int]
 def _sampled(
     requirements: PodRequirements, samples: Iterable[NodeSample], context: EvaluationContext
 ) -> dict[tuple[int, str], tuple[DeviceRequest, Sampled]]:
-    """The devices that match each request, by claim and request name. Raises CallBudgetSpent."""
+    """The devices that match each request, by claim and request name. Raises DeadlineExceeded."""
     found: dict[tuple[int, str], tuple[DeviceRequest, dict[PoolDevice, int]]] = {}
     for node_info, nodes in samples:
         for claim, option, mask in _matching(node_info, requirements.for_node(node_info.node), context):
@@ -358,7 +358,7 @@ def by_devices(
 ) -> list[NearMiss]:
     """Near misses by what no matching device has: so much capacity, or an attribute that a constraint compares.
 
-    `samples` is one node per attribute signature. Raises CallBudgetSpent.
+    `samples` is one node per attribute signature. Raises DeadlineExceeded.
     """
     specs = requirements.specs
     if not any(spec.constraints or any(o.capacity for r in spec.requests for o in r.alternatives) for spec in specs):

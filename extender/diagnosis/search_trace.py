@@ -49,7 +49,7 @@ class SearchTrace:
 
 
 def trace(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> SearchTrace:
-    """Evaluate the requirements on a node and record the search. Raises CallBudgetSpent."""
+    """Evaluate the requirements on a node and record the search. Raises DeadlineExceeded."""
     recorder, local = _SearchRecorder(), requirements.for_node(node_info.node)
     return SearchTrace(node_info, local, evaluate(node_info, local, context, recorder), recorder)
 

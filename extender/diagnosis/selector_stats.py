@@ -89,7 +89,7 @@ def selector_stats(
     A term that no device reaches is not evaluated, and a selector that no device reaches is left out.
 
     `samples` has one node per attribute signature; the term results of its devices then count for all nodes with it.
-    It is None if the requirements read an identity; then all nodes are evaluated. Raises CallBudgetSpent.
+    It is None if the requirements read an identity; then all nodes are evaluated. Raises DeadlineExceeded.
     """
     devices: Devices = {}
     for slice_, weight in _slices(snapshot, samples):
@@ -100,7 +100,7 @@ def selector_stats(
         for expression in expressions:
             if not any(remaining.values()):
                 break
-            selector = context.masks.selector(expression, context.budget)
+            selector = context.masks.selector(expression, context.deadline)
             if isinstance(selector, CompileError):
                 findings.append(TermStats(source, expression, problem=str(selector)))
                 break
@@ -114,7 +114,7 @@ def selector_stats(
 def failing_terms(requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext) -> list[str]:
     """The selector terms that fail on devices without an attribute or capacity, as sentences with a remedy.
 
-    Raises CallBudgetSpent.
+    Raises DeadlineExceeded.
     """
     found = selector_stats(requirements, snapshot, None, context)
     return [term.sentence() for term in found if term.failed and (term.passed or term.lacking is not None)]
@@ -122,7 +122,7 @@ def failing_terms(requirements: PodRequirements, snapshot: Snapshot, context: Ev
 
 def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -> Devices:
     """Count the devices that pass the term, and return them."""
-    selector = context.masks.selector(finding.term, context.budget)
+    selector = context.masks.selector(finding.term, context.deadline)
     if isinstance(selector, CompileError):  # the term is valid only as part of the whole expression
         count = sum(weight * len(some) for (_, weight), some in devices.items())
         finding.asked, finding.passed = count, count
@@ -190,7 +190,7 @@ class _Term:
         for group in _equivalent(self.reads, driver, devices):
             if self._passes(key, group):
                 passed += group
-            self.context.budget.mark_progress()
+            self.context.deadline.mark_progress()
         return passed
 
     def _passes(self, key: tuple[str, int], group: list[Device]) -> bool:
@@ -204,7 +204,7 @@ class _Term:
             if value is not None and default:
                 finding.defaults[path] = default
         try:
-            if evaluated(self.selector.match, device, driver, self.context.budget):
+            if evaluated(self.selector.match, device, driver, self.context.deadline):
                 finding.passed += count
                 return True
         except CelError:
@@ -219,8 +219,8 @@ class _Term:
         return False
 
     def _observed(self, device: Device, driver: str) -> str:
-        left = self.context.masks.compiled(left_side, self.finding.term, self.context.budget)
-        return "" if isinstance(left, CompileError) else observed_value(left, device, driver, self.context.budget)
+        left = self.context.masks.compiled(left_side, self.finding.term, self.context.deadline)
+        return "" if isinstance(left, CompileError) else observed_value(left, device, driver, self.context.deadline)
 
 
 def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:

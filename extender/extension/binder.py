@@ -259,8 +259,6 @@ class Binder:
         finally:
             self._finish_assumed(pod, planned, self._cache.forget)
             self._progress.notify()
-        if chosen.devices:
-            self._filter_service.earn(requirements.namespace)
         self._report(cycle, claims, chosen)
 
     def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode) -> None:
@@ -297,13 +295,13 @@ class Binder:
         """Choose the devices on the newest snapshot. The caller assumes them without an await. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
         evaluate = self._filter_service.evaluate_node
-        with self._filter_service.evaluation(requirements.namespace, for_bind=requirements) as context:
-            status = evaluate(requirements, node, snapshot, context.budget)
+        with self._filter_service.evaluation_for_bind(requirements, cycle.pod.uid) as context:
+            status = evaluate(requirements, node, snapshot, context.deadline)
             if isinstance(status, Unschedulable):
                 # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.
                 kept = self._gangs.held_members()
                 with self._cache.without_holds(node, kept) as freed:
-                    status = evaluate(requirements, node, freed, context.budget)
+                    status = evaluate(requirements, node, freed, context.deadline)
                 if not isinstance(status, Unschedulable):
                     self._cache.release_node(node, kept)
                 snapshot = self._cache.snapshot()

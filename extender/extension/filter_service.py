@@ -6,7 +6,7 @@ No function here awaits, so the cache cannot change while a request is answered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -16,14 +16,13 @@ from cachetools import LRUCache
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.attempt_reasons import GangNodes, main_code, name_gangs
-from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
+from extender.extension.evaluations import Evaluations
 from extender.extension.holds import hold
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.shortlist_scores import ShortlistScores
 from extender.extension.sinks import FilterSink
-from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Code, NodeSelector, Pod, Reason
+from extender.model import NO_DEADLINE, Code, Deadline, DeadlineExceeded, NodeSelector, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -46,7 +45,7 @@ from extender.scheduling import (
 )
 from extender.wire import has_all
 
-_REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the unfinished evaluations
+_REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class FilterService:
         sink: FilterSink | None = None,
         remembered_pods: int = _REMEMBERED_PODS,
         rankings: RankingCache | None = None,
-        limits: EvaluationLimits | None = None,
+        evaluations: Evaluations | None = None,
     ) -> None:
         self._cache = cache
         self._clock = clock
@@ -88,12 +87,10 @@ class FilterService:
         self.unschedulable_reasons: Counter[str] = Counter()
         self.shortlist_scores = ShortlistScores(remembered_pods)
         self.unschedulable = UnschedulablePods(remembered_pods)
-        self.limits = limits or EvaluationLimits()
-        self.throttle = EvaluationThrottle(self.limits, clock)
-        self._unfinished = UnfinishedEvaluations(remembered_pods)
+        self.evaluations = evaluations if evaluations is not None else Evaluations(clock, remembered_pods)
         self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)  # by UID
         self.queueing_hints = QueueingHints(
-            cache, self.unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
+            cache, self.unschedulable, self.rankings, self._step_context, self._evaluate_later, self.kept_from
         )
         self.policy_generation = 0
         self._collected: CollectedDomain | None = None
@@ -107,7 +104,7 @@ class FilterService:
         """
         digest = policy.digest
         self.rankings.clear()
-        self._unfinished.clear()
+        self.evaluations.seconds = policy.evaluation_seconds
         self._cache.set_live_memory_seconds(policy.live_memory_seconds)
         self.policy, self.policy_digest, self.policy_problem = policy, digest, ""
         self.policy_generation += 1
@@ -186,73 +183,61 @@ class FilterService:
         return self._collected.kept_from(requirements) if self._collected is not None else frozenset()
 
     def update_ranking(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
-        """Evaluate every node within the budget of one call.
-
-        False if the budget ended first, or if it ended for equal requirements less than `retry_seconds` ago.
-        """
-        namespace, seconds = pod.key.namespace, self.policy.evaluation_seconds
-        known = self._unfinished.get(requirements)
-        if known is not None and known.gave_up and self._clock() < known.retry_at:
-            self._unfinished.add(requirements, pod.uid)
+        """Evaluate every node within this call. False if that takes longer: the queue does the rest."""
+        if _evaluation_of(requirements) in self.evaluations:
             return False
-        budget = self.throttle.budget(namespace, seconds, seconds, known=ranking.complete)
-        done = ranking.update(snapshot, self.evaluation_context(snapshot, budget))
-        if done and requirements.claim_selectors:
-            done = self._evaluator.selected_nodes(requirements).compare(snapshot.node_infos, budget)
-        self.throttle.charge(namespace, budget, seconds)
+        with self.evaluations.call(requirements.namespace) as deadline:
+            done = self._update(requirements, ranking, snapshot, deadline)
         if not done:
-            self._postpone(requirements, [pod.uid])
+            self._evaluate_later(requirements, pod.uid)
         elif ranking.stale:
-            self._unfinished.add(requirements, pod.uid).gave_up = False
-            self._sink.unfinished()
-        elif known is not None:
-            self._unfinished.done(requirements)
+            self._refresh_later(requirements, pod.uid)
         return done
 
-    def _postpone(self, requirements: PodRequirements, uids: Sequence[str]) -> None:
-        """Have the background evaluator continue an evaluation of the pods `uids` whose budget ended."""
-        for uid in uids:
-            left = self._unfinished.add(requirements, uid)
-            left.gave_up, left.retry_at = True, self._clock() + self.limits.retry_seconds
-        self._sink.unfinished()
+    def _update(
+        self, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot, deadline: Deadline
+    ) -> bool:
+        return ranking.update(snapshot, self.evaluation_context(snapshot, deadline)) and (
+            not requirements.claim_selectors
+            or self._evaluator.selected_nodes(requirements).compare(snapshot.node_infos, deadline)
+        )
 
-    def continue_evaluation(self) -> bool:
-        """Do one stretch of the work that earlier calls left unfinished. True if work is left.
+    def _evaluate_later(self, requirements: PodRequirements, uid: str = "") -> None:
+        """Queue the evaluation of all nodes, for the pod `uid` and those that were rejected.
 
-        Raises a bug with one evaluation after it is dropped: the next filter request for one of its pods begins again.
+        It ends early if all of them are deleted or bound.
         """
-        has_time = cache(self.has_time)  # a namespace may have thousands of evaluations, and no time
-        one = self._unfinished.next(lambda one: not one.gave_up or has_time(one.namespace))
-        if one is None:
-            return bool(self._unfinished)
-        # A filter request may come after the deletion of its pod.
-        for uid in [uid for uid in one.pods if uid not in self._cache.store.pods]:
-            self._unfinished.forget_pod(uid)
-        if one.pods:
-            try:
-                self._continue(one)
-            except Exception:
-                self._unfinished.done(one.requirements)
-                raise
-        return bool(self._unfinished)
+        policy = self.policy_generation
 
-    def _continue(self, one: UnfinishedEvaluation) -> None:
-        seconds, snapshot = self.policy.evaluation_seconds, self._cache.snapshot()
-        ranking = self.rankings.get_or_create(one.requirements)
-        budget = self.throttle.budget(one.namespace, self.limits.stretch_seconds, seconds)
-        if not one.gave_up:
-            budget = CallBudget(self.limits.stretch_seconds, self.limits.steps, self._clock)
-        context = self.evaluation_context(snapshot, budget)
-        done = ranking.update(snapshot, context)
-        if one.gave_up:
-            self.throttle.charge(one.namespace, budget, seconds)
-        if done and one.gave_up:
-            one.gave_up = False
-            kept = self.kept_from(one.requirements)
-            if any(uid in self.unschedulable for uid in one.pods) and ranking.best(None, 1, kept):
+        def work(deadline: Deadline) -> bool:
+            snapshot, pods = self._cache.snapshot(), self._cache.store.pods
+            waiting = any(one in pods for one in self.unschedulable.waiting(requirements))
+            if policy != self.policy_generation or not (waiting or uid in pods):
+                return True
+            ranking = self.rankings.get_or_create(requirements)
+            if not self._update(requirements, ranking, snapshot, deadline):
+                return False
+            if waiting and ranking.best(None, 1, self.kept_from(requirements)):
                 self._sink.fits()
-        if done and ranking.refresh(snapshot, context):
-            self._unfinished.done(one.requirements)
+            if ranking.stale:
+                self._refresh_later(requirements, uid)
+            return True
+
+        key, size = _evaluation_of(requirements), requirements.counts_as
+        self.evaluations.queue(requirements.namespace, key, work, size=size)
+
+    def _refresh_later(self, requirements: PodRequirements, uid: str) -> None:
+        """Queue the computation of scores that are out of date. No call waits for it."""
+
+        def work(deadline: Deadline) -> bool:
+            ranking, snapshot = self.rankings.peek(requirements), self._cache.snapshot()
+            if ranking is None or uid not in self._cache.store.pods:
+                return True  # a new policy begins with new rankings
+            context = self.evaluation_context(snapshot, deadline)
+            return ranking.update(snapshot, context) and ranking.refresh(snapshot, context)
+
+        key, size = _refresh_of(requirements), requirements.counts_as
+        self.evaluations.queue(requirements.namespace, key, work, size=size, blocks=False)
 
     def _report_unsuitable(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
@@ -266,9 +251,9 @@ class FilterService:
         if not requirements.allocated_claims or (len(names) == 1 and len(snapshot.node_infos) > 1):
             return
         allows_one = cache(partial(_allows_one, snapshot, names))  # claims with devices of one pool have equal pins
-        with self.evaluation(pod.key.namespace) as context, suppress(CallBudgetSpent):
+        with self.evaluation(pod.key.namespace) as context, suppress(DeadlineExceeded):
             for claim in requirements.allocated_claims:
-                context.budget.check_time()  # the selectors of 64 claims may take long
+                context.deadline.check_time()  # the selectors of 64 claims may take long
                 others = [consumer for consumer in claim.reserved_for if consumer.uid != pod.uid]
                 # The orphan collector reads whether a member of the PodGroup is bound.
                 of_group = all((consumer.resource, consumer.name) == ("podgroups", pod.group) for consumer in others)
@@ -300,57 +285,54 @@ class FilterService:
         return [(name, 0) for name in names]
 
     def evaluate_node(
-        self, requirements: PodRequirements, node: str, snapshot: Snapshot, budget: CallBudget
+        self, requirements: PodRequirements, node: str, snapshot: Snapshot, deadline: Deadline
     ) -> FilterStatus | None:
-        """The status of one node on a snapshot, for bind. None if the node is unknown. Raises CallBudgetSpent."""
+        """The status of one node on a snapshot, for bind. None if the node is unknown. Raises DeadlineExceeded."""
         node_info = snapshot.node_infos.get(node)
         if node_info is None:
             return None
         proximity = proximity_of(requirements, snapshot)
-        status = self.status_of(requirements, node_info, self.evaluation_context(snapshot, budget))
+        status = self.status_of(requirements, node_info, self.evaluation_context(snapshot, deadline))
         return (
             proximity.with_proximity(status, node_info, requirements)
             if proximity is not None and isinstance(status, Placement)
             else status
         )
 
-    def has_time(self, namespace: str, *, for_plan: bool = False) -> bool:
-        """Whether the namespace has evaluation time left, with `for_plan` enough for a full call."""
-        seconds = self.policy.evaluation_seconds
-        return self.throttle.has_tokens(namespace, seconds if for_plan else 0.0, seconds)
+    @contextmanager
+    def evaluation(self, namespace: str) -> Iterator[EvaluationContext]:
+        """An evaluation context for one call about a pod of this namespace."""
+        with self.evaluations.call(namespace) as deadline:
+            yield self.context(deadline)
 
     @contextmanager
-    def evaluation(
-        self, namespace: str, *, for_plan: bool = False, for_bind: PodRequirements | None = None
-    ) -> Iterator[EvaluationContext]:
-        """An evaluation context: for one step of a search, or for a bind; for a plan its budget is always full."""
-        seconds = self.policy.evaluation_seconds
-        # Filter accepted the pod of a bind. But a tenant may replace its claims before the bind.
-        ranking = self.rankings.peek(for_bind) if for_bind else None
-        known = for_bind is None or (ranking is not None and ranking.complete)
-        budget = self.throttle.budget(namespace, seconds, seconds, on_credit=for_bind is not None, known=known)
-        if for_plan:  # a plan with a smaller budget would fail, and leave nothing but its evaluations
-            budget = CallBudget(seconds, self.limits.steps, self._clock)
-        try:
-            yield self.evaluation_context(self._cache.snapshot(), budget)
-        finally:
-            self.throttle.charge(namespace, budget, seconds, is_step=not (for_plan or for_bind))
+    def evaluation_for_bind(self, requirements: PodRequirements, uid: str) -> Iterator[EvaluationContext]:
+        """The context for a bind of the pod `uid`. After DeadlineExceeded the queue evaluates the requirements.
 
-    def earn(self, namespace: str) -> None:
-        """Give the namespace the evaluation time that it earns when a pod of it is bound with new devices."""
-        self.throttle.earn(namespace, self.policy.evaluation_seconds)
+        A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
+        """
+        ranking = self.rankings.peek(requirements)
+        known = ranking is not None and ranking.complete
+        try:
+            with self.evaluations.call(requirements.namespace, full=known) as deadline:
+                yield self.context(deadline)
+        except DeadlineExceeded:
+            self._evaluate_later(requirements, uid)
+            raise
+
+    def context(self, deadline: Deadline) -> EvaluationContext:
+        """The evaluation context of the newest snapshot."""
+        return self.evaluation_context(self._cache.snapshot(), deadline)
+
+    def _step_context(self) -> EvaluationContext:
+        return self.context(self.evaluations.one_step())
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
-        """The status of one node, from the ranking if there is one. Raises CallBudgetSpent."""
+        """The status of one node, from the ranking if there is one. Raises DeadlineExceeded."""
         ranking = self.rankings.peek(requirements)
         if ranking is not None:
             return ranking.evaluate(node_info, context)
         return evaluate(node_info, requirements.for_node(node_info.node), context)
-
-    @property
-    def unfinished_evaluations(self) -> int:
-        """How many evaluations of pod requirements continue in the background."""
-        return len(self._unfinished)
 
     def forget_deleted(self) -> None:
         """Drop what is remembered about deleted slices and deleted pods."""
@@ -370,7 +352,6 @@ class FilterService:
         """Drop what is remembered about a pod that is bound or deleted."""
         self.unschedulable.remove(uid)
         self.shortlist_scores.forget(uid)
-        self._unfinished.forget_pod(uid)
 
     def remembered(self) -> dict[str, int]:
         """The number of remembered entries of each kind; `ranking_bytes` is an estimate in bytes."""
@@ -383,9 +364,9 @@ class FilterService:
             **self._evaluator.remembered(),
         }
 
-    def evaluation_context(self, snapshot: Snapshot, budget: CallBudget = UNLIMITED) -> EvaluationContext:
-        """The context for evaluations on a snapshot. `budget` limits their work."""
-        return self._evaluator.evaluation_context(snapshot, budget)
+    def evaluation_context(self, snapshot: Snapshot, deadline: Deadline = NO_DEADLINE) -> EvaluationContext:
+        """The context for evaluations on a snapshot, until the deadline."""
+        return self._evaluator.evaluation_context(snapshot, deadline)
 
 
 def _allows_one(snapshot: Snapshot, names: Sequence[str], pin: NodeSelector) -> bool:
@@ -393,3 +374,12 @@ def _allows_one(snapshot: Snapshot, names: Sequence[str], pin: NodeSelector) -> 
     named = names if pin.node is None else [pin.node] if has_all(names, [pin.node]) else []
     found = (node_info.node for name in named if (node_info := snapshot.node_infos.get(name)) is not None)
     return any(pin.matches(node.name, node.labels) for node in found)
+
+
+def _evaluation_of(requirements: PodRequirements) -> Hashable:
+    """The key of a queued evaluation. That of one namespace does not delay equal requirements of another."""
+    return "evaluation", requirements.namespace, requirements.key
+
+
+def _refresh_of(requirements: PodRequirements) -> Hashable:
+    return "scores", requirements.namespace, requirements.key

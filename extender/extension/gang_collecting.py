@@ -10,20 +10,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from math import inf
 
 import structlog
 
 from extender.cache import ClusterCache
+from extender.extension.evaluations import in_steps
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
-from extender.model import CallBudgetSpent, Code, GroupKey, Pod
+from extender.model import Code, DeadlineExceeded, GroupKey, Pod
 from extender.scheduling import (
     CollectedDomain,
     EmptiedDomains,
+    EvaluationContext,
     GangMembers,
     GangMemory,
     GangProblem,
@@ -36,7 +37,8 @@ from extender.scheduling import (
 )
 
 _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
-_REST = 4.0  # pause after a step of the search, as a multiple of its time: it must not take the time of the calls
+_SEARCH = "collecting"  # the key of the queued search: one gang at a time
+_SEARCH_SECONDS = 1.0  # of work for one gang, while others wait
 
 
 class GangCollecting:
@@ -53,6 +55,7 @@ class GangCollecting:
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
+        self._evaluations = filter_service.evaluations
         self._planning = planning
         self._waiting = waiting
         self._sink = sink
@@ -80,10 +83,10 @@ class GangCollecting:
             self._changed.clear()
             self._expire()
             await rebuilt()
-            began = self._clock()
-            while (key := self._next()) is not None:
-                await self._try(key, began)
-                began = self._clock()
+            key = self._next()
+            if key is not None:
+                search = self._search_for(key)
+                self._evaluations.queue(key.namespace, _SEARCH, in_steps(search), blocks=False)
             seconds = self._next_deadline - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
@@ -94,26 +97,26 @@ class GangCollecting:
     def _next(self) -> GroupKey | None:
         """The gang that may collect now; None if there is none."""
         now = self._clock()
-        return self._waiting.next_to_collect(now) if self._may_begin(now) else None
+        return self._waiting.next_to_collect(now) if self._may_begin(now) and _SEARCH not in self._evaluations else None
 
     def _may_begin(self, now: float) -> bool:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
         return allowed and self._filter_service.collected is None and self._rests_until <= now
 
-    async def _try(self, key: GroupKey, began: float) -> None:
-        """Let the gang collect if a domain could hold it. Other tasks run between the steps of the search.
-
-        The search ends with the evaluation time of the namespace. `began` is when the choice of the gang began.
-        """
+    def _search_for(self, key: GroupKey) -> Iterator[None]:
+        """Let the gang collect if a domain could hold it. Calls are answered between the steps."""
         seconds = max(self._filter_service.policy.gang_collect_seconds, _RETRY_SECONDS)
         self._waiting.collects_not_before(key, self._clock() + seconds)
-        await asyncio.sleep(_REST * (self._clock() - began))
-        began, chosen = self._clock(), None
-        for chosen in self._search(key):
-            await asyncio.sleep(_REST * (self._clock() - began))
-            if chosen is None and not self._filter_service.has_time(key.namespace):
-                break
-            began = self._clock()
+        chosen, worked, began = None, 0.0, self._clock()
+        try:
+            for found in self._search(key):
+                chosen, worked = found, worked + self._clock() - began
+                if worked > _SEARCH_SECONDS:
+                    break
+                yield
+                began = self._clock()
+        finally:
+            self._changed.set()  # the next gang, also after a bug with this one
         waiting = self._waiting.get(key)
         lacks_room = waiting is not None and waiting.reason.code is Code.GANG_NO_ROOM
         if chosen is not None and lacks_room and self._may_begin(self._clock()):
@@ -130,24 +133,25 @@ class GangCollecting:
             return
         yield None
         snapshot = self._cache.snapshot()
-        evaluation = partial(self._filter_service.evaluation, key.namespace, for_plan=True)
         try:
-            with evaluation() as context:
-                domains = domains_by_room(problem, snapshot, context, self._filter_service.rankings, GangMemory())
-        except CallBudgetSpent:
+            domains = domains_by_room(problem, snapshot, self._context(), self._filter_service.rankings, GangMemory())
+        except DeadlineExceeded:
             return
-        emptied = EmptiedDomains(problem, own_claims(key, snapshot), evaluation)
+        emptied = EmptiedDomains(problem, own_claims(key, snapshot), self._context)
         for domain in domains:
             for nodes in emptied.holding(domain, self._cache.snapshot):
                 yield CollectedDomain(key, domain.level, domain.name, nodes, self._clock()) if nodes else None
                 if nodes:
                     return
 
+    def _context(self) -> EvaluationContext:
+        return self._filter_service.context(self._evaluations.whole_call())
+
     def _fits(self, pod: Pod) -> bool:
         """Whether the gang of this member is known to fit now."""
         assert pod.membership is not None, "the pod is a member of the group"
-        with suppress(CallBudgetSpent):  # its last plan found no room
-            return self._planning.fits(self._planning.gang_of(pod, pod.membership), pod)
+        with suppress(DeadlineExceeded):  # its last plan found no room
+            return self._planning.fits(self._planning.gang_of(pod, pod.membership), pod, self._evaluations.whole_call())
         return False
 
     def _problem(self, pod: Pod) -> GangProblem | None:
@@ -162,9 +166,8 @@ class GangCollecting:
             return None
         members = members.first(gang.missing)
         try:
-            with self._filter_service.evaluation(gang.key.namespace, for_plan=True) as context:
-                usable = self._planning.usable_nodes(members, context.budget)
-        except CallBudgetSpent:
+            usable = self._planning.usable_nodes(members, self._evaluations.whole_call())
+        except DeadlineExceeded:
             return None
         problem = gang_problem(gang, members, policy, usable)
         # A gang that may use any nodes needs a domain to collect in, too.

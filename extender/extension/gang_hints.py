@@ -14,9 +14,9 @@ from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.gang_scheduler import RETRY_SECONDS, GangScheduler
 from extender.extension.gang_state import PlannedGang, WaitingGang
-from extender.model import CallBudgetSpent, Code, GroupKey, Pod, Reason
+from extender.model import Code, DeadlineExceeded, GroupKey, Pod, Reason
 from extender.scheduling import Gang, Placement, PodRequirements, SelectedNodes, most_units
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
@@ -33,15 +33,16 @@ class GangHints:
         self._cache = cache
         self._planning = planning
         self._filter_service = filter_service
+        self._evaluations = filter_service.evaluations
 
-    def find_schedulable(self) -> Iterator[bool]:
-        """Search in steps of at most one evaluation or one plan, the namespaces in turn, the longest waiting first.
+    def find_schedulable(self, namespace: str) -> Iterator[bool]:
+        """Search for gangs of a namespace in steps of at most one evaluation or one plan, the longest waiting first.
 
-        Yields True, as the last value, if a gang fits now. If the evaluation time of a namespace does not suffice to
-        know that, kube-scheduler asks about its gang again later. Raises the first bug after the last value.
+        Yields True, as the last value, if a gang fits now. If a step takes longer than a call, kube-scheduler asks
+        about the gang again later. Raises the first bug after the last value.
         """
         found, bug = False, None
-        for key in self._waiting.without_room(self._cache.snapshot().version):
+        for key in self._waiting.without_room(namespace, self._cache.snapshot().version):
             member = next(iter(self._cache.store.members.get(key, {}).values()), None)
             waiting = self._waiting.get(key)
             if member is None or member.membership is None:
@@ -71,12 +72,12 @@ class GangHints:
                     return
                 yield False
             waiting.version = version
-        except CallBudgetSpent:
-            self._waiting.ask_again(waiting, self._filter_service.limits.retry_seconds)
+        except DeadlineExceeded:
+            self._waiting.ask_again(waiting, RETRY_SECONDS)
             self._rescheduled.set()
 
     def _makes_room(self, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
-        """Whether a changed node may make room for the gang, after each step. Raises CallBudgetSpent."""
+        """Whether a changed node may make room for the gang, after each step. Raises DeadlineExceeded."""
         snapshot, needs = self._cache.snapshot(), waiting.needs
         gained = snapshot.gained_since(waiting.version)
         if needs is None or gained is None or not self._planning.still_needs(member, needs):
@@ -93,21 +94,20 @@ class GangHints:
             waiting.needs = replace(needs, lacking=lacking)
 
     def _room(self, node_info: NodeInfo, requirements: PodRequirements) -> int:
-        """For how many members a node has room, at most. Raises CallBudgetSpent."""
-        node = node_info.node
-        with self._filter_service.evaluation(requirements.namespace) as context:
-            if not SelectedNodes(requirements.node_selectors).has(node, context.budget):
-                return 0
-            if not isinstance(self._filter_service.status_of(requirements, node_info, context), Placement):
-                return 0
-            return max(most_units(node_info, requirements.for_node(node), context), 1)
+        """For how many members a node has room, at most. Raises DeadlineExceeded."""
+        node, context = node_info.node, self._filter_service.context(self._evaluations.whole_call())
+        if not SelectedNodes(requirements.node_selectors).has(node, context.deadline):
+            return 0
+        if not isinstance(self._filter_service.status_of(requirements, node_info, context), Placement):
+            return 0
+        return max(most_units(node_info, requirements.for_node(node), context), 1)
 
     def _plan(self, key: GroupKey, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
-        """Plan the gang, and in a second step find its needs: each has a budget of its own. Raises CallBudgetSpent."""
+        """Plan the gang, and in a second step find its needs: each has the time of a call. Raises DeadlineExceeded."""
         if self._waiting.get(key) is not waiting:
             return
         gang, version = self._gang_of(member), self._cache.snapshot().version
-        found = self._planning.plan(gang, member, None, {}, None)
+        found = self._planning.plan(gang, member, None, {}, None, self._evaluations.whole_call())
         if isinstance(found, PlannedGang):
             waiting.version, waiting.retry_at = -1, -inf
             yield True
@@ -116,7 +116,7 @@ class GangHints:
         yield False
         # If nodes gained room meanwhile, that room counts twice: it causes one more plan, and no wrong one.
         if isinstance(found, Reason) and found.code in _PROVEN and self._waiting.get(key) is waiting:
-            waiting.needs = self._planning.needs(self._gang_of(member))
+            waiting.needs = self._planning.needs(self._gang_of(member), self._evaluations.whole_call())
             yield False
 
     def _gang_of(self, member: Pod) -> Gang:

@@ -1,4 +1,4 @@
-"""Makes the plan of a gang from the cache: the requirements of its members, the nodes it must avoid, the budget."""
+"""Makes the plan of a gang from the cache: the requirements of its members, the nodes it must avoid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
-from extender.model import CallBudget, CallBudgetSpent, Claim, Code, GroupKey, Membership, Pod, Reason
+from extender.model import Claim, Code, Deadline, GroupKey, Membership, Pod, Reason
 from extender.scheduling import (
     MOST_TOGETHER,
     CollectedDomain,
@@ -68,7 +68,7 @@ class GangPlanning:
         self._usable = UsableNodes()
 
     def gang_of(self, pod: Pod, membership: Membership) -> Gang:
-        """The gang of a pod. Its namespace pays for the time if more members wait than are planned together."""
+        """The gang of a pod. The time counts if more members wait than are planned together."""
         snapshot = self._cache.snapshot()
         if len(snapshot.members.get(membership.key, ())) <= MOST_TOGETHER:
             return gang_of(pod, membership, snapshot)
@@ -82,26 +82,17 @@ class GangPlanning:
         names: Sequence[str] | None,
         occupied: Mapping[GroupKey, frozenset[str]],
         before: FormingGang | None,
-        *,
-        accepted: bool = False,
+        deadline: Deadline,
     ) -> PlannedGang | WaitsForGang | Reason:
-        """Plan all waiting members, or only the minimum if not all of them fit.
+        """Plan all waiting members, or only the minimum if not all of them fit. Raises DeadlineExceeded.
 
         `names` are the nodes that kube-scheduler offers to `pod` and to members equal to it. Other members, and all if
         it is None, may use the nodes that their selectors and tolerations allow. `occupied` has the nodes of gangs with
         a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
-        The plan has one full budget, and the namespace pays for a plan that fails. Raises CallBudgetSpent, at once if
-        the namespace has less evaluation time left than a full budget. With `accepted`, kube-scheduler has chosen the
-        nodes of `before`, and the namespace's evaluation time does not matter.
         """
-        namespace = gang.key.namespace
-        if not accepted and not self._filter_service.has_time(namespace, for_plan=True):
-            raise CallBudgetSpent
-        with self._filter_service.evaluation(namespace, for_plan=True) as context:
-            collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
-            found = self._planned(gang, _Attempt(pod, names, occupied, before, context, collected, limited))
-            context.budget.in_vain = not isinstance(found, PlannedGang)
-        return found
+        context = self._filter_service.context(deadline)
+        collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
+        return self._planned(gang, _Attempt(pod, names, occupied, before, context, collected, limited))
 
     def _planned(self, gang: Gang, attempt: _Attempt) -> PlannedGang | WaitsForGang | Reason:
         kept = attempt.settled
@@ -111,8 +102,8 @@ class GangPlanning:
         different = disagreement(gang.key, members.pods)
         if different:
             return Reason(Code.INVALID, (different,))
-        budget, sizes = attempt.context.budget, plan_sizes(gang, members, len(kept))
-        usable, keys = self.usable_nodes(members, budget), members.equivalence_keys(budget)
+        deadline, sizes = attempt.context.deadline, plan_sizes(gang, members, len(kept))
+        usable, keys = self.usable_nodes(members, deadline), members.equivalence_keys(deadline)
         attempt = replace(attempt, usable=usable, keys=keys)
         found = self._largest(gang, members, sizes, attempt)
         if isinstance(found, GangShortage) and attempt.limited:
@@ -160,32 +151,31 @@ class GangPlanning:
             if claim.ours and all(consumer.uid == uid for consumer in claim.reserved_for)
         ]
 
-    def fits(self, gang: Gang, pod: Pod) -> bool:
-        """Whether a waiting gang fits now. Raises CallBudgetSpent if that is not known."""
-        return isinstance(self.plan(gang, pod, None, {}, None), PlannedGang)
+    def fits(self, gang: Gang, pod: Pod, deadline: Deadline) -> bool:
+        """Whether a waiting gang fits now. Raises DeadlineExceeded if that is not known."""
+        return isinstance(self.plan(gang, pod, None, {}, None, deadline), PlannedGang)
 
-    def needs(self, gang: Gang) -> GangNeeds | None:
+    def needs(self, gang: Gang, deadline: Deadline) -> GangNeeds | None:
         """The needs of a gang without room. None if more than room may be missing, or if its members are of many kinds.
 
-        Raises CallBudgetSpent.
+        Raises DeadlineExceeded.
         """
-        with self._filter_service.evaluation(gang.key.namespace, for_plan=True) as context:
-            members = self._members(gang)
-            if gang.placed or isinstance(members, Reason):  # the nodes of bound members limit the domains
-                return None
-            found = members.requirements.values()
-            if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
-                return None
-            classes = {(one.key, one.node_selectors): one for one in found}
-            if len(classes) > _CLASSES or sum(one.counts_as for one in classes.values()) > _SIZE:
-                return None
-            lacking = self._lacking(gang, members, context)
+        context, members = self._filter_service.context(deadline), self._members(gang)
+        if gang.placed or isinstance(members, Reason):  # the nodes of bound members limit the domains
+            return None
+        found = members.requirements.values()
+        if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
+            return None
+        classes = {(one.key, one.node_selectors): one for one in found}
+        if len(classes) > _CLASSES or sum(one.counts_as for one in classes.values()) > _SIZE:
+            return None
+        lacking = self._lacking(gang, members, context)
         claims = tuple(claim for one in found for claim in one.pending_claims)
         return GangNeeds(tuple(classes.values()), claims, lacking, self._basis(gang.waiting[0]))
 
     def _lacking(self, gang: Gang, members: GangMembers, context: EvaluationContext) -> int:
         fewest = members.first(plan_sizes(gang, members)[-1])
-        usable = self.usable_nodes(fewest, context.budget)
+        usable = self.usable_nodes(fewest, context.deadline)
         problem = gang_problem(gang, fewest, self._filter_service.policy, usable)
         return lacking_members(problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory)
 
@@ -201,12 +191,12 @@ class GangPlanning:
         service = self._filter_service
         return self._cache.snapshot().classes_version, service.policy_generation, service.collected, pod.membership
 
-    def usable_nodes(self, members: GangMembers, budget: CallBudget) -> dict[str, frozenset[str]]:
+    def usable_nodes(self, members: GangMembers, deadline: Deadline) -> dict[str, frozenset[str]]:
         """By UID, the nodes that kube-scheduler may offer a member; members that may use all nodes are left out.
 
-        Raises CallBudgetSpent.
+        Raises DeadlineExceeded.
         """
-        return self._usable.of(members.pods, self._cache.store.nodes, self._cache.store.nodes_version, budget)
+        return self._usable.of(members.pods, self._cache.store.nodes, self._cache.store.nodes_version, deadline)
 
     def _collected_for_other(self, gang: Gang) -> CollectedDomain | None:
         """The domain that is kept from the gang. A gang of which some members are bound may return to its domain."""
@@ -263,7 +253,7 @@ class GangPlanning:
         return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded, limits)
 
     def _solve(self, problem: GangProblem, attempt: _Attempt) -> GangPlan | GangShortage:
-        """Raises CallBudgetSpent."""
+        """Raises DeadlineExceeded."""
         rankings = self._filter_service.rankings
         return plan_gang(problem, self._cache.snapshot(), attempt.context, rankings, self._memory)
 

@@ -7,7 +7,8 @@ member's filter request then gets exactly its planned node. No function here awa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from math import inf
 
 from extender.cache import ClusterCache
@@ -23,7 +24,7 @@ from extender.extension.gang_plans import GangPlans
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitsForGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
-from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod, Reason
+from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import (
     Gang,
     gang_minimum,
@@ -37,6 +38,7 @@ _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Cod
 _REPLANS = 3
 _WAITING = 4096  # remembered gangs that wait
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
+RETRY_SECONDS = 5.0  # until kube-scheduler is told to ask again about a gang whose plan takes longer than a call
 
 
 class GangScheduler:
@@ -61,6 +63,7 @@ class GangScheduler:
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
+        self._evaluations = filter_service.evaluations
         self._planning = planning
         self._sink = sink
         self._clock = clock
@@ -121,9 +124,10 @@ class GangScheduler:
         waits_for_other = waiting is not None and self.plans.waits_for_other(waiting)
         if waits_for_other:
             self.plans.turn.asked(key)
-        if waiting is not None and (waits_for_other or self._clock() < waiting.retry_at):
+        is_queued, pauses = _plan_of(key) in self._evaluations, waiting is not None and self._clock() < waiting.retry_at
+        if waiting is not None and (waits_for_other or is_queued or pauses):
             waiting.note(pod.uid)
-            if not waiting.asked_early:
+            if not waiting.asked_early and not is_queued:
                 waiting.asked_early = True
                 self.rescheduled.set()
             return self._rejected(names, waiting.reason)
@@ -170,8 +174,8 @@ class GangScheduler:
         """
         gang = self._planning.gang_of(pod, membership)
         try:
-            found = self._planning.plan(gang, pod, names, self.plans.occupied_for(gang.key), None)
-        except CallBudgetSpent:
+            found = self._planned(gang, pod, names, None)
+        except DeadlineExceeded:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
         if not isinstance(found, PlannedGang):
             return self._rejected(names, found if isinstance(found, Reason) else found.reason)
@@ -224,6 +228,12 @@ class GangScheduler:
         `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
         one replaces.
         """
+        waiting = self.waiting.get(membership.key)
+        full = waiting is not None and waiting.has_turn
+        if waiting is not None:
+            waiting.has_turn = False
+        if before is None and not full and not self._evaluations.has_time(membership.key.namespace):
+            return self._postponed(membership.key, pod, names)
         gang = self._planning.gang_of(pod, membership)
         if not gang.missing:
             return None
@@ -235,16 +245,12 @@ class GangScheduler:
         for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
             self._cache.release(uid)
         try:
-            found = self._planning.plan(gang, pod, names, self.plans.occupied_for(gang.key), before)
-        except CallBudgetSpent:
+            found = self._planned(gang, pod, names, before, full=full)
+        except DeadlineExceeded:
             if before is not None:
                 self.plans.end(before, f"planning again for pod {pod.key} takes longer than a call")
             self._cache.freed()
-            unfinished = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
-            self.waiting.postpone(gang.key, unfinished, pod.uid, self._filter_service.limits.retry_seconds)
-            self.plans.turn.unfinished(gang.key)
-            self.rescheduled.set()
-            return self._rejected(names, unfinished)
+            return self._postponed(gang.key, pod, names)
         if isinstance(found, PlannedGang):
             self.plans.turn.leave(gang.key)
             return self._form(gang, pod, names, found, before, since)
@@ -267,6 +273,48 @@ class GangScheduler:
         if found.code is Code.EXTENDED_STALE:
             self._remove_leftovers(gang)
         return self._no_plan(gang.key, pod, names, found)
+
+    def _planned(
+        self,
+        gang: Gang,
+        pod: Pod,
+        names: Sequence[str] | None,
+        before: FormingGang | None,
+        *,
+        full: bool = False,
+    ) -> PlannedGang | WaitsForGang | Reason:
+        """See GangPlanning.plan. `full`: with the time of a whole call, whatever the namespace has left."""
+        with self._evaluations.call(gang.key.namespace, full=full) as deadline:
+            return self._planning.plan(gang, pod, names, self.plans.occupied_for(gang.key), before, deadline)
+
+    def _postponed(self, key: GroupKey, pod: Pod, names: Sequence[str]) -> FilterResult:
+        """The answer while the plan of a gang is queued."""
+        unfinished = Reason(Code.GANG_UNFINISHED, (key.name,))
+        self.waiting.postpone(key, unfinished, pod.uid, RETRY_SECONDS)
+        self._evaluations.queue(key.namespace, _plan_of(key), partial(self._plan_later, key))
+        self.plans.turn.unfinished(key)
+        self.rescheduled.set()
+        return self._rejected(names, unfinished)
+
+    def _plan_later(self, key: GroupKey, _: Deadline) -> bool:
+        """An item of the queue: find out whether the gang has a plan, or can have none.
+
+        The next filter request then has the time of a whole call. It repeats the plan for the nodes that it offers, and
+        finds all evaluations. A plan that takes longer although all of them are known is given up until that request.
+        """
+        member = next(iter(self._cache.store.members.get(key, {}).values()), None)
+        if member is None or member.membership is None:
+            return True
+        deadline = self._evaluations.whole_call()
+        try:
+            self._planning.fits(self._planning.gang_of(member, member.membership), member, deadline)
+        except DeadlineExceeded:
+            return not deadline.progressed
+        waiting = self.waiting.get(key)
+        if waiting is not None:
+            waiting.has_turn, waiting.retry_at = True, -inf
+            self._sink.fits()
+        return True
 
     def _remove_leftovers(self, gang: Gang) -> None:
         """Have the orphan collector remove what earlier attempts made for extended resources."""
@@ -319,7 +367,7 @@ class GangScheduler:
         self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason, other: GroupKey | None = None
     ) -> FilterResult:
         waiting = self.waiting.wait(key, pod.uid, reason, other)
-        if not waiting.freed and pod.membership is not None and self._filter_service.has_time(key.namespace):
+        if not waiting.freed and pod.membership is not None and self._evaluations.has_time(key.namespace):
             # An earlier attempt may have left allocations, which only keep devices from other pods.
             waiting.freed = True
             gang = self._planning.gang_of(pod, pod.membership)
@@ -398,8 +446,8 @@ class GangScheduler:
         forming.answered.intersection_update(forming.arrived)
         gang = self._planning.gang_of(pod, pod.membership)
         try:
-            found = self._planning.plan(gang, pod, None, self.plans.occupied_for(gang.key), forming, accepted=True)
-        except CallBudgetSpent:
+            found = self._planned(gang, pod, None, forming, full=True)
+        except DeadlineExceeded:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
         if not isinstance(found, PlannedGang):
             reason = found if isinstance(found, Reason) else found.reason
@@ -409,3 +457,8 @@ class GangScheduler:
         forming.planned = found
         hold_all(self._cache, forming)
         self.counts.plans += 1
+
+
+def _plan_of(key: GroupKey) -> Hashable:
+    """The key of the queued plan of a gang."""
+    return "plan", key

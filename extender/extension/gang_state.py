@@ -194,6 +194,7 @@ class WaitingGang:
     wakes: bool = True  # whether a plan may succeed after `retry_at` although Berth sees no change
     asked_early: bool = False  # whether kube-scheduler asked about a member before `retry_at`, or the gang changed
     needs: GangNeeds | None = None  # as of `version`; None: any changed node may make room
+    has_turn: bool = False  # the next filter request may plan the gang with the time of a whole call
     freed: bool = False  # whether the allocations that an earlier attempt left were looked for
     rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected
 

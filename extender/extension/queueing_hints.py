@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 
 from extender.allocation import NodeState
 from extender.cache import ClusterCache
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import CallBudgetSpent
+from extender.model import DeadlineExceeded
 from extender.scheduling import (
     EvaluationContext,
     Placement,
@@ -31,65 +30,70 @@ class QueueingHints:
         cache: ClusterCache,
         pods: UnschedulablePods,
         rankings: RankingCache,
-        evaluation: Callable[[str], AbstractContextManager[EvaluationContext]],
-        postpone: Callable[[PodRequirements, Sequence[str]], None],
+        context: Callable[[], EvaluationContext],
+        evaluate_later: Callable[[PodRequirements], None],
         kept_from: Callable[[PodRequirements], frozenset[str]],
     ) -> None:
-        """`kept_from` returns the nodes that a pod must not use, because they are kept for a gang."""
+        """`context` returns the context of one step, and `evaluate_later` queues the evaluation of all nodes.
+
+        `kept_from` returns the nodes that a pod must not use, because they are kept for a gang.
+        """
         self._cache = cache
         self._unschedulable = pods
         self._rankings = rankings
-        self._evaluation = evaluation
-        self._postpone = postpone
+        self._context = context
+        self._evaluate_later = evaluate_later
         self._kept_from = kept_from
-        self._version = -1  # of the snapshot that the last search covered
+        self._versions: dict[str, int] = {}  # of the snapshot that the last search covered, by namespace
 
     def add(self, uid: str, requirements: PodRequirements, version: int) -> None:
-        """A pod fits on no node of the snapshot `version`. If no other pod waits, the next search starts there."""
-        if not len(self._unschedulable):
-            self._version = version
+        """A pod fits on no node of the snapshot `version`. If no other pod of its namespace waits, the next search
+        starts there."""
+        if requirements.namespace not in self._unschedulable.namespaces:
+            self._versions[requirements.namespace] = version
         self._unschedulable.add(uid, requirements)
 
-    def find_schedulable(self) -> Iterator[bool]:
-        """Search in steps of at most one evaluation. The last value is True if a pod fits on a changed node.
+    def find_schedulable(self, namespace: str) -> Iterator[bool]:
+        """Search for pods of a namespace in steps of at most one evaluation. The last value is True if a pod fits on a
+        changed node.
 
         The cache may change between two steps; the next search covers such changes. The search after an unfinished
         one starts from the same version again. Raises the first bug after the last value: one must not hide the others.
         """
-        found, bug = False, None
-        if not len(self._unschedulable):
+        found, bug, classes = False, None, self._unschedulable.keys(namespace)
+        if not classes:
+            self._versions.pop(namespace, None)
             yield False
             return
-        snapshot = self._cache.snapshot()
-        changed = snapshot.changed_since(self._version)
-        states, names = list(snapshot.states_since(self._version)), list(snapshot.node_infos)
+        snapshot, version = self._cache.snapshot(), self._versions.get(namespace, -1)
+        changed = snapshot.changed_since(version)
+        states, names = list(snapshot.states_since(version)), list(snapshot.node_infos)
         names = names if changed is None else changed
-        for key in self._unschedulable.keys() if names else ():
+        for key in classes if names else ():
             requirements = self._unschedulable.requirements(key)
             if requirements is None:
                 continue
             try:
-                with self._evaluation(requirements.namespace) as context:
-                    by_state = (
-                        requirements.extended is None
-                        and not requirements.node_selectors
-                        and self._ignores_identity(requirements, context)
-                    )
+                by_state = (
+                    requirements.extended is None
+                    and not requirements.node_selectors
+                    and self._ignores_identity(requirements, self._context())
+                )
                 kept = self._kept_from(requirements)
                 for fits in self._search(requirements, states if by_state else names, kept):
                     yield False
                     if fits and self._has_waiting_pod(key):
                         found = True
                         break
-            except CallBudgetSpent:
-                self._postpone(requirements, self._unschedulable.pods(key))
+            except DeadlineExceeded:  # a status takes long: an item of the queue finds it slice by slice
+                self._evaluate_later(requirements)
                 yield False
             except Exception as error:  # noqa: BLE001 - raised below
                 bug = bug or error
             if found:
                 break
             yield False
-        self._version = snapshot.version
+        self._versions[namespace] = snapshot.version
         yield found
         if bug is not None:
             raise bug
@@ -97,16 +101,14 @@ class QueueingHints:
     def _search(
         self, requirements: PodRequirements, places: Iterable[NodeState | str], kept: frozenset[str]
     ) -> Iterator[bool]:
-        """Yield after each step whether the requirements fit on a node of that step. Raises CallBudgetSpent.
+        """Yield after each step whether the requirements fit on a node of that step. Raises DeadlineExceeded.
 
         `places` are node names, or states of which one node stands for all. Nodes of `kept` do not count.
         """
         selected, left = SelectedNodes(requirements.node_selectors), iter(places)
         while batch := list(islice(left, _STEP)):
             while batch:
-                with self._evaluation(requirements.namespace) as context:
-                    fits = self._search_batch(requirements, selected, batch, kept, context)
-                yield fits
+                yield self._search_batch(requirements, selected, batch, kept, self._context())
 
     def _search_batch(
         self,
@@ -123,7 +125,7 @@ class QueueingHints:
             place = places.pop()
             names = (place,) if isinstance(place, str) else place.names
             node_info = next((node_infos[name] for name in names if name not in kept and name in node_infos), None)
-            if node_info is None or not selected.has(node_info.node, context.budget):
+            if node_info is None or not selected.has(node_info.node, context.deadline):
                 continue
             evaluations = ranking.evaluations if ranking is not None else -1
             status = (

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Self
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, WallClock, Writer, now_rfc3339, seconds_since, utc_now
-from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.bound_members import BoundMembers
 from extender.extension.call_metrics import CallDurations
-from extender.extension.evaluation_throttle import EvaluationLimits
+from extender.extension.evaluations import Evaluations
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_hints import GangHints
@@ -63,18 +62,20 @@ class Service:
         self.clock = clock
         now = partial(now_rfc3339, wall_clock)
         self.calls = CallDurations()
-        writer, features, limits = Writer(client, f"berth-{uuid.uuid4()}"), Features(), EvaluationLimits()
-        self.requeuer = Requeuer(writer, now)
+        writer, features = Writer(client, f"berth-{uuid.uuid4()}"), Features()
+        self.evaluations = Evaluations(clock)
+        self.requeuer = Requeuer(writer, now, self.evaluations)
         self.expirer = HoldExpirer(clock)
         self.cache = ClusterCache(features, listener=ReservationSink(self.requeuer, self.expirer))
         self.rebuilds = Rebuilds(self.cache)
         self.orphans = OrphanCollector(
             self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
         )
-        self.background_evaluator = BackgroundEvaluator(clock, limits.rest)
         self.evaluator = Evaluator(features)
-        sink = ServeSink(self.requeuer, self.background_evaluator, self.orphans)
-        self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
+        sink = ServeSink(self.requeuer, self.orphans)
+        self.filter_service = FilterService(
+            self.cache, policy, self.evaluator, clock, sink, evaluations=self.evaluations
+        )
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
         claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
         planning = GangPlanning(self.cache, self.filter_service)
@@ -109,10 +110,7 @@ class Service:
         start("gang-collecting", partial(self.gangs.collecting.run, self.rebuilds.done))
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("orphans", self.orphans.run)
-        start(
-            "background-evaluation",
-            partial(self.background_evaluator.run, self._continue_evaluation, self.rebuilds.done),
-        )
+        start("evaluations", partial(self.evaluations.run, self.rebuilds.done, self.supervisor.report))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -167,9 +165,13 @@ class Service:
         await self.informers.listed()
         if any(pod.may_need_devices for pod in self.cache.store.pods.values()):
             self.requeuer.requeue_now()
-        await self.requeuer.run(self._find_schedulable, self.rebuilds.done)
+        await self.requeuer.run(self._rejected_namespaces, self._find_schedulable)
 
-    def _find_schedulable(self) -> Iterator[bool]:
+    def _rejected_namespaces(self) -> set[str]:
+        """The namespaces with pods or gangs that found no room."""
+        return {*self.filter_service.unschedulable.namespaces, *self.gangs.waiting.namespaces}
+
+    def _find_schedulable(self, namespace: str) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.
 
         A bug with one of them must not delay the next search, which is for all.
@@ -177,21 +179,13 @@ class Service:
         found = False
         for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
             try:
-                for found in search():
+                for found in search(namespace):
                     yield found
             except Exception as bug:  # noqa: BLE001 - see above
                 self.supervisor.report("requeue", bug)
                 self.requeuer.supply_changed()  # the search may not be complete
             if found:
                 break
-
-    def _continue_evaluation(self) -> bool:
-        """See FilterService.continue_evaluation. A bug with one evaluation must not delay the others."""
-        try:
-            return self.filter_service.continue_evaluation()
-        except Exception as bug:  # noqa: BLE001 - see above
-            self.supervisor.report("background-evaluation", bug)
-            return True
 
     def _is_served(self, source: GroupSource) -> bool:
         """Whether the API server serves the PodGroups of this source."""

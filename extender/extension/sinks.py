@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from extender.cache import CacheListener
-from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.orphans import OrphanCollector
 from extender.extension.requeue import Requeuer
 from extender.model import Claim, ObjectKey
@@ -15,9 +14,6 @@ class FilterSink:
 
     A method of a subclass must not raise, block, or call the filter service.
     """
-
-    def unfinished(self) -> None:
-        """A budget ended before its evaluation did. The evaluation continues in the background."""
 
     def fits(self) -> None:
         """A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected."""
@@ -32,13 +28,9 @@ class FilterSink:
 class ServeSink(FilterSink):
     """The sink of `berth serve`: it wakes the background tasks."""
 
-    def __init__(self, requeuer: Requeuer, background: BackgroundEvaluator, orphans: OrphanCollector) -> None:
+    def __init__(self, requeuer: Requeuer, orphans: OrphanCollector) -> None:
         self._requeuer = requeuer
-        self._background = background
         self._orphans = orphans
-
-    def unfinished(self) -> None:
-        self._background.wake()
 
     def fits(self) -> None:
         self._requeuer.requeue_now()

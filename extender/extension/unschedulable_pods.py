@@ -52,9 +52,18 @@ class UnschedulablePods:
         """UIDs of the pods, the namespaces in turn, the longest waiting of each first."""
         return [uid for uid, _ in self._pods.items()]
 
-    def keys(self) -> list[Hashable]:
-        """Keys of the equivalence classes that have waiting pods, the namespaces in turn as in `uids`."""
-        return list(dict.fromkeys(key for _, key in self._pods.items()))
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces with waiting pods."""
+        return self._pods.namespaces
+
+    def waiting(self, requirements: PodRequirements) -> list[str]:
+        """UIDs of the waiting pods with these requirements."""
+        return self.pods((requirements.namespace, requirements.key, requirements.node_selectors))
+
+    def keys(self, namespace: str) -> list[Hashable]:
+        """Keys of the equivalence classes of a namespace that have waiting pods, the longest waiting first."""
+        return list(dict.fromkeys(key for _, key in self._pods.of(namespace)))
 
     def requirements(self, key: Hashable) -> PodRequirements | None:
         """The requirements of one pod of an equivalence class; None if no pod of it waits."""

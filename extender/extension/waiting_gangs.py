@@ -67,9 +67,15 @@ class WaitingGangs:
         """The reason of a failed plan names this pod."""
         self._named.put(key.namespace, key, uid)
 
-    def without_room(self, version: int) -> list[GroupKey]:
-        """The gangs for which an older snapshot than this version had no room, the namespaces in turn."""
-        return [key for key, gang in self._gangs.items() if gang.version not in (-1, version)]
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces with waiting gangs."""
+        return self._gangs.namespaces
+
+    def without_room(self, namespace: str, version: int) -> list[GroupKey]:
+        """The gangs of a namespace for which an older snapshot than this version had no room, the longest waiting
+        first."""
+        return [key for key, gang in self._gangs.of(namespace) if gang.version not in (-1, version)]
 
     def next_to_collect(self, now: float) -> GroupKey | None:
         """Of the gangs without room that may collect devices, the one that has been complete for longest.
@@ -159,7 +165,7 @@ class WaitingGangs:
         self._pause(key, Reason(Code.GANG_CHANGED, (key.name,)), -1, "", _CHANGED_SECONDS)
 
     def postpone(self, key: GroupKey, reason: Reason, uid: str, seconds: float) -> None:
-        """A plan took longer than a call: the next one continues it after `seconds`."""
+        """A plan takes longer than a call: kube-scheduler asks again after `seconds`, if the queue takes longer."""
         self._pause(key, reason, -1, uid, seconds)
 
     def ask_again(self, gang: WaitingGang, seconds: float) -> None:

@@ -1,12 +1,11 @@
 """The values that the scheduler works with. Classes are frozen and slotted and use the standard library only.
 
-The package contains devices, pools, claims, nodes, pods, quantities, reservations and reasons, and the budgets and fair
-caches that all layers use. It does not contain JSON, clocks, logging or decisions.
+The package contains devices, pools, claims, nodes, pods, quantities, reservations and reasons, and the deadlines and
+fair caches that all layers use. It does not contain JSON, clocks, logging or decisions.
 """
 
 from extender.model.berth_errors import BerthError, InvalidClaim, OutOfSteps, WireError
 from extender.model.bits import lowest, members, union
-from extender.model.call_budget import UNLIMITED, CallBudget, CallBudgetSpent
 from extender.model.claim import (
     COMPUTE_DOMAIN_DRIVER,
     COMPUTE_DOMAIN_LABEL,
@@ -49,6 +48,7 @@ from extender.model.claim import (
     extended_resources,
     special_claim_prefix,
 )
+from extender.model.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.model.device import (
     LIST_TYPES,
     NO_ATTRIBUTES,
@@ -155,6 +155,7 @@ __all__ = [
     "NIC",
     "NO_ATTRIBUTES",
     "NO_CAPACITY",
+    "NO_DEADLINE",
     "NO_SELECTION",
     "OTHER",
     "OURS_ANNOTATION",
@@ -163,14 +164,11 @@ __all__ = [
     "SCHEDULING_GROUP",
     "TAKE_BACK",
     "UNKNOWN_DISTANCE",
-    "UNLIMITED",
     "USER_BYTES",
     "WHOLE",
     "Allocation",
     "Attributes",
     "BerthError",
-    "CallBudget",
-    "CallBudgetSpent",
     "Capacities",
     "Capacity",
     "Claim",
@@ -182,6 +180,8 @@ __all__ = [
     "Container",
     "CounterSet",
     "CounterUse",
+    "Deadline",
+    "DeadlineExceeded",
     "Device",
     "DeviceClass",
     "DeviceId",

@@ -4,7 +4,7 @@ BerthError
  ├─ WireError           the input has the wrong shape; the text names the path
  ├─ InvalidClaim        a user's object is not valid; the text names object, field and value
  ├─ OutOfSteps          a search used up its steps; only the search raises it
- ├─ CallBudgetSpent     a call used up its time or steps; a later call continues (extender.model.call_budget)
+ ├─ DeadlineExceeded    the time of a call is over; the evaluation continues later (extender.model.deadline)
  └─ ClusterError        the API server rejected a request (extender.cluster.api_errors)
 """
 

@@ -99,6 +99,15 @@ class FairCache(Generic[Key, Value]):
         self._sizes.clear()
         self.size = 0
 
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces with values."""
+        return list(self._namespaces)
+
+    def of(self, namespace: str) -> Iterator[tuple[Key, Value]]:
+        """The keys and values of a namespace, the least recently used first."""
+        return ((entry.key, entry.value) for entry in self._namespaces.get(namespace, ()))
+
     def items(self) -> Iterator[tuple[Key, Value]]:
         """The first value of each namespace, then the second of each, and so on, the least recently used first."""
         turns = zip_longest(*map(list, self._namespaces.values()))

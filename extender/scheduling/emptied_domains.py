@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count
 
 from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, is_own, with_own_pools_released
-from extender.model import CallBudgetSpent, ObjectKey, Result
+from extender.model import DeadlineExceeded, ObjectKey, Result
 from extender.scheduling.domains import Domain, Domains, natural
 from extender.scheduling.evaluate import EvaluationContext
 from extender.scheduling.gang_memory import GangMemory
@@ -20,8 +19,9 @@ from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.ranking_cache import RankingCache
 
 _STEP = 16  # nodes that are emptied at a time
-_TRIES = 8  # budgets for the plan of one domain
-Evaluation = Callable[[], AbstractContextManager[EvaluationContext]]
+_TRIES = 8  # attempts to plan on one domain
+Evaluation = Callable[[], EvaluationContext]
+"""Returns the context of one attempt."""
 
 
 def domains_by_room(
@@ -29,7 +29,7 @@ def domains_by_room(
 ) -> list[Domain]:
     """The domains that may hold the gang, the nearest level first; in a level, those with the most free room first.
 
-    All nodes without a common label are no domain. Raises CallBudgetSpent.
+    All nodes without a common label are no domain. Raises DeadlineExceeded.
     """
     rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in equal_units(problem.members)]
     domains = Domains(problem, snapshot, snapshot.node_infos)
@@ -119,12 +119,11 @@ class EmptiedDomains:
     def _planned(self, snapshot: Snapshot) -> frozenset[str] | None:
         """The nodes that a member could use if the snapshot has room for the gang, else no nodes.
 
-        None if the budget ended first.
+        None if the deadline came first.
         """
         try:
-            with self._evaluation() as context:
-                plan = plan_gang(self._problem, snapshot, context, self._rankings, self._memory)
-        except CallBudgetSpent:
+            plan = plan_gang(self._problem, snapshot, self._evaluation(), self._rankings, self._memory)
+        except DeadlineExceeded:
             return None
         if not isinstance(plan, GangPlan):
             return frozenset()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.model import CallBudgetSpent
+from extender.model import DeadlineExceeded
 
 
 @dataclass(slots=True, eq=False)
@@ -44,13 +44,13 @@ class EquivalenceClasses:
         return found.number if found is not None else None
 
     def number_of_node(self, node_info: NodeInfo) -> int:
-        """The number for this NodeInfo; the node need not be assigned yet. Raises CallBudgetSpent."""
+        """The number for this NodeInfo; the node need not be assigned yet. Raises DeadlineExceeded."""
         return self._class_of_node(node_info).number
 
     def update(self, snapshot: Snapshot) -> Iterator[tuple[int, NodeInfo]]:
         """Assign the changed nodes; yield each with the number of its equivalence class after the assignment.
 
-        Raises CallBudgetSpent; the next call continues with the rest.
+        Raises DeadlineExceeded; the next call continues with the rest.
         """
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
         every = changed if changed is not None else chain(snapshot.node_infos, self._class_of)
@@ -61,7 +61,7 @@ class EquivalenceClasses:
             node_info = snapshot.node_infos.get(name)
             try:
                 found = self._class_of_node(node_info) if node_info is not None else None
-            except CallBudgetSpent:
+            except DeadlineExceeded:
                 self._unassigned[name] = None
                 raise
             self._leave(name)

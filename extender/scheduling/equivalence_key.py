@@ -15,12 +15,12 @@ _Pattern = tuple[object, ...]
 
 
 def ignores_identity(requirements: PodRequirements, context: EvaluationContext) -> bool:
-    """Whether the requirements read no identity of a device, such as its UUID. Raises CallBudgetSpent."""
+    """Whether the requirements read no identity of a device, such as its UUID. Raises DeadlineExceeded."""
     return IdentityCheck(requirements).ignores_identity(context)
 
 
 class IdentityCheck:
-    """Checks whether requirements read no identity of a device. After CallBudgetSpent, the next call continues."""
+    """Checks whether requirements read no identity of a device. After DeadlineExceeded, the next call continues."""
 
     def __init__(self, requirements: PodRequirements) -> None:
         constraints = [constraint.attribute for spec in requirements.specs for constraint in spec.constraints]
@@ -33,9 +33,9 @@ class IdentityCheck:
                 self._left += [(compile_value, text) for _, text in option.derived]
 
     def ignores_identity(self, context: EvaluationContext) -> bool:
-        """True if no selector and no constraint reads an identity. Raises CallBudgetSpent."""
+        """True if no selector and no constraint reads an identity. Raises DeadlineExceeded."""
         while self._ignored and self._left:
-            selector = context.masks.compiled(*self._left[-1], context.budget)
+            selector = context.masks.compiled(*self._left[-1], context.deadline)
             self._ignored = isinstance(selector, CompileError) or not any(map(_is_identity, selector.reads))
             self._left.pop()
         return self._ignored
@@ -48,7 +48,7 @@ def _is_identity(path: str) -> bool:
 
 class Patterns:
     """The patterns of the node whose equivalence key is being made, see `_pattern`. Two thousand constraints may name
-    as many attributes; after CallBudgetSpent, the next call continues."""
+    as many attributes; after DeadlineExceeded, the next call continues."""
 
     def __init__(self) -> None:
         self._node_info: NodeInfo | None = None
@@ -56,16 +56,16 @@ class Patterns:
         self._equal: dict[_Pattern, _Pattern] = {}  # attributes that no device has share one pattern
 
     def of(self, node_info: NodeInfo, attribute: str, context: EvaluationContext) -> _Pattern:
-        """The pattern of an attribute, made once. Raises CallBudgetSpent."""
+        """The pattern of an attribute, made once. Raises DeadlineExceeded."""
         if node_info is not self._node_info:
             self.clear()
             self._node_info = node_info
         found = self._by_attribute.get(attribute)
         if found is None:
-            context.budget.check()
+            context.deadline.check()
             made = _pattern(node_info, attribute, context)
             found = self._by_attribute[attribute] = self._equal.setdefault(made, made)
-            context.budget.mark_progress()
+            context.deadline.mark_progress()
         return found
 
     def clear(self) -> None:
@@ -77,7 +77,7 @@ class Patterns:
 def equivalence_key(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, patterns: Patterns
 ) -> Iterator[object]:
-    """The values that the selectors and constraints of the requirements read from a node. Raises CallBudgetSpent."""
+    """The values that the selectors and constraints of the requirements read from a node. Raises DeadlineExceeded."""
     problem = problem_for(node_info, requirements, context)
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:

@@ -30,7 +30,7 @@ from extender.allocation import (
 )
 from extender.cel.dra import Masks
 from extender.fabric import bandwidth, is_joined
-from extender.model import UNLIMITED, CallBudget, Code, DeviceRequest, InvalidClaim, OutOfSteps, Reason
+from extender.model import NO_DEADLINE, Code, Deadline, DeviceRequest, InvalidClaim, OutOfSteps, Reason
 from extender.scheduling.placements import Placement, PlacementCache, placement_key
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
@@ -62,7 +62,7 @@ class EvaluationContext:
     features: Final[Features]
     baseline: Final[FleetBaseline]
     placements: Final[PlacementCache | None] = None  # shared by nodes of one allocation signature; None: not shared
-    budget: Final[CallBudget] = UNLIMITED  # limits the work of a call; it never changes a status
+    deadline: Final[Deadline] = NO_DEADLINE  # limits the work of a call; it never changes a status
     # By attribute signature, claim name and request name; None: the requirements may read the identity of a device.
     selections: Final[dict[tuple[Interned, str, str], Selection] | None] = None
 
@@ -74,7 +74,7 @@ class EvaluationContext:
 def problem_for(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, forbidden: Forbidden = _NOTHING
 ) -> Problem:
-    """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and CallBudgetSpent."""
+    """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and DeadlineExceeded."""
     classes = {class_.name: class_ for class_ in requirements.classes}
     remembered: dict[tuple[str, str], Selection] = {}
 
@@ -92,12 +92,12 @@ def problem_for(
 
     def selected(claim: str, request: DeviceRequest) -> Selection:
         class_ = find_class(claim, request, classes.get)
-        return select(claim, request, class_, node_info.inventory, context.masks, context.features, context.budget)
+        return select(claim, request, class_, node_info.inventory, context.masks, context.features, context.deadline)
 
     def selection(claim: str, request: DeviceRequest) -> Selection:
         known = remembered.get((claim, request.name))
         if known is None:
-            context.budget.check()
+            context.deadline.check()
             known = shared(claim, request)
             unwanted = excluded_devices(node_info, requirements)
             if unwanted and not request.admin_access:
@@ -117,7 +117,7 @@ def problem_for(
         node_info.busy,
         context.features,
         classes.get,
-        partial(derived_value, context.masks, context.budget),
+        partial(derived_value, context.masks, context.deadline),
     )
 
 
@@ -142,7 +142,7 @@ def evaluate(
     """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
 
     A `recorder` receives the cause of each device that the search rejects. It does not change the status.
-    `forbidden` excludes devices per request. Raises CallBudgetSpent.
+    `forbidden` excludes devices per request. Raises DeadlineExceeded.
     """
     if not requirements.pending_claims:
         return Placement(Solution((), ()), (), 0.0, 0.0)
@@ -172,11 +172,11 @@ def _without_search(
         known = placements.get(key, context.baseline)
     if known is not None:
         return known.for_request(fast_path_.request)
-    context.budget.check()
+    context.deadline.check()
     solution = choose_plain(fast_path_, problem, ByTopology(node_info, requirements.policy))
     if solution is None:  # device counts give the reason, so the empty recorder is enough
         expected = requirements.intent.expected_bytes
-        return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), expected, context.budget))
+        return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), expected, context.deadline))
     status = _scored(DeviceChoice(node_info, problem, solution), requirements, context)
     if placements is not None and key is not None and isinstance(status, Placement):
         return placements.put(key, context.baseline, status)
@@ -190,19 +190,19 @@ def _by_search(
     problem: Problem,
     recorder: CauseRecorder | None,
 ) -> FilterStatus:
-    context.budget.check()
+    context.deadline.check()
     recorder = recorder or CauseRecorder()
     solution = choose(
         problem,
         ByTopology(node_info, requirements.policy),
         most_steps=requirements.policy.search_steps,
         observer=recorder,
-        budget=context.budget,
+        deadline=context.deadline,
     )
     if solution is not None:
         return _scored(DeviceChoice(node_info, problem, solution), requirements, context)
     expected = requirements.intent.expected_bytes
-    return Unschedulable(unschedulable_reason(node_info, problem, recorder, expected, context.budget))
+    return Unschedulable(unschedulable_reason(node_info, problem, recorder, expected, context.deadline))
 
 
 def _scored(choice: DeviceChoice, requirements: PodRequirements, context: EvaluationContext) -> FilterStatus:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from extender.allocation import Features, Snapshot
 from extender.cel.dra import Masks
-from extender.model import UNLIMITED, CallBudget
+from extender.model import NO_DEADLINE, Deadline
 from extender.scheduling.evaluate import EvaluationContext
 from extender.scheduling.placements import PlacementCache
 from extender.scheduling.pod_requirements import PodRequirements
@@ -22,9 +22,9 @@ class Evaluator:
         self._placements = PlacementCache()
         self._selected_nodes = SelectedNodesCache()
 
-    def evaluation_context(self, snapshot: Snapshot, budget: CallBudget = UNLIMITED) -> EvaluationContext:
-        """The context for evaluations on a snapshot, limited by the budget of the call."""
-        return EvaluationContext(self._masks, self._features, snapshot.baseline, self._placements, budget)
+    def evaluation_context(self, snapshot: Snapshot, deadline: Deadline = NO_DEADLINE) -> EvaluationContext:
+        """The context for evaluations on a snapshot, limited by the deadline of the call."""
+        return EvaluationContext(self._masks, self._features, snapshot.baseline, self._placements, deadline)
 
     def selected_nodes(self, requirements: PodRequirements) -> SelectedNodes:
         """The nodes that match the node selectors of the pod's claims."""

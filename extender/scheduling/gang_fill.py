@@ -32,7 +32,7 @@ def fill(
 ) -> Filled | None:
     """Place all units in a domain. If not all fit: None, or with `whole` False as many as fit.
 
-    `used` are the nodes on which members are bound. Raises CallBudgetSpent.
+    `used` are the nodes on which members are bound. Raises DeadlineExceeded.
     """
     trial, found = GangTrial(snapshot), list[Placed]()
     for rooms in all_rooms:
@@ -86,7 +86,7 @@ def pack(
     """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
 
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
-    None if not all fit, or if the steps end first. Raises CallBudgetSpent.
+    None if not all fit, or if the steps end first. Raises DeadlineExceeded.
     """
     trial, wanted = GangTrial(snapshot), len(rooms.units)
     room = rooms.rooms(trial, domain.nodes, wanted)

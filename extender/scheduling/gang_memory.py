@@ -1,6 +1,6 @@
 """The planner's memory between calls: evaluations of nodes, by the equivalence class of the node.
 
-A call whose budget ends leaves its evaluations here. The next call repeats the plan from the start, finds them, and so
+A call whose time ends leaves its evaluations here. The next call repeats the plan from the start, finds them, and so
 gets further. The memory changes how long a plan takes, never its devices; only scores may compare with an older fleet.
 If one namespace could replace the evaluations of another between two calls, the plan of the other would never end.
 """

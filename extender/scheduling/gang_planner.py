@@ -37,8 +37,8 @@ def plan_gang(
     """The plan of a gang on a snapshot, or how many of its members the best domain has room for.
 
     The caller keeps `rankings` (those of filter) and `memory` between calls, both for one sequence of snapshots. Then a
-    call that raises CallBudgetSpent leaves its evaluations there, and a later call gets further. It keeps nothing else:
-    a plan that takes longer than the budget although all evaluations are known is never found. `steps` limits the
+    call that raises DeadlineExceeded leaves its evaluations there, and a later one gets further. It keeps nothing else:
+    a plan that takes longer than the deadline although all evaluations are known is never found. `steps` limits the
     search for other devices than the preferred ones. Members that share a claim get equal devices for it.
     """
     if not problem.members:
@@ -60,7 +60,7 @@ def lacking_members(
     """For how many members all nodes together lack room, at least; 1 if only a plan can tell.
 
     The bounds of the nodes are added up, so this is 1 also if only the domains of the gang lack room. It tells nothing
-    of members that differ, share a claim, or are limited to one node. Raises CallBudgetSpent.
+    of members that differ, share a claim, or are limited to one node. Raises DeadlineExceeded.
     """
     found = equal_units(problem.members)
     if len(found) != 1 or len(found[0].steps) != 1 or found[0].admissible is None:
@@ -109,13 +109,13 @@ class _Planner:
         yield from self._domains.wider()
 
     def _may_fit(self, domain: Domain) -> bool:
-        self._context.budget.check_time()
+        self._context.deadline.check_time()
         if self._free and sum(self._free.get(name, 0) for name in domain.nodes) < self._devices:
             return False
         return all(_bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
 
     def _spare(self, domain: Domain) -> int:
-        self._context.budget.check_time()
+        self._context.deadline.check_time()
         return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
 
     def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
@@ -129,7 +129,7 @@ class _Planner:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
         seen: set[Hashable] = set()
         for domain in domains:
-            self._context.budget.check_time()
+            self._context.deadline.check_time()
             key = self._equivalence_key(domain.name) if domain.level == NODE else domain.name
             if domain.level != NODE or key not in seen:
                 seen.add(key)
@@ -201,7 +201,7 @@ class _Planner:
             for bound, _, domain in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):
                 if bound <= best:
                     break
-                self._context.budget.check_time()
+                self._context.deadline.check_time()
                 found = fill(self._rooms, domain, self._snapshot, self._domains.placed, whole=False)
                 if found is not None and found.members > best:
                     best, level, name = found.members, domain.level, domain.name
@@ -209,7 +209,7 @@ class _Planner:
         return GangShortage(len(self._problem.members), best, level, name, gave_up)
 
     def _bounded_members(self, domain: Domain) -> int:
-        self._context.budget.check_time()
+        self._context.deadline.check_time()
         bound = sum(_bound(rooms, domain) * rooms.members_per_unit for rooms in self._rooms)
         if not self._free:
             return bound

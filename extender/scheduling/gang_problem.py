@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.model import CallBudget, Claim, Code, Pod, Reason
+from extender.model import Claim, Code, Deadline, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling.gang import Gang
 from extender.scheduling.gang_plan import GangMember, GangProblem, NodeLimit
@@ -32,17 +32,17 @@ class GangMembers:
     pods: tuple[Pod, ...]  # in rank order
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
 
-    def equivalence_keys(self, budget: CallBudget) -> dict[str, str]:
+    def equivalence_keys(self, deadline: Deadline) -> dict[str, str]:
         """By UID of each member that needs devices, the UID of the first one equal to it.
 
-        Equal members are offered the same nodes. Raises CallBudgetSpent.
+        Equal members are offered the same nodes. Raises DeadlineExceeded.
         """
         found: dict[str, str] = {}
         first: dict[Hashable, str] = {}
         for pod in self.pods:
             requirements = self.requirements.get(pod.uid)
             if requirements is not None:
-                budget.check_time()  # large constraints take long to hash and compare
+                deadline.check_time()  # large constraints take long to hash and compare
                 asked = tuple(one.requests for one in pod.containers)
                 own = pod.uid if pod.has_own_nodes else ""
                 key = requirements.key, pod.node_selectors, pod.tolerations, asked, own

@@ -71,7 +71,7 @@ class GangSearch:
         self._classes = _equivalence_classes(self._rooms, names, local_nodes(names, snapshot))
 
     def run(self) -> list[Placed] | None:
-        """All units with their nodes and devices; None if no plan exists. Raises GaveUp and CallBudgetSpent."""
+        """All units with their nodes and devices; None if no plan exists. Raises GaveUp and DeadlineExceeded."""
         if not self._positions:
             return [[] for _ in self._rooms]
         stack = [self._choices(0)]  # not recursion: a gang can have more members than Python's stack has frames

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from extender.allocation import tolerates
-from extender.model import UNLIMITED, CallBudget, FairCache, Node, Pod
+from extender.model import NO_DEADLINE, Deadline, FairCache, Node, Pod
 
 _KEPT = 64
 
@@ -44,33 +44,33 @@ class UsableNodes:
         return len(self._known)
 
     def of(
-        self, pods: Iterable[Pod], nodes: Mapping[str, Node], version: int, budget: CallBudget = UNLIMITED
+        self, pods: Iterable[Pod], nodes: Mapping[str, Node], version: int, deadline: Deadline = NO_DEADLINE
     ) -> dict[str, frozenset[str]]:
         """By UID of each pod that may not use all nodes, the names of its nodes.
 
-        Equal versions have equal nodes. Raises CallBudgetSpent; the next call continues from there.
+        Equal versions have equal nodes. Raises DeadlineExceeded; the next call continues from there.
         """
         found = {}
         for pod in pods:
-            budget.check_time()  # large constraints take long to hash and compare
+            deadline.check_time()  # large constraints take long to hash and compare
             namespace = pod.key.namespace
             key = namespace, version, pod.node_selectors, pod.tolerations
             known = self._known.get(key)
             if known is None:
                 known = _Known(nodes)
                 self._known.put(namespace, key, known)
-            usable = _completed(known, pod, nodes, budget)
+            usable = _completed(known, pod, nodes, deadline)
             if len(usable) < len(nodes):
                 found[pod.uid] = usable
         return found
 
 
-def _completed(known: _Known, pod: Pod, nodes: Mapping[str, Node], budget: CallBudget) -> frozenset[str]:
-    """Read the other nodes. An affinity may have thousands of conditions. Raises CallBudgetSpent."""
+def _completed(known: _Known, pod: Pod, nodes: Mapping[str, Node], deadline: Deadline) -> frozenset[str]:
+    """Read the other nodes. An affinity may have thousands of conditions. Raises DeadlineExceeded."""
     if isinstance(known.usable, frozenset):
         return known.usable
     while known.unread:
-        budget.check_time()
+        deadline.check_time()
         name = known.unread.pop()
         if may_run(pod, nodes[name]):
             known.usable.add(name)

@@ -17,7 +17,7 @@ from itertools import islice
 from operator import itemgetter
 
 from extender.allocation import FleetBaseline, NodeInfo, NodeState, Snapshot
-from extender.model import CallBudgetSpent, Code
+from extender.model import Code, DeadlineExceeded
 from extender.scheduling.equivalence_classes import EquivalenceClass, EquivalenceClasses
 from extender.scheduling.equivalence_key import IdentityCheck, Patterns, equivalence_key
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, evaluate
@@ -60,17 +60,17 @@ class NodeRanking:
         self._identity_ignored: dict[object, bool] = {}  # by requirements key
         self._patterns = Patterns()
         self._checks: dict[object, IdentityCheck] = {}  # unfinished checks, by requirements key
-        self.complete = False  # whether the last `update` ended within its budget
+        self.complete = False  # whether the last `update` ended within its deadline
         self.evaluations = 0  # evaluated equivalence classes since the start
 
     def update(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
         """Bring the ranking up to date with a snapshot; the cost grows with the number of changed nodes.
 
-        Returns False if the budget ended first; the next call continues. A new baseline changes scores only, so one
+        Returns False if the deadline came first; the next call continues. A new baseline changes scores only, so one
         call computes only a few stale placements again; `refresh` computes the rest.
         """
         try:
-            # First the node on which the budget of an earlier call ended: its search needs most of a new budget.
+            # First the node on which an earlier attempt ended: its search needs most of the time.
             self._evaluate_pending(snapshot, context)
             self._begin(context)
             if self._classes is None:
@@ -78,27 +78,27 @@ class NodeRanking:
                 self._evaluate_pending(snapshot, context.sharing_selections() if self._pending else context)
             else:
                 self._evaluate_new(self._classes, snapshot, context)
-        except CallBudgetSpent:
+        except DeadlineExceeded:
             self.complete = False
             return False
         self.complete = True
-        with suppress(CallBudgetSpent):
+        with suppress(DeadlineExceeded):
             self._refresh(snapshot, context, _REFRESHED)
         return True
 
     def refresh(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
         """Compute all stale placements again, after an `update` on the same snapshot that returned True.
 
-        Returns False if the budget ended first. Before the end of `update`, a changed node has an outdated number.
+        Returns False if the deadline came first. Before the end of `update`, a changed node has an outdated number.
         """
         try:
             self._refresh(snapshot, context, len(self._stale))
-        except CallBudgetSpent:
+        except DeadlineExceeded:
             return False
         return True
 
     def evaluate(self, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
-        """The status of a NodeInfo, computed now if its equivalence class has none. Raises CallBudgetSpent."""
+        """The status of a NodeInfo, computed now if its equivalence class has none. Raises DeadlineExceeded."""
         self._begin(context)
         if self._classes is None and not self._numbers.knows(node_info.state):
             self._numbers.learn(node_info, context)
@@ -209,7 +209,7 @@ class NodeRanking:
     # -- update ----------------------------------------------------------------------------------------------
 
     def _begin(self, context: EvaluationContext) -> None:
-        """Set the context. The first call decides `by_state`. Raises CallBudgetSpent."""
+        """Set the context. The first call decides `by_state`. Raises DeadlineExceeded."""
         self._context = context
         if self._baseline is None and (
             self.requirements.extended is not None or not self._ignores_identity(self.requirements, context)
@@ -228,12 +228,12 @@ class NodeRanking:
             if node_info is not None and number not in self._statuses:
                 try:
                     self._evaluate(number, node_info, context)
-                except CallBudgetSpent:
+                except DeadlineExceeded:
                     self._pending[number] = found
                     raise
 
     def _add_new_states(self, snapshot: Snapshot, context: EvaluationContext) -> None:
-        """Add the states of changed nodes to `_pending` if they have no status. Raises CallBudgetSpent."""
+        """Add the states of changed nodes to `_pending` if they have no status. Raises DeadlineExceeded."""
         self._nodes = snapshot.states
         placements, unschedulable = self._statuses.placements, self._statuses.unschedulable
         for state in snapshot.states_since(self._version):
@@ -245,12 +245,12 @@ class NodeRanking:
         self._version = snapshot.version
 
     def _evaluate_new(self, classes: EquivalenceClasses, snapshot: Snapshot, context: EvaluationContext) -> None:
-        """Evaluate each new equivalence class as soon as a changed node enters it. Raises CallBudgetSpent.
+        """Evaluate each new equivalence class as soon as a changed node enters it. Raises DeadlineExceeded.
 
-        So a call whose budget ends early still leaves statuses that filter can use.
+        So a call that ends early still leaves statuses that filter can use.
         """
         for number, node_info in classes.update(snapshot):
-            context.budget.mark_progress()
+            context.deadline.mark_progress()
             if number not in self._statuses:
                 self._pending[number] = node_info
                 self._evaluate_pending(snapshot, context)
@@ -266,7 +266,7 @@ class NodeRanking:
         return key
 
     def _ignores_identity(self, requirements: PodRequirements, context: EvaluationContext) -> bool:
-        """The cached result of the identity check. Raises CallBudgetSpent."""
+        """The cached result of the identity check. Raises DeadlineExceeded."""
         found = self._identity_ignored.get(requirements.key)
         if found is None:
             check = self._checks.setdefault(requirements.key, IdentityCheck(requirements))
@@ -275,14 +275,14 @@ class NodeRanking:
         return found
 
     def ignores_identity(self, context: EvaluationContext) -> bool:
-        """Whether the requirements read no identity of a device. Raises CallBudgetSpent."""
+        """Whether the requirements read no identity of a device. Raises DeadlineExceeded."""
         return self._ignores_identity(self.requirements, context)
 
     def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         if self.statuses >= self._cleanup_at:
             self._forget_vacant()
         status = self._store(number, evaluate(node_info, self.requirements.for_node(node_info.node), context))
-        context.budget.mark_progress()
+        context.deadline.mark_progress()
         return status
 
     def _store(self, number: int, status: FilterStatus) -> FilterStatus:
@@ -290,7 +290,7 @@ class NodeRanking:
         return self._statuses.put(number, status)
 
     def _refresh(self, snapshot: Snapshot, context: EvaluationContext, most: int) -> None:
-        """Compute up to `most` stale placements again with the newest baseline. Raises CallBudgetSpent."""
+        """Compute up to `most` stale placements again with the newest baseline. Raises DeadlineExceeded."""
         made = 0
         while self._stale and made < most:
             number = self._stale.pop()
@@ -301,13 +301,13 @@ class NodeRanking:
                     if node_info is not None
                     else None
                 )
-            except CallBudgetSpent:
+            except DeadlineExceeded:
                 self._stale.append(number)
                 raise
             self._forget(number)
             if status is not None:  # None: the equivalence class has no node now
                 self._store(number, status)
-                context.budget.mark_progress()
+                context.deadline.mark_progress()
                 made += 1
 
     def _member(self, number: int, snapshot: Snapshot) -> NodeInfo | None:

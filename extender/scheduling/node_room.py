@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.model import CallBudgetSpent, Code
+from extender.model import Code, DeadlineExceeded
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import NodeLimit
@@ -55,8 +55,8 @@ class NodeRooms:
         rankings: RankingCache,
         memory: GangMemory,
     ) -> None:
-        """Raises CallBudgetSpent."""
-        context.budget.check_time()
+        """Raises DeadlineExceeded."""
+        context.deadline.check_time()
         self.units = units.units
         self.members_per_unit = len(units.steps)
         self.size = units.size
@@ -79,7 +79,7 @@ class NodeRooms:
         self._rankings = [rankings.get_or_create(requirements) for requirements in needed]
         for ranking in self._rankings:
             if not ranking.update(snapshot, context):
-                raise CallBudgetSpent
+                raise DeadlineExceeded
         # Units of equal members can share different claims: the key of a step names those that it lacks.
         self._number = tuple(
             (memory.number(ranking), step.key[len(requirements.key) :])
@@ -108,9 +108,9 @@ class NodeRooms:
     def equivalence_key(self, name: str) -> Hashable:
         """Nodes with equal keys have equal room while the plan places nothing there; None for a node without room.
 
-        Raises CallBudgetSpent.
+        Raises DeadlineExceeded.
         """
-        self._context.budget.check_time()
+        self._context.deadline.check_time()
         if name not in self.most:
             return None
         return self.equivalence_class(name), tuple(limit.left(name) for limit in self._limited)
@@ -155,10 +155,10 @@ class NodeRooms:
         key = (self._number, "bound", self.equivalence_class(name))
         found: _Bound | None = self._memory.get(self._namespace, key)
         if found is None:
-            self._context.budget.check()
+            self._context.deadline.check()
             found = self._new_bound(self._node_infos[name])
             self._memory.put(self._namespace, key, found)
-            self._context.budget.mark_progress()
+            self._context.deadline.mark_progress()
         return found
 
     def _new_bound(self, node_info: NodeInfo) -> _Bound:
@@ -191,7 +191,7 @@ class NodeRooms:
 
     def rooms(self, trial: GangTrial, names: Iterable[str], wanted: int, variant: int = 0) -> dict[str, int]:
         """The units that each node has room for besides those of the trial, at most `wanted`; nodes without room are
-        left out. Raises CallBudgetSpent.
+        left out. Raises DeadlineExceeded.
         """
         most = self.most
         if self.each and not len(trial):
@@ -207,7 +207,7 @@ class NodeRooms:
         }
 
     def _room(self, trial: GangTrial, name: str, wanted: int, variant: int) -> int:
-        self._context.budget.check_time()
+        self._context.deadline.check_time()
         most = min(self.most[name], self.left(trial, name), wanted)
         bound = self._bound(name)
         fresh = trial.is_fresh(name)
@@ -232,7 +232,7 @@ class NodeRooms:
         trial.add(name, placement, self._limits[step])
 
     def place(self, trial: GangTrial, name: str, wanted: int, variant: int = 0) -> tuple[UnitPlacement, ...]:
-        """Place up to `wanted` units on a node and add them to the trial. Raises CallBudgetSpent."""
+        """Place up to `wanted` units on a node and add them to the trial. Raises DeadlineExceeded."""
         wanted = min(wanted, self.left(trial, name))
         if not trial.is_fresh(name):
             return self._place_next(trial, name, wanted, variant)
@@ -257,7 +257,7 @@ class NodeRooms:
         more = self._place_next(trial, name, wanted - len(run.placements), variant)
         run = _Run(run.placements + more, len(run.placements) + len(more) < wanted)
         self._memory.put(self._namespace, key, run, *_weight(run.placements))
-        self._context.budget.mark_progress()
+        self._context.deadline.mark_progress()
         return run
 
     def _place_next(self, trial: GangTrial, name: str, wanted: int, variant: int) -> tuple[UnitPlacement, ...]:
@@ -299,7 +299,7 @@ class NodeRooms:
         return self._steps[step].for_node(self._node_infos[name].node)
 
     def evaluate(self, trial: GangTrial, name: str, step: int, bans: frozenset[Ban] = _NO_BANS) -> Placement | None:
-        """The placement of member number `step` of a unit besides the trial, or None. Raises CallBudgetSpent."""
+        """The placement of member number `step` of a unit besides the trial, or None. Raises DeadlineExceeded."""
         status = self._known_status(trial, name, step, bans)
         if isinstance(status, Unschedulable):
             self.unsure |= status.reason.code is Code.OUT_OF_BUDGET
@@ -307,7 +307,7 @@ class NodeRooms:
         return status
 
     def _known_status(self, trial: GangTrial, name: str, step: int, bans: frozenset[Ban]) -> FilterStatus:
-        self._context.budget.check_time()
+        self._context.deadline.check_time()
         fresh = trial.is_fresh(name)
         if fresh and not step and not bans:
             known = self._rankings[0].status(self._node_infos[name])
@@ -327,7 +327,7 @@ class NodeRooms:
             node_info, requirements = trial.node_info(name), self.requirements(name, step)
             status = evaluate(node_info, requirements, self._context, forbidden=_masks(bans))
             self._memory.put(self._namespace, key, status, 1, len(requirements.specs))
-            self._context.budget.mark_progress()
+            self._context.deadline.mark_progress()
         return status
 
 

@@ -42,7 +42,7 @@ def new_allocations(
 ) -> list[tuple[Claim, Allocation]]:
     """The allocation of each pending claim on this node, as bind writes it.
 
-    `new_share` returns a new share ID. Raises InvalidClaim and CallBudgetSpent.
+    `new_share` returns a new share ID. Raises InvalidClaim and DeadlineExceeded.
     """
     classes = {class_.name: class_ for class_ in requirements.classes}
     problem = problem_for(node_info, requirements, context)

@@ -16,12 +16,12 @@ from extender.model import (
     IMPLICIT_RESOURCE_PREFIX,
     MAX_ALTERNATIVES,
     MAX_CLAIMS,
-    UNLIMITED,
+    NO_DEADLINE,
     Allocation,
-    CallBudget,
     Claim,
     ClaimSpec,
     Code,
+    Deadline,
     DeviceClass,
     GroupKey,
     GroupSource,
@@ -180,14 +180,14 @@ class PodRequirements:
         return next((code for code, names in self.mismatches([node]).items() if names), None)
 
     def mismatches(
-        self, nodes: Iterable[Node], selected: SelectedNodes | None = None, budget: CallBudget = UNLIMITED
+        self, nodes: Iterable[Node], selected: SelectedNodes | None = None, deadline: Deadline = NO_DEADLINE
     ) -> dict[Code, list[str]]:
         """The names of the nodes that do not match `node_selectors`, by the reason.
 
-        `selected` are the nodes that match `claim_selectors`, as far as they are known. Raises CallBudgetSpent.
+        `selected` are the nodes that match `claim_selectors`, as far as they are known. Raises DeadlineExceeded.
         """
         selected, domain = selected or SelectedNodes(self.claim_selectors), self._domain_selectors()
-        matching, elsewhere = selected.split(nodes, budget)
+        matching, elsewhere = selected.split(nodes, deadline)
         of_other_domain = [
             node.name for node in matching if not all(one.matches(node.name, node.labels) for one in domain)
         ]

@@ -36,7 +36,7 @@ def whole_devices(
 def most_units(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
     """An upper bound of the pods with these requirements that fit on a node, from the devices that match each request.
 
-    `requirements` are those on this node. Raises CallBudgetSpent.
+    `requirements` are those on this node. Raises DeadlineExceeded.
     """
     problem = problem_for(node_info, requirements, context)
     found, everything, least = UNLIMITED_ROOM, 0, 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from extender.allocation import NodeInfo
-from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, FairCache, Node, NodeSelector
+from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, FairCache, Node, NodeSelector
 
 _KEPT = 16  # results, each with half a megabyte for 5,000 nodes
 _GONE = 64  # nodes that do not exist any more, besides as many as exist
@@ -29,12 +29,12 @@ class SelectedNodes:
         """Whether a selector names its only node."""
         return bool(self._pins)
 
-    def has(self, node: Node, budget: CallBudget = UNLIMITED) -> bool:
-        """Whether the node matches. Raises CallBudgetSpent, unless that is known."""
-        return bool(self.split((node,), budget)[0])
+    def has(self, node: Node, deadline: Deadline = NO_DEADLINE) -> bool:
+        """Whether the node matches. Raises DeadlineExceeded, unless that is known."""
+        return bool(self.split((node,), deadline)[0])
 
-    def split(self, nodes: Iterable[Node], budget: CallBudget = UNLIMITED) -> tuple[list[Node], list[str]]:
-        """The nodes that match, and the names of the others. Raises CallBudgetSpent; the next call continues."""
+    def split(self, nodes: Iterable[Node], deadline: Deadline = NO_DEADLINE) -> tuple[list[Node], list[str]]:
+        """The nodes that match, and the names of the others. Raises DeadlineExceeded; the next call continues."""
         matching, elsewhere, only = list[Node](), list[str](), next(iter(self._pins), None)
         for node in nodes:
             if only is not None and (node.name != only or len(self._pins) > 1):
@@ -42,7 +42,7 @@ class SelectedNodes:
                 continue
             known = self._known.get(node.name)
             if known is None or known[0] is not node:
-                budget.check_time()
+                deadline.check_time()
                 known = node, all(selector.matches(node.name, node.labels) for selector in self._selectors)
                 self._known[node.name] = known
             if known[1]:
@@ -51,14 +51,14 @@ class SelectedNodes:
                 elsewhere.append(node.name)
         return matching, elsewhere
 
-    def compare(self, node_infos: Mapping[str, NodeInfo], budget: CallBudget) -> bool:
-        """Compare all nodes. False if the budget ended first; the next call continues from there."""
+    def compare(self, node_infos: Mapping[str, NodeInfo], deadline: Deadline) -> bool:
+        """Compare all nodes. False if the deadline came first; the next call continues from there."""
         if len(self._known) > 2 * len(node_infos) + _GONE:
             self._known.clear()
         try:
             if not self.is_pinned:
-                self.split((node_info.node for node_info in node_infos.values()), budget)
-        except CallBudgetSpent:
+                self.split((node_info.node for node_info in node_infos.values()), deadline)
+        except DeadlineExceeded:
             return False
         return True
 

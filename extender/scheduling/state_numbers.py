@@ -39,7 +39,7 @@ class StateNumbers:
         return state.shared is None or state.shared.group in self._reads
 
     def learn(self, node_info: NodeInfo, context: EvaluationContext) -> None:
-        """Find out whether the requirements match a device in the node's group. Raises CallBudgetSpent."""
+        """Find out whether the requirements match a device in the node's group. Raises DeadlineExceeded."""
         if node_info.state.shared is not None:
             self._reads[node_info.state.shared.group] = self._reads_shared(node_info, context)
 

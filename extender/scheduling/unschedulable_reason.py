@@ -20,10 +20,10 @@ from extender.allocation import (
 from extender.model import (
     FREEABLE_CODES,
     NANO,
-    UNLIMITED,
-    CallBudget,
+    NO_DEADLINE,
     ClaimSpec,
     Code,
+    Deadline,
     Device,
     DeviceRequest,
     Reason,
@@ -50,11 +50,11 @@ def unschedulable_reason(
     problem: Problem,
     recorder: CauseRecorder,
     expected_bytes: int,
-    budget: CallBudget = UNLIMITED,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Reason:
     """The reason why no solution exists: the cause of the first request that fails on its own, else a shared cause.
 
-    Raises CallBudgetSpent.
+    Raises DeadlineExceeded.
     """
     inventory = node_info.inventory
     invalid_pool = next((pool for pool in inventory.pools if pool.trouble), None)
@@ -75,7 +75,7 @@ def unschedulable_reason(
     passing: Reason | None = None
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
-            budget.check()
+            deadline.check()
             reason = _nearest(
                 _alternative(node_info, problem, name, spec, one, excluded) for one in request.alternatives
             )

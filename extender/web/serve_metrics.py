@@ -36,16 +36,16 @@ METRICS: tuple[MetricSource[Service], ...] = (
         ("code",),
     ),
     MetricSource(
-        "berth_budgets_exhausted_total",
+        "berth_evaluations_queued_total",
         COUNTER,
-        "Evaluation budgets that ended before the evaluation did",
-        lambda s: float(s.filter_service.throttle.exhausted),
+        "Evaluations and plans of gangs that took longer than a call, so that the queue continues them",
+        lambda s: s.evaluations.queued,
     ),
     MetricSource(
         "berth_unfinished_demands",
         GAUGE,
-        "Pod requirements whose evaluation continues in the background",
-        lambda s: s.filter_service.unfinished_evaluations,
+        "Evaluations and plans of gangs in the queue",
+        lambda s: s.evaluations.waiting,
     ),
     MetricSource(
         "berth_holds",

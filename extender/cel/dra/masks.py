@@ -18,7 +18,7 @@ from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect
 from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
 from extender.cel.work import COMPILE_LIMIT, Work
-from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Device, Slice
+from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, Device, Slice
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,6 @@ _SELECTOR_BYTES = 32 << 20  # of all selectors: 5,000 usual ones, or 8 of 10 KiB
 _ALL_MASK_BYTES = 48 << 20
 _UNIT_SECONDS = 50e-9
 _LONGEST_MATCH = COST_LIMIT * _UNIT_SECONDS  # seconds
-_SPARE_SECONDS = 0.025  # that a piece of work may take beside the seconds that the call has left
 
 
 class Mask(NamedTuple):
@@ -63,7 +62,7 @@ class _ExpressionMasks:
 
     def __init__(self, expression: str) -> None:
         self.by_name: dict[str, tuple[Slice, Mask]] = {}
-        self.begun: dict[str, _PartialMask] = {}  # by name of the slice, where a budget ended before the last device
+        self.begun: dict[str, _PartialMask] = {}  # by name of the slice, whose last devices are not evaluated yet
         self.exhausted = False  # the expression is too costly to be evaluated again
         self.size = _EXPRESSION_BYTES + sys.getsizeof(expression)  # estimated bytes
 
@@ -123,27 +122,27 @@ class Masks:
         masks = sum(len(one.by_name) for one in self._masks.values())
         return {"selectors": len(self._compiled), "masks": masks, "mask_bytes": self._bytes}
 
-    def selector(self, expression: str, budget: CallBudget = UNLIMITED) -> Selector | CompileError:
-        """The compiled expression, or its compile error. Raises CallBudgetSpent."""
-        return self.compiled(compile_selector, expression, budget)
+    def selector(self, expression: str, deadline: Deadline = NO_DEADLINE) -> Selector | CompileError:
+        """The compiled expression, or its compile error. Raises DeadlineExceeded."""
+        return self.compiled(compile_selector, expression, deadline)
 
-    def compiled(self, compiling: Compile, text: str, budget: CallBudget = UNLIMITED) -> Selector | CompileError:
-        """The result of a function that compiles a text, or its compile error. Raises CallBudgetSpent."""
+    def compiled(self, compiling: Compile, text: str, deadline: Deadline = NO_DEADLINE) -> Selector | CompileError:
+        """The result of a function that compiles a text, or its compile error. Raises DeadlineExceeded."""
         known = self._compiled.get((compiling, text))
         if known is not None:
             return known.selector
-        work = Work(_units(budget.check()))
+        work = Work(_units(deadline.check()))
         made = _made(compiling, text, self._dialect, work)
         if work.is_short:
-            budget.exhaust()
+            deadline.exceed()
         if made.size <= self._compiled.maxsize:
             self._compiled[compiling, text] = made
-            budget.mark_progress()
+            deadline.mark_progress()
         return made.selector
 
-    def of(self, expression: str, slice_: Slice, budget: CallBudget = UNLIMITED) -> Mask:
+    def of(self, expression: str, slice_: Slice, deadline: Deadline = NO_DEADLINE) -> Mask:
         """The masks of an expression over a slice. A compile error is an error on every device. Raises
-        CallBudgetSpent; the masks of the devices evaluated until then are kept."""
+        DeadlineExceeded; the masks of the devices evaluated until then are kept."""
         masks = self._masks.get(expression)
         if masks is None:
             masks = self._masks[expression] = _ExpressionMasks(expression)
@@ -154,7 +153,7 @@ class Masks:
         if known is not None and known[0] is slice_:
             return known[1]
         try:
-            mask = self._evaluate(expression, slice_, masks, budget)
+            mask = self._evaluate(expression, slice_, masks, deadline)
             self._bytes += masks.put(slice_, mask)
         finally:
             if masks.by_name or masks.begun:
@@ -180,20 +179,20 @@ class Masks:
                 self._bytes -= masks.size
                 del self._masks[expression]
 
-    def error(self, expression: str, device: Device, driver: str, budget: CallBudget = UNLIMITED) -> str:
+    def error(self, expression: str, device: Device, driver: str, deadline: Deadline = NO_DEADLINE) -> str:
         """The error of the expression on a device; '' where it has a value. Evaluates the expression again. Raises
-        CallBudgetSpent."""
-        selector = self.selector(expression, budget)
+        DeadlineExceeded."""
+        selector = self.selector(expression, deadline)
         if isinstance(selector, CompileError):
             return f"CEL compile error: {selector}"
         try:
-            evaluated(selector.match, device, driver, budget)
+            evaluated(selector.match, device, driver, deadline)
         except CelError as error:
             return f"CEL runtime error: {error}"
         return ""
 
-    def _evaluate(self, expression: str, slice_: Slice, known: _ExpressionMasks, budget: CallBudget) -> Mask:
-        selector = self.selector(expression, budget)
+    def _evaluate(self, expression: str, slice_: Slice, known: _ExpressionMasks, deadline: Deadline) -> Mask:
+        selector = self.selector(expression, deadline)
         all_devices = (1 << len(slice_.devices)) - 1
         if isinstance(selector, CompileError) or known.exhausted:
             return Mask(0, all_devices)
@@ -202,7 +201,7 @@ class Masks:
         driver = slice_.pool.driver
         for position, device in enumerate(islice(slice_.devices, first, None), first):
             try:
-                if evaluated(selector.match, device, driver, budget):
+                if evaluated(selector.match, device, driver, deadline):
                     match |= 1 << position
             except BudgetExceeded:
                 # The expression is too costly on one device: on forty thousand it would stop the scheduler.
@@ -210,10 +209,10 @@ class Masks:
                 return Mask(0, all_devices)
             except CelError:
                 error |= 1 << position
-            except CallBudgetSpent:
+            except DeadlineExceeded:
                 self._bytes += known.begin(_PartialMask(slice_, position, match, error))
                 raise
-            budget.mark_progress()
+            deadline.mark_progress()
         return Mask(match, error)
 
 
@@ -221,24 +220,24 @@ def evaluated(
     evaluate: Callable[[Device, str, int], Result],
     device: Device,
     driver: str,
-    budget: CallBudget,
+    deadline: Deadline,
     limit: int = COST_LIMIT,
 ) -> Result:
     """The result of `match` or `value` of a selector on a device, with no more than `limit` units, and no more than the
-    call has left. Raises EvalError, BudgetExceeded, and CallBudgetSpent if the call does not suffice."""
-    seconds = budget.check()
+    deadline leaves. Raises EvalError, BudgetExceeded, and DeadlineExceeded if the call does not suffice."""
+    seconds = deadline.check()
     units = limit if seconds >= _LONGEST_MATCH else min(limit, _units(seconds))
     try:
         return evaluate(device, driver, units)
     except BudgetExceeded:
         if units < limit:
-            budget.exhaust()
+            deadline.exceed()
         raise
 
 
 def _units(seconds: float) -> int:
-    """The units that the next piece of work may take in a call with so many seconds left."""
-    return int(min((seconds + _SPARE_SECONDS) / _UNIT_SECONDS, COMPILE_LIMIT))
+    """The units that the next piece of work may take with so many seconds left."""
+    return int(min(seconds / _UNIT_SECONDS, COMPILE_LIMIT))
 
 
 def _made(compiling: Compile, text: str, dialect: Dialect, work: Work) -> _Compiled:

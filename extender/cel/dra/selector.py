@@ -9,7 +9,7 @@ from extender.cel import ast
 from extender.cel.dra.device_binding import DeviceBinding
 from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect, environment_of
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError
-from extender.cel.pricing import UNBOUNDED
+from extender.cel.prices import UNBOUNDED
 from extender.cel.program import Checked, Program, build, check, cost
 from extender.cel.values import type_name
 from extender.cel.work import Work

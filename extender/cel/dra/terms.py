@@ -10,7 +10,7 @@ from extender.cel.errors import CelError, CompileError
 from extender.cel.parser import parse
 from extender.cel.values import type_name, weight
 from extender.cel.work import Work
-from extender.model import UNLIMITED, CallBudget, Device, Quantity, Semver, cut, readable
+from extender.model import NO_DEADLINE, Deadline, Device, Quantity, Semver, cut, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
 _SHOWN_WEIGHT = 100  # of a value that is shown; the largest attribute has 65
@@ -49,11 +49,11 @@ def _observed(term: str, dialect: Dialect, device: Device, driver: str) -> str:
     return f" (saw {value})" if value else ""
 
 
-def observed_value(left: Selector, device: Device, driver: str, budget: CallBudget = UNLIMITED) -> str:
+def observed_value(left: Selector, device: Device, driver: str, deadline: Deadline = NO_DEADLINE) -> str:
     """The value of the left side of a term on a device, as a user writes it; '' if it has none. Raises
-    CallBudgetSpent."""
+    DeadlineExceeded."""
     try:
-        return _shown(evaluated(left.value, device, driver, budget))
+        return _shown(evaluated(left.value, device, driver, deadline))
     except CelError:
         return ""
 

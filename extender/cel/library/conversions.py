@@ -7,13 +7,13 @@ import re
 from contextlib import suppress
 from decimal import Decimal
 
-from extender.cel import pricing
+from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.library.time import format_duration, format_timestamp, parse_duration, parse_timestamp
 from extender.cel.overloads import Overload, function, member, plain
-from extender.cel.pricing import Price
+from extender.cel.prices import Price
 from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, TypeValue, UInt, type_name
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -118,7 +118,7 @@ def _identity(value: object) -> object:
 
 
 _I, _U, _D, _S, _B = t.INT, t.UINT, t.DOUBLE, t.STRING, t.BOOL
-TO_STRING = Price(pricing.scan_bytes, pricing.decoded, work=pricing.showing)
+TO_STRING = Price(prices.scan_bytes, prices.decoded, work=prices.showing)
 
 
 def _no_duration(_: int) -> Duration:
@@ -168,7 +168,7 @@ def _conversions_to_numbers_and_bytes() -> list[Overload]:
             "bytes",
             plain((t.BYTES,), t.BYTES, _identity),
             plain((_S,), t.BYTES, str.encode),
-            price=Price(pricing.scan_string, pricing.encoded),
+            price=Price(prices.scan_string, prices.encoded),
             conversion=True,
         ),
     ]
@@ -213,7 +213,7 @@ def _conversions_to_texts_and_times() -> list[Overload]:
 def _dynamic() -> list[Overload]:
     return [
         *function("dyn", plain((t.A,), t.DYN, _identity), price=Price(returns_argument=True), conversion=True),
-        *function("type", plain((t.A,), t.type_of(t.A), _type_of), price=Price(work=pricing.call), conversion=True),
+        *function("type", plain((t.A,), t.type_of(t.A), _type_of), price=Price(work=prices.call), conversion=True),
     ]
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from extender.cel import pricing
+from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.operators import duration, int64, uint64
 from extender.cel.overloads import Overload, Version, function, member, plain
-from extender.cel.pricing import SEARCH, WALK, Price
+from extender.cel.prices import SEARCH, WALK, Price
 from extender.cel.values import NONE, Duration, Optional, Timestamp, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)
@@ -159,7 +159,7 @@ def _includes(value: object, wanted: object) -> bool:
 
 
 INCLUDES = function(
-    "includes", member((t.DYN, t.DYN), t.BOOL, _includes, (1, 36)), price=Price(work=pricing.walk_longest)
+    "includes", member((t.DYN, t.DYN), t.BOOL, _includes, (1, 36)), price=Price(work=prices.walk_longest)
 )
 _SUMS: list[tuple[t.Type, Callable[..., object]]] = [
     (t.INT, _sum_ints),
@@ -168,9 +168,9 @@ _SUMS: list[tuple[t.Type, Callable[..., object]]] = [
     (t.DURATION, _sum_durations),
 ]
 _ITEMS = t.list_of(t.A)
-_PAIRS = Price(pricing.pairwise, pricing.first_size, work=pricing.walk_pairs)
-_SORT = Price(pricing.pairwise, pricing.first_size, work=pricing.sorting)
-_SETS = Price(pricing.pairwise, pricing.one, work=pricing.walk_pairs)
+_PAIRS = Price(prices.pairwise, prices.first_size, work=prices.walk_pairs)
+_SORT = Price(prices.pairwise, prices.first_size, work=prices.sorting)
+_SETS = Price(prices.pairwise, prices.one, work=prices.walk_pairs)
 
 
 def _kubernetes() -> list[Overload]:
@@ -193,7 +193,7 @@ def _version_three() -> list[Overload]:
             "flatten",
             member((t.list_of(_ITEMS),), _ITEMS, _flatten, _LISTS_V3),
             member((anything, t.INT), anything, _flatten, _LISTS_V3),
-            price=Price(work=pricing.walk_longest),
+            price=Price(work=prices.walk_longest),
         ),
         *function("distinct", member((_ITEMS,), _ITEMS, _distinct, _LISTS_V3), price=_PAIRS),
         *function("reverse", member((_ITEMS,), _ITEMS, _reversed, _LISTS_V3)),
@@ -202,7 +202,7 @@ def _version_three() -> list[Overload]:
         *function(
             "lists.range",
             plain((t.INT,), t.list_of(t.INT), _range, _LISTS_V3),
-            price=Price(pricing.making_range, pricing.range_size),
+            price=Price(prices.making_range, prices.range_size),
         ),
         *function("sort", *(member((items,), items, sort, _LISTS_V3) for items in sortable), price=_SORT),
     ]
@@ -222,7 +222,7 @@ def _sets() -> list[Overload]:
         *function(
             "sets.equivalent",
             plain((_ITEMS, _ITEMS), t.BOOL, _equivalent),
-            price=replace(_SETS, work=pricing.walk_pairs_twice),
+            price=replace(_SETS, work=prices.walk_pairs_twice),
         ),
         *function("sets.intersects", plain((_ITEMS, _ITEMS), t.BOOL, _intersects), price=_SETS),
     ]

@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from extender.cel import pricing
+from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.conversions import TO_STRING
 from extender.cel.library.time import parse_timestamp
 from extender.cel.library.urls import url_of_request
 from extender.cel.overloads import Overload, function, member, plain
-from extender.cel.pricing import PARSE, Price
+from extender.cel.prices import PARSE, Price
 from extender.cel.values import NONE, Cidr, Format, Optional
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -181,7 +181,7 @@ def _formats() -> list[Overload]:
         *function(
             "validate",
             member((t.FORMAT, _S), problems, _validate),
-            price=Price(pricing.name_validation, overhead=80, slowness=20),
+            price=Price(prices.name_validation, overhead=80, slowness=20),
         ),
     ]
 
@@ -199,14 +199,14 @@ def _addresses() -> list[Overload]:
             "ip",
             plain((_S,), _IP, ip),
             member((_CIDR,), _IP, lambda block: block.address),
-            price=Price(pricing.address, overhead=150),
+            price=Price(prices.address, overhead=150),
             pure=True,
         ),
         *function("isIP", plain((_S,), t.BOOL, _holds(ip)), price=replace(PARSE, overhead=150)),
         *function(
             "ip.isCanonical",
             plain((_S,), t.BOOL, lambda text: str(ip(text)) == text),
-            price=Price(pricing.scan_twice, overhead=200),
+            price=Price(prices.scan_twice, overhead=200),
         ),
         *function("family", member((_IP,), t.INT, lambda a: a.version)),
         *(
@@ -232,13 +232,13 @@ def _blocks() -> list[Overload]:
             "containsIP",
             member((_CIDR, _IP), t.BOOL, _contains_ip),
             member((_CIDR, _S), t.BOOL, lambda block, text: _contains_ip(block, ip(text))),
-            price=Price(pricing.containment, overhead=300),
+            price=Price(prices.containment, overhead=300),
         ),
         *function(
             "containsCIDR",
             member((_CIDR, _CIDR), t.BOOL, _contains_cidr),
             member((_CIDR, _S), t.BOOL, lambda block, text: _contains_cidr(block, cidr(text))),
-            price=Price(pricing.block_containment, overhead=350),
+            price=Price(prices.block_containment, overhead=350),
         ),
         *function("masked", member((_CIDR,), _CIDR, _masked), price=Price(overhead=250)),
         *function("prefixLength", member((_CIDR,), t.INT, lambda block: block.prefix)),

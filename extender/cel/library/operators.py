@@ -6,11 +6,11 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 
-from extender.cel import pricing
+from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import Overload, function, plain
-from extender.cel.pricing import Price
+from extender.cel.prices import Price
 from extender.cel.values import (
     FIRST_NANOS,
     INT_MAX,
@@ -196,7 +196,7 @@ def _arithmetic() -> list[Overload]:
             plain((_DURATION, _DURATION), _DURATION, lambda a, b: duration(a.nanos + b.nanos)),
             plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos, a.east)),
             plain((_DURATION, _TIMESTAMP), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos, b.east)),
-            price=Price(pricing.concatenation, pricing.sum_size),
+            price=Price(prices.concatenation, prices.sum_size),
         ),
         *function(
             "_-_",
@@ -237,19 +237,19 @@ def _comparison() -> list[Overload]:
     numbers = (_I, _U, _D)
     same = (t.BOOL, _S, t.BYTES, _TIMESTAMP, _DURATION)
     pairs = [(x, x) for x in same] + [(x, y) for x in numbers for y in numbers]
-    price = Price(pricing.ordering, pricing.one, work=pricing.compare_texts)
+    price = Price(prices.ordering, prices.one, work=prices.compare_texts)
     found: list[Overload] = []
     for name, test in {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}.items():
         found += function(name, *(plain(pair, t.BOOL, _order(test)) for pair in pairs), price=price)
     found += function(
         "_==_",
         plain((t.A, t.A), t.BOOL, equal),
-        price=Price(pricing.equality, pricing.one, work=pricing.walk_shortest),
+        price=Price(prices.equality, prices.one, work=prices.walk_shortest),
     )
     found += function(
         "_!=_",
         plain((t.A, t.A), t.BOOL, not_equal),
-        price=Price(pricing.inequality, pricing.one, work=pricing.walk_shortest),
+        price=Price(prices.inequality, prices.one, work=prices.walk_shortest),
     )
     return found
 
@@ -264,7 +264,7 @@ def _access() -> list[Overload]:
             "@in",
             plain((t.A, _ITEMS), t.BOOL, _in_list),
             plain((t.A, _MAPPING), t.BOOL, _in_map),
-            price=Price(pricing.membership, pricing.one, work=pricing.walk_longest),
+            price=Price(prices.membership, prices.one, work=prices.walk_longest),
         ),
         *function(
             "_[_]",

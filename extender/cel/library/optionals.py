@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from extender.cel import pricing
+from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import function, member, plain
-from extender.cel.pricing import Price
+from extender.cel.prices import Price
 from extender.cel.values import FIRST_NANOS, NONE, Duration, Empty, Optional, Timestamp
 
 _ONE = t.optional_of(t.A)
@@ -31,8 +31,8 @@ def _unwrap(boxes: list[Optional]) -> list[object]:
     return [box.value for box in boxes if box.present]
 
 
-_MADE = Price(work=pricing.call)
-_UNWRAP = Price(work=pricing.walk_longest)
+_MADE = Price(work=prices.call)
+_UNWRAP = Price(work=prices.walk_longest)
 OVERLOADS = [
     *function("optional.of", plain((t.A,), _ONE, Optional), price=_MADE),
     *function("optional.ofNonZeroValue", plain((t.A,), _ONE, _of_non_zero), price=_MADE),

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from extender.cel import pricing
+from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import Overload, function, member, plain
-from extender.cel.pricing import PARSE, Price
+from extender.cel.prices import PARSE, Price
 from extender.cel.values import INT_MAX
 from extender.model import Quantity, Semver, add, from_int, parse_quantity, parse_semver
 
@@ -94,7 +94,7 @@ def _normalized(text: str) -> str:
 
 _Q, _V = t.QUANTITY, t.SEMVER
 _BOUNDED = Price(bounded=True)
-_COMPARED = Price(bounded=True, work=pricing.compare_versions)
+_COMPARED = Price(bounded=True, work=prices.compare_versions)
 _PARSE = replace(PARSE, overhead=40, slowness=20)
 _ARITHMETIC = Price(overhead=40)  # a quantity can have 4,300 digits
 

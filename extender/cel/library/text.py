@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from extender.cel import pricing
+from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.formatting import ESCAPES, format_string
 from extender.cel.overloads import function, member, plain
-from extender.cel.pricing import SEARCH, Price, Values, pattern_units
+from extender.cel.prices import SEARCH, Price, Values, pattern_units
 
 _MATCH = 120  # units for the text of a match beside its search
 _ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
@@ -123,15 +123,15 @@ def _match_work(values: Values) -> int:
 
 _S, _I = t.STRING, t.INT
 _WORDS = t.list_of(_S)
-_SAME_SIZE = Price(pricing.scan, pricing.first_size)
-_OTHER_CASE = replace(_SAME_SIZE, work=pricing.read_slowly)
-_PATTERN = Price(pricing.pattern_search, work=_pattern_work)
-_AFFIX = Price(pricing.scan_second, pricing.one, work=pricing.compare_texts, bounded=True)
+_SAME_SIZE = Price(prices.scan, prices.first_size)
+_OTHER_CASE = replace(_SAME_SIZE, work=prices.read_slowly)
+_PATTERN = Price(prices.pattern_search, work=_pattern_work)
+_AFFIX = Price(prices.scan_second, prices.one, work=prices.compare_texts, bounded=True)
 OVERLOADS = [
     *function(
         "contains",
         member((_S, _S), t.BOOL, lambda text, part: part in text),
-        price=Price(pricing.text_in_text, pricing.one, work=pricing.search),
+        price=Price(prices.text_in_text, prices.one, work=prices.search),
     ),
     *function("startsWith", member((_S, _S), t.BOOL, str.startswith), price=_AFFIX),
     *function("endsWith", member((_S, _S), t.BOOL, str.endswith), price=_AFFIX),
@@ -141,14 +141,14 @@ OVERLOADS = [
     *function(
         "find",
         member((_S, _S), _S, _find),
-        price=replace(_PATTERN, size=pricing.first_size, work=_match_work),
+        price=replace(_PATTERN, size=prices.first_size, work=_match_work),
         pattern=True,
     ),
     *function(
         "findAll",
         member((_S, _S), _WORDS, _find_all),
         member((_S, _S, _I), _WORDS, _find_all),
-        price=Price(pricing.pattern_search, pricing.first_size, work=_match_work, each=_match_work),
+        price=Price(prices.pattern_search, prices.first_size, work=_match_work, each=_match_work),
         pattern=True,
     ),
     *function("charAt", member((_S, _I), _S, _char_at)),
@@ -162,13 +162,13 @@ OVERLOADS = [
         "replace",
         member((_S, _S, _S), _S, _replace),
         member((_S, _S, _S, _I), _S, _replace),
-        price=Price(pricing.scan_twice, pricing.replaced, work=pricing.write_replaced),
+        price=Price(prices.scan_twice, prices.replaced, work=prices.write_replaced),
     ),
     *function(
         "split",
         member((_S, _S), _WORDS, _split),
         member((_S, _S, _I), _WORDS, _split),
-        price=Price(pricing.scan_twice, pricing.first_size, work=pricing.search),
+        price=Price(prices.scan_twice, prices.first_size, work=prices.search),
     ),
     *function("substring", member((_S, _I), _S, _substring), member((_S, _I, _I), _S, _substring), price=_SAME_SIZE),
     *function("trim", member((_S,), _S, lambda text: text.strip(_SPACE)), price=_OTHER_CASE),
@@ -176,14 +176,14 @@ OVERLOADS = [
         "join",
         member((_WORDS,), _S, _join),
         member((_WORDS, _S), _S, _join),
-        price=Price(pricing.joining, pricing.joined, work=pricing.write_joined),
+        price=Price(prices.joining, prices.joined, work=prices.write_joined),
     ),
     *function(
         "format",
         member((_S, t.list_of(t.DYN)), _S, format_string),
-        price=Price(pricing.scan, overhead=100, slowness=40),
+        price=Price(prices.scan, overhead=100, slowness=40),
     ),
     *function(
-        "strings.quote", plain((_S,), _S, _quote), price=Price(pricing.scan, pricing.quoted, overhead=40, slowness=20)
+        "strings.quote", plain((_S,), _S, _quote), price=Price(prices.scan, prices.quoted, overhead=40, slowness=20)
     ),
 ]

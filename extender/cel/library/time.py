@@ -13,7 +13,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.overloads import Overload, function, member
-from extender.cel.pricing import Price
+from extender.cel.prices import Price
 from extender.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
 
 _UNIT_NANOS = {

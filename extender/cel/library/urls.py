@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.overloads import function, member, plain
-from extender.cel.pricing import PARSE, Price, first_size
+from extender.cel.prices import PARSE, Price, first_size
 from extender.cel.values import Url, weighed
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(.*)", re.DOTALL)

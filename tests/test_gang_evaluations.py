@@ -1,24 +1,20 @@
-"""Planning a gang has the budget of one call, and its namespace's share of the evaluation time."""
+"""Plans of gangs have the time of one call, or their turn in the queue. Time is counted work."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from extender.extension.bound_members import BoundMembers
-from extender.extension.evaluation_throttle import EvaluationLimits
-from extender.extension.gang_hints import GangHints
-from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.sinks import FilterSink
 from extender.model import (
-    CallBudgetSpent,
+    NO_DEADLINE,
     Code,
+    Deadline,
+    DeadlineExceeded,
     GroupKey,
     GroupPolicy,
     GroupSource,
@@ -31,77 +27,65 @@ from extender.model import (
     Toleration,
 )
 from extender.runtime import Supervisor
-from extender.sandbox.machines import node_object
 from extender.scheduling import MOST_TOGETHER, gang_of
-from extender.wire import decode_node
-from tests.budget_worlds import MACHINES, Fleet
+from tests.evaluation_worlds import RecordingSink
+from tests.gang_fleet import Gangs, unfinished
 from tests.skipping_loop import SkippingLoop
 from tests.test_unpaid_work import allocated, apply, lines_of
 
 
-async def no_bound_members(_: str) -> Mapping[GroupKey, Mapping[str, str]]:
-    return {}
-
-
-class Gangs(Fleet):
-    """The same fleet with a gang scheduler."""
-
-    planning_class = GangPlanning
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.planning = planning = self.planning_class(self.cache, self.filter_service)
-        bound = BoundMembers(self.cache, no_bound_members, self.clock)
-        sink = FilterSink()
-        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, sink, self.clock)
-        self.monitor = GangMonitor(self.gangs, self.cache, bound, sink, self.clock)
-        self.hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
-
-    def gang(self, name: str, size: int) -> list[Pod]:
-        """Members in the namespace `hostile` whose claims all differ and are costly."""
-        return self.joined(name, [self.hostile() for _ in range(size)])
-
-    def too_large(self, namespace: str, name: str) -> list[Pod]:
-        """Members that each fit on a node of the larger machines, one more than there are such nodes."""
-        return self.joined(name, [self.pod(namespace, count=5) for _ in range(self.nodes // 3 * 2 + 1)])
-
-    def joined(self, name: str, pods: list[Pod]) -> list[Pod]:
-        """The pods as a gang."""
-        key = GroupKey(pods[0].key.namespace, GroupSource.BERTH, name)
-        found = [replace(pod, membership=Membership(key, len(pods), rank)) for rank, pod in enumerate(pods)]
-        for member in found:
-            self.cache.apply_pod(member.uid, member)
-        return found
-
-    def reasons(self, pods: list[Pod]) -> Iterator[str]:
-        for pod in pods:
-            yield from set(self.gangs.filter(pod, self.names).failed.values())
-
-
-def unfinished(name: str) -> str:
-    return str(Reason(Code.GANG_UNFINISHED, (name,)))
-
-
-def test_a_gang_with_costly_claims_costs_one_budget_for_all_its_members() -> None:
+def test_a_gang_with_costly_claims_takes_one_call_for_all_its_members() -> None:
     fleet = Gangs(nodes=60)
     members = fleet.gang("g", 20)
     began = fleet.clock.now
     assert set(fleet.reasons(members)) == {unfinished("g")}
-    assert fleet.clock.now - began < 2 * fleet.policy.evaluation_seconds, "one budget, and what the calls read"
+    assert fleet.clock.now - began < 2 * fleet.policy.evaluation_seconds, "one deadline, and what the calls read"
 
 
-def test_no_gang_is_planned_while_its_namespace_has_no_time_left() -> None:
-    fleet = Gangs(nodes=60)
-    throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
-    long = throttle.budget("hostile", seconds, seconds)
-    fleet.clock.now += 1.0
-    long.in_vain = True
-    throttle.charge("hostile", long, seconds)
-    assert set(fleet.reasons(fleet.gang("g", 20))) == {unfinished("g")}
-    assert not fleet.filter_service.remembered()["rankings"]
-    fleet.clock.now += 20.0
-    assert set(fleet.reasons(fleet.gang("other", 2))) == {unfinished("other")}
-    assert fleet.filter_service.remembered()["rankings"]
+def test_a_plan_that_takes_longer_than_a_call_is_made_in_the_queue_and_the_gang_is_asked_about_again() -> None:
+    fleet = Gangs(nodes=60, sink=RecordingSink())
+    members = fleet.gang("g", 20)
+    assert set(fleet.reasons(members)) == {unfinished("g")}
+    fleet.work()
+    assert isinstance(fleet.sink, RecordingSink)
+    assert fleet.sink.requeued == 1
+    assert all(fleet.gangs.filter(one, fleet.names).passed for one in members)
+
+
+def test_a_gang_of_a_namespace_with_queued_work_has_its_turn_in_the_queue() -> None:
+    """A costly pod of the namespace is evaluated all the time."""
+    fleet = Gangs(nodes=12)
+    fleet.filter_service.evaluations.queue("busy", "costly", never)
+    members = fleet.joined("g", [fleet.pod("busy") for _ in range(3)])
+    assert set(fleet.reasons(members)) == {unfinished("g")}
+    for _ in range(3):
+        fleet.filter_service.evaluations.work()
+    assert all(fleet.gangs.filter(one, fleet.names).passed for one in members)
+
+
+def never(deadline: Deadline) -> bool:
+    """Work without an end."""
+    while True:
+        deadline.check_time()
+
+
+def test_a_gang_whose_plan_never_ends_in_time_leaves_the_queue() -> None:
+    """All its evaluations are known. kube-scheduler asks about it again a few seconds later."""
+
+    class Slow(GangPlanning):
+        def plan(self, *inputs: Any) -> Any:
+            fleet.clock.now += 1.0
+            inputs[-1].check_time()
+
+    class Fleet(Gangs):
+        planning_class = Slow
+
+    fleet = Fleet(nodes=6)
+    members = fleet.joined("g", [fleet.pod("slow") for _ in range(2)])
+    assert set(fleet.reasons(members)) == {unfinished("g")}
+    fleet.work()
+    assert set(fleet.reasons(members)) == {unfinished("g")}
+    assert fleet.gangs.waiting.next_deadline < fleet.clock.now + 10
 
 
 def test_a_hundred_gangs_of_one_namespace_leave_the_time_to_others() -> None:
@@ -118,12 +102,9 @@ def test_a_hundred_gangs_of_one_namespace_leave_the_time_to_others() -> None:
     assert used < 0.2 * (fleet.clock.now - began)
 
 
-# -- plans that fail -----------------------------------------------------------------------------------------------
-
-
-def test_a_namespace_pays_for_plans_that_fail_and_waits_without_tokens() -> None:
-    """Each of its plans is shorter than a budget, and all their evaluations are known after the first."""
-    fleet, limits = Gangs(nodes=30), EvaluationLimits()
+def test_plans_that_fail_leave_the_time_to_others() -> None:
+    """Each of them is shorter than a call, and all their evaluations are known after the first."""
+    fleet = Gangs(nodes=30)
     gangs = [fleet.too_large("busy", f"g{i}") for i in range(300)]
     other = fleet.too_large("other", "job")
     began, used, told = fleet.clock.now, 0.0, set[str]()
@@ -134,41 +115,14 @@ def test_a_namespace_pays_for_plans_that_fail_and_waits_without_tokens() -> None
         fleet.clock.now += 0.01
     assert str(Reason(Code.GANG_NO_ROOM, ("g0",))) in told
     assert unfinished("g299") in told
-    share = limits.share * (fleet.clock.now - began)
-    assert used < share + (limits.burst + 1) * fleet.policy.evaluation_seconds
+    assert used < 0.2 * (fleet.clock.now - began) + 0.2
+    fleet.clock.now += 1.0
     assert set(fleet.reasons(other[:1])) == {str(Reason(Code.GANG_NO_ROOM, ("job",)))}
+    fleet.work()
+    assert set(fleet.reasons(gangs[299][:1])) == {str(Reason(Code.GANG_NO_ROOM, ("g299",)))}
 
 
-def test_the_requeuer_plans_no_gang_of_a_namespace_without_time_and_has_it_asked_about_later() -> None:
-    fleet = Gangs(nodes=30)
-    gangs = [fleet.too_large("busy", f"g{i}") for i in range(10)]
-    for members in gangs:
-        list(fleet.reasons(members[:1]))
-        fleet.clock.now += 1.0
-    throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
-    began = fleet.clock.now
-    for change in range(30):
-        fleet.cache.apply_node("n1", decode_node(node_object("n1", MACHINES[1], {"changed": str(change)})))
-        assert not any(fleet.hints.find_schedulable())
-    assert not throttle.has_tokens("busy", seconds, seconds)
-    assert fleet.clock.now - began < 3 * seconds
-    assert fleet.gangs.waiting.next_deadline > fleet.clock.now
-    fleet.clock.now = fleet.gangs.waiting.next_deadline
-    assert fleet.gangs.waiting.requeue_due(fleet.cache.snapshot().version)
-    assert set(fleet.reasons(gangs[0][:1])) == {str(Reason(Code.GANG_NO_ROOM, ("g0",)))}
-
-
-def test_pods_outside_of_gangs_keep_some_time_of_their_namespace() -> None:
-    """A plan needs a full budget, so the plans that fail leave less than that to others."""
-    fleet = Gangs(nodes=30)
-    for i in range(100):
-        list(fleet.reasons(fleet.too_large("busy", f"g{i}")[:1]))
-    assert not fleet.filter_service.has_time("busy", for_plan=True)
-    assert fleet.filter_service.has_time("busy")
-    assert fleet.filter_service.filter(fleet.pod("busy", count=2), fleet.names).passed
-
-
-def test_the_nodes_that_members_may_use_are_read_within_the_budget() -> None:
+def test_the_nodes_that_members_may_use_are_read_within_the_time_of_a_call() -> None:
     """They were read in one piece before: with affinities of 10,000 conditions 1 s for 500 nodes."""
     fleet = Gangs(nodes=60)
     terms = [Term((Requirement(f"k{i}", "DoesNotExist"),)) for i in range(20)]  # 1,200 looks at a node
@@ -176,12 +130,12 @@ def test_the_nodes_that_members_may_use_are_read_within_the_budget() -> None:
     began = fleet.clock.now
     assert set(fleet.reasons(members)) == {unfinished("g")}
     assert fleet.clock.now - began < 2 * fleet.policy.evaluation_seconds
-    fleet.clock.now += 20.0
-    assert not set(fleet.reasons(members)) & {unfinished("g")}, "the next plan continues from there"
+    fleet.work()
+    assert not set(fleet.reasons(members)) & {unfinished("g")}, "the queue continues from there"
 
 
-def test_members_with_large_equal_constraints_are_compared_within_the_budget() -> None:
-    """A hundred members with 30,000 tolerations each took 3 s of CPU time: each was hashed without a budget check."""
+def test_members_with_large_equal_constraints_are_compared_within_the_time_of_a_call() -> None:
+    """A hundred members with 30,000 tolerations each took 3 s of CPU time: each was hashed without a check."""
     fleet = Gangs(nodes=6)
 
     class Large(Toleration):
@@ -211,38 +165,46 @@ def slow(fleet: Gangs, size: int) -> list[Pod]:
     return fleet.joined("g", [replace(fleet.pod("slow"), annotations=Slow()) for _ in range(size)])
 
 
-def test_what_a_gang_needs_is_found_within_one_budget_with_the_requirements_of_its_members() -> None:
-    """400 members with 64 claims each took 75 ms before the budget began, and the namespace did not pay for them."""
+def test_what_a_gang_needs_is_found_within_the_time_of_a_call() -> None:
+    """400 members with 64 claims each took 75 ms before the time of the call began."""
     fleet = Gangs(nodes=6)
     members = slow(fleet, 100)
     assert members[0].membership is not None
-    with pytest.raises(CallBudgetSpent):
-        fleet.planning.needs(gang_of(members[0], members[0].membership, fleet.cache.snapshot()))
-    throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
-    assert not throttle.has_tokens("slow", seconds, seconds)
+    gang = gang_of(members[0], members[0].membership, fleet.cache.snapshot())
+    with pytest.raises(DeadlineExceeded):
+        fleet.planning.needs(gang, Deadline(0.1, fleet.clock))
 
 
-def test_a_namespace_pays_when_it_changes_the_minimum_of_a_gang_again_and_again() -> None:
+def share_of_time(fleet: Gangs, seconds: float, pause: float, call: Callable[[int], object]) -> float:
+    """The share of the time that the calls of one namespace take, with so many seconds between two of them."""
+    began, used, number = fleet.clock.now, 0.0, 0
+    while fleet.clock.now < began + seconds:
+        start = fleet.clock.now
+        call(number)
+        used += fleet.clock.now - start
+        fleet.clock.now += pause
+        number += 1
+    return used / (fleet.clock.now - began)
+
+
+def test_changes_of_the_minimum_of_a_gang_leave_the_time_to_others() -> None:
     """Each change had Berth look for allocations that an earlier attempt left: 50 ms for 400 members with 64 claims."""
-    fleet, limits = Gangs(nodes=6), EvaluationLimits()
+    fleet = Gangs(nodes=6)
     key = GroupKey("slow", GroupSource.SCHEDULER_PLUGINS, "g")
     members = [replace(member, membership=Membership(key, 0, owner="g")) for member in slow(fleet, 30)]
     for member in members:
         fleet.cache.apply_pod(member.uid, member)
-    began, used = fleet.clock.now, 0.0
-    for change in range(100):
-        fleet.cache.apply_group_policy(key, GroupPolicy(minimum=40 + change % 2))
-        start = fleet.clock.now
+
+    def change(number: int) -> None:
+        fleet.cache.apply_group_policy(key, GroupPolicy(minimum=40 + number % 2))
         assert "waits until at least 4" in " ".join(fleet.reasons(members[:1]))
-        used += fleet.clock.now - start
-        fleet.clock.now += 0.1
-    share = limits.share * (fleet.clock.now - began)
-    assert used < share + (limits.burst + limits.finished_burst + 1) * fleet.policy.evaluation_seconds
+
+    assert share_of_time(fleet, 10.0, 0.1, change) < 0.2
 
 
-def test_a_namespace_pays_for_the_reading_of_a_huge_group() -> None:
+def test_the_reading_of_a_huge_group_leaves_the_time_to_others() -> None:
     """Each filter request for a pod of a group of 5,000 took 3 ms, without end, if the first pod is invalid."""
-    fleet, limits = Gangs(nodes=6), EvaluationLimits()
+    fleet = Gangs(nodes=6)
 
     class Name(str):
         """A scheduler's name whose comparison takes as long as the reading of many members."""
@@ -260,14 +222,11 @@ def test_a_namespace_pays_for_the_reading_of_a_huge_group() -> None:
     members[0] = replace(members[0], problem="spec.containers: are too large")
     for member in members:
         fleet.cache.apply_pod(member.uid, member)
-    began, used = fleet.clock.now, 0.0
-    for _ in range(200):
-        start = fleet.clock.now
+
+    def ask(_: int) -> None:
         assert fleet.gangs.filter(members[1], fleet.names[:-1]).failed
-        used += fleet.clock.now - start
-        fleet.clock.now += 0.05
-    share = limits.share * (fleet.clock.now - began)
-    assert used < share + (limits.burst + limits.finished_burst + 1) * fleet.policy.evaluation_seconds
+
+    assert share_of_time(fleet, 20.0, 0.05, ask) < 0.2
 
 
 def test_a_waiting_gang_keeps_no_needs_with_large_claims() -> None:
@@ -278,7 +237,7 @@ def test_a_waiting_gang_keeps_no_needs_with_large_claims() -> None:
         members = fleet.joined(name, pods)
         assert members[0].membership is not None
         gang = gang_of(members[0], members[0].membership, fleet.cache.snapshot())
-        found.append(fleet.planning.needs(gang) is not None)
+        found.append(fleet.planning.needs(gang, NO_DEADLINE) is not None)
     assert found == [True, False]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterService
 from extender.extension.sinks import FilterSink
-from extender.model import Pod, PodClaim
+from extender.model import Deadline, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice, node_object
@@ -32,17 +32,29 @@ class Clock:
         return self.now
 
 
+class steps(Deadline):  # noqa: N801 - read as a function
+    """A deadline after so many checks, whatever time they take."""
+
+    def __init__(self, number: int, *, ends_one: bool = False) -> None:
+        super().__init__(1.0, lambda: 0.0, ends_one=ends_one)
+        self.left = number
+
+    def check(self) -> float:
+        self.left -= 1
+        seconds = super().check()
+        if self.left < 0 and seconds < inf:
+            self.exceed()
+        return seconds
+
+
 class RecordingSink(FilterSink):
-    """Records the calls that announce background work."""
+    """Counts how often kube-scheduler shall retry the pods that were rejected."""
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def unfinished(self) -> None:
-        self.calls.append("unfinished")
+        self.requeued = 0
 
     def fits(self) -> None:
-        self.calls.append("fits")
+        self.requeued += 1
 
 
 @dataclass
@@ -51,7 +63,6 @@ class Fleet:
 
     nodes: int = 12
     policy: Policy = field(default_factory=Policy)
-    limits: EvaluationLimits = field(default_factory=EvaluationLimits)
     kinds: int = 3
     sink: FilterSink = field(default_factory=FilterSink)
     remembered_pods: int = 4096
@@ -71,7 +82,6 @@ class Fleet:
             self.sink,
             self.remembered_pods,
             self.rankings,
-            limits=self.limits,
         )
 
     def add_node(self, name: str, machine: Machine) -> None:
@@ -130,6 +140,16 @@ class Fleet:
             "constraints": [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": names[-2:]}],
         }
         return self._waiting(asked)
+
+    def work(self) -> None:
+        """Let the queue work until it is empty."""
+        while self.filter_service.evaluations.work():
+            self.clock.now += 0.01
+
+    def finds(self) -> bool:
+        """Whether a search finds a rejected pod that fits now."""
+        hints = self.filter_service.queueing_hints
+        return any(any(hints.find_schedulable(one)) for one in self.filter_service.unschedulable.namespaces)
 
     def error(self, pod: Pod) -> str:
         return self.filter_service.filter(pod, self.names).error

@@ -1,0 +1,183 @@
+"""When the claims of tenants are evaluated: in the call that asks, or later in a queue.
+
+An evaluation runs selectors and searches that any tenant may write, in the one thread that answers all calls. Three
+rules keep it from stopping others. (1) A call evaluates for at most 0.1 s (`evaluation_seconds`), and so do all calls
+of one namespace in a second; the namespaces that do so share twice that. The first millisecond of a call always is
+free, and pods of a known shape need less. (2) What does not end in time is queued, and calls say that it is not
+finished until the queue has ended it; kube-scheduler retries. A namespace with queued work has only that one
+millisecond for anything else in a call. (3) The queue takes the namespaces in turn, with a tenth of the time, or with
+half of it while no call evaluates.
+
+Items of the queue are evaluations of a pod's requirements, scores that are out of date, plans of gangs, searches for
+rejected pods that fit after a change, and the search for the domain in which a gang collects devices. Statuses and
+masks stay where a deadline stops an evaluation, so each attempt goes on where the last one stopped. The deadline
+decides when a status is found, never which one. A selector or a search that is too costly for any call is given up by
+its number of steps, with a reason that says so (extender.cel, extender.allocation).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from extender.model import Deadline, DeadlineExceeded, FairCache
+
+_FREE_SECONDS = 0.001  # of a call; about what the rest of a filter request takes
+_TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one
+_SLICE_SECONDS = 0.002  # of an item at a time
+_STEP_SECONDS = 0.01  # of a step of a search, which evaluates one node
+_PAUSE = 1.0  # after a slice, as a multiple of its time
+_LONG_PAUSE = 9.0  # if a call came meanwhile
+_ITEMS = 4096
+
+Work = Callable[[Deadline], bool]
+"""Works until the deadline. True, or an error other than DeadlineExceeded, if nothing is left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Item:
+    namespace: str
+    work: Work
+    blocks: bool  # whether a call waits for it, so that the namespace has queued work
+
+
+class Evaluations:
+    """Gives deadlines to calls, and works on what they do not finish. `clock` returns seconds.
+
+    At most `limit` items, see FairCache. One that is dropped is queued again by the next call that needs it.
+    """
+
+    def __init__(self, clock: Callable[[], float], limit: int = _ITEMS) -> None:
+        self.seconds = 0.1  # of a call; the policy sets it
+        self.queued = 0  # items that calls waited for, since the start
+        self._clock = clock
+        self._items: FairCache[Hashable, _Item] = FairCache(limit)
+        self._blocking: Counter[str] = Counter()  # items that block their namespace
+        self._worked: dict[str, float] = {}  # seconds of the queue, by namespace with items
+        self._used: dict[str, float] = {}  # seconds of calls in this second, by namespace
+        self._second_ends = 0.0
+        self._calls = 0
+        self._sharing = 1  # namespaces that evaluated in calls in the last second
+        self._added = asyncio.Event()
+
+    # -- calls -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def call(self, namespace: str, *, full: bool = False) -> Iterator[Deadline]:
+        """The deadline of a call for a pod of this namespace. `full`: whatever its other calls have used."""
+        began = self._clock()
+        self._calls += 1
+        try:
+            yield Deadline(self.seconds if full else self._left(namespace), self._clock)
+        finally:
+            spent = self._clock() - began - _FREE_SECONDS
+            if spent > 0:
+                self._used[namespace] = self._used.get(namespace, 0.0) + spent
+
+    def has_time(self, namespace: str) -> bool:
+        """Whether a call for this namespace has more than the free time now."""
+        return self._left(namespace) > _FREE_SECONDS
+
+    def _left(self, namespace: str) -> float:
+        now = self._clock()
+        if now >= self._second_ends:
+            self._sharing = len(self._used) if now < self._second_ends + 1.0 else 1
+            self._used.clear()
+            self._second_ends = now + 1.0
+        if self._blocking[namespace]:
+            return _FREE_SECONDS
+        share = self.seconds * min(1.0, _TOGETHER / max(self._sharing, len(self._used), 1))
+        return max(share - self._used.get(namespace, 0.0), _FREE_SECONDS)
+
+    def one_slice(self) -> Deadline:
+        """The deadline of a step in the queue. One piece of work always ends, so that the item comes to its end."""
+        return Deadline(_SLICE_SECONDS, self._clock, ends_one=True)
+
+    def one_step(self) -> Deadline:
+        """The deadline of a step of a search in the queue."""
+        return Deadline(_STEP_SECONDS, self._clock, ends_one=True)
+
+    def whole_call(self) -> Deadline:
+        """The deadline of a plan in the queue: a plan keeps no part of its result."""
+        return Deadline(self.seconds, self._clock)
+
+    # -- queue -----------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """How many items calls wait for."""
+        return self._blocking.total()
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._items
+
+    def queue(self, namespace: str, key: Hashable, work: Work, *, size: int = 1, blocks: bool = True) -> None:
+        """Add an item, unless it is queued already. `size`: for how many it counts, because it keeps large claims.
+
+        `blocks`: calls wait for it, so that they have no other time in this namespace.
+        """
+        if key in self._items:
+            return
+        self.queued += blocks
+        self._blocking[namespace] += blocks
+        self._worked.setdefault(namespace, min(self._worked.values(), default=0.0))
+        for _, dropped in self._items.put(namespace, key, _Item(namespace, work, blocks), size):
+            self._ended(dropped)
+        self._added.set()
+
+    def _ended(self, item: _Item) -> None:
+        self._blocking[item.namespace] -= item.blocks
+        if not self._blocking[item.namespace]:
+            del self._blocking[item.namespace]
+        if next(self._items.of(item.namespace), None) is None:
+            del self._worked[item.namespace]
+
+    def work(self) -> bool:
+        """Work on one item for one slice: the next one of the namespace that had the least time. True if items are
+        left. Raises the bug of an item, which is removed."""
+        if not self._worked:
+            return False
+        namespace = min(self._worked, key=self._worked.__getitem__)
+        key, item = next(self._items.of(namespace))
+        began, done = self._clock(), True
+        try:
+            done = item.work(self.one_slice())
+        except DeadlineExceeded:
+            done = False
+        finally:
+            if namespace in self._worked:
+                self._worked[namespace] += self._clock() - began
+            if self._items.get(key) is item and done:  # `get` also makes it the last one of its namespace
+                self._items.pop(key)
+                self._ended(item)
+        return bool(self._worked)
+
+    async def run(self, rebuilt: Callable[[], Awaitable[None]], report: Callable[[str, Exception], None]) -> None:
+        """Work until cancelled. See Rebuilds.done for `rebuilt`. `report` receives bugs."""
+        while True:
+            await self._added.wait()
+            await rebuilt()
+            began, calls = self._clock(), self._calls
+            try:
+                if not self.work():
+                    self._added.clear()
+            except Exception as bug:  # noqa: BLE001 - a bug with one item must not delay the others
+                report("evaluations", bug)
+            took = self._clock() - began
+            await asyncio.sleep(_PAUSE * took)
+            if self._calls != calls:
+                await asyncio.sleep((_LONG_PAUSE - _PAUSE) * took)
+
+
+def in_steps(steps: Iterator[object]) -> Work:
+    """Work that is done step by step; each step must be short, or have a deadline of its own."""
+
+    def work(deadline: Deadline) -> bool:
+        for _ in steps:
+            deadline.check_time()
+        return True
+
+    return work

@@ -1,0 +1,82 @@
+"""The end of the time of a piece of work, which all nodes, selectors and searches that it evaluates share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import NoReturn
+
+from extender.model.berth_errors import BerthError
+
+
+class DeadlineExceeded(BerthError):
+    """The time is over. The statuses and masks found until then are kept, so a later attempt continues from there."""
+
+    def __init__(self) -> None:
+        super().__init__("the evaluation of the claims takes longer than one call; it continues in the queue: retry")
+
+
+class Deadline:
+    """The end of `seconds` from now on.
+
+    Run `check` before each step of the work. With `ends_one`, `check` does not raise until `mark_progress` was called:
+    otherwise a step that takes longer than all the seconds would never come to its end. Work that stores no result
+    runs `check_time` instead, which makes no such exception.
+    """
+
+    __slots__ = ("_clock", "_progressed", "_until", "ends_one")
+
+    def __init__(self, seconds: float, clock: Callable[[], float], *, ends_one: bool = False) -> None:
+        self._clock = clock
+        self._until = clock() + seconds
+        self._progressed = False
+        self.ends_one = ends_one
+
+    def check(self) -> float:
+        """The seconds that are left, infinite for the step that always ends. Raises DeadlineExceeded."""
+        if self.ends_one and not self._progressed:
+            return inf
+        left = self._until - self._clock()
+        if left <= 0:
+            self.exceed()
+        return left
+
+    def check_time(self) -> None:
+        """Raises DeadlineExceeded if no seconds are left."""
+        if self._clock() >= self._until:
+            self.exceed()
+
+    def exceed(self) -> NoReturn:
+        """The next step would take longer than the seconds that are left. Raises DeadlineExceeded."""
+        raise DeadlineExceeded
+
+    def mark_progress(self) -> None:
+        """The caller has stored the result of a step."""
+        self._progressed = True
+
+    @property
+    def progressed(self) -> bool:
+        """Whether a result was stored: the next attempt has less to do."""
+        return self._progressed
+
+
+class _NoDeadline(Deadline):
+    """For work that delays no other caller, such as a command."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(1.0, lambda: 0.0)
+
+    def check(self) -> float:
+        """Never raises."""
+        return inf
+
+    def check_time(self) -> None:
+        """Never raises."""
+
+    def mark_progress(self) -> None:
+        """Does nothing: `check` never raises."""
+
+
+NO_DEADLINE = _NoDeadline()
