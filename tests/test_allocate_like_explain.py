@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import orjson
 import pytest
+from typer.testing import CliRunner
 
 from extender.cli.allocate_command import answers_of
+from extender.cli.main import commands
 from extender.cli.object_files import objects_of
 from extender.wire import Json
 from tests.explain_worlds import GPU, asking, explained, objects_of_world
@@ -44,6 +49,25 @@ def test_a_claim_that_is_being_deleted(allocated: bool) -> None:
         asked = held("own", "n1", "g0", "oth")
     asked["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert fitting([*objects, asked], [pod("want", "own")]) == []
+
+
+def test_what_nobody_can_change_in_an_allocated_claim_hinders_no_answer(tmp_path: Path) -> None:
+    """Kubernetes 1.34 and 1.35 stored such amounts. The file is refused only where a new claim has one."""
+    stored, new = held("old", "n1", "g0", "oth"), claim("new", "g")
+    wrong = {"requests": {"memory": "-1Gi"}}
+    stored["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = wrong
+    path = tmp_path / "objects.json"
+    objects = [*fleet({"n1": "g0", "n2": "g0"}), stored]
+    path.write_bytes(orjson.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects, new]}))
+    result = CliRunner().invoke(commands(), ["allocate", str(path), "--output", "json"])
+    assert result.exit_code == 0, result.output
+    assert "warning" in result.stderr
+    assert "must not be negative, is -1Gi" in result.stderr
+    new["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = wrong
+    path.write_bytes(orjson.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects, new]}))
+    refused = CliRunner().invoke(commands(), ["allocate", str(path)])
+    assert refused.exit_code == 1
+    assert "ResourceClaim new, spec.devices.requests[0].exactly.capacity.requests[memory]" in refused.stderr
 
 
 @pytest.mark.parametrize("name", ["example.com/gpu", f"deviceclass.resource.kubernetes.io/{GPU}"])

@@ -143,11 +143,19 @@ def _of_object(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFin
     reported = tuple(finding.where for finding in found if not finding.fixed)
     found += [finding for finding in field_findings(made, templates) if finding.where not in reported]
     found += annotation_findings(made, templates)
+    if _is_allocated(made):
+        # The allocation is what counts, and nobody can change the spec of a stored claim.
+        found = [one._replace(severity="warning") if one.where.startswith("spec") else one for one in found]
     if made.get("kind") in _CUSTOM and not any((one.pod.get("spec") or {}).get("containers") for one in templates):
         found.append(
             LintFinding("error", "spec", "has no pod template with containers", "check the names of its fields")
         )
     return made, found
+
+
+def _is_allocated(obj: Json) -> bool:
+    status = obj.get("status") if obj.get("kind") == "ResourceClaim" else None
+    return isinstance(status, dict) and isinstance(status.get("allocation"), dict)
 
 
 def _published(obj: Json) -> Iterator[str]:
