@@ -144,7 +144,7 @@ def _of_object(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFin
     found += [finding for finding in field_findings(made, templates) if finding.where not in reported]
     found += annotation_findings(made, templates)
     if _is_allocated(made):
-        # The allocation is what counts, and nobody can change the spec of a stored claim.
+        # The API server lets no client change the spec of a stored claim, and only its allocation counts.
         found = [one._replace(severity="warning") if one.where.startswith("spec") else one for one in found]
     if made.get("kind") in _CUSTOM and not any((one.pod.get("spec") or {}).get("containers") for one in templates):
         found.append(

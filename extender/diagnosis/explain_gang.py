@@ -257,7 +257,7 @@ _PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL)  # they end without a change of
 
 
 def _mistake(gang: Gang, snapshot: Snapshot, policy: Policy) -> str:
-    """The first member that cannot be placed until somebody changes it, its claims or a class; '' if all can."""
+    """The first member that no free device helps until its user changes it, its claims or a class; '' if none is."""
     for pod in gang.waiting[:MOST_TOGETHER]:
         why = requirements_of(pod, snapshot, policy)
         if isinstance(why, UnschedulableAndUnresolvable) and why.reason.code not in _PASSES:

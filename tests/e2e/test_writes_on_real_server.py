@@ -112,7 +112,7 @@ def test_a_claim_is_bound_whatever_the_form_of_its_parameters(plane: ControlPlan
 @pytest.mark.usefixtures("console")
 @pytest.mark.parametrize("form", TEXTS)
 def test_a_pod_shares_an_allocation_that_kube_scheduler_wrote(plane: ControlPlane, form: str) -> None:
-    """kube-scheduler copies the bytes of the parameters into the allocation, which nobody may change.
+    """kube-scheduler copies the bytes of the parameters into the allocation, which is immutable.
 
     Only its driver may change a device's data.
     """
