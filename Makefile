@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help run picture page-pictures reference test check properties oracle bench bench-allocation bench-gangs \
 	bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz \
-	gpu-check e2e pins release-check image push clean
+	call-paths gpu-check e2e pins release-check image push clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -53,6 +53,9 @@ oracle: $(STAMP) ## compare the search and the gang planner with brute force on 
 
 bench: $(STAMP) ## measure latency, memory and start-up, as ratios in one run
 	$(BIN)/python -m benchmarks.serving
+
+call-paths: $(STAMP) ## count the functions and files that each request passes through (FUNCTIONS=1: list them)
+	$(BIN)/python -m benchmarks.call_paths $(if $(FUNCTIONS),--functions)
 
 bench-allocation: $(STAMP) ## measure the cost of one node's evaluation, by claim and cluster size
 	$(BIN)/python -m benchmarks.allocation

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
 from benchmarks import (
+    call_paths,
     cel,
     gang_waking,
     mixed,
@@ -118,6 +120,14 @@ def test_changes_of_shared_devices_are_measured(capsys: pytest.CaptureFixture[st
 def test_waiting_gangs_are_planned_only_after_a_change_that_may_help() -> None:
     useless, useful, planned = gang_waking.measure(nodes=8, gangs=2, members=9, changes=2)
     assert (useless.plans, useful.plans, planned.plans) == (0, 0, 2)
+
+
+def test_each_request_is_followed_through_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(call_paths.measure(show=True))
+    printed = capsys.readouterr().out.splitlines()
+    counts = [int(line.split()[-4]) for line in printed[1:] if line and not line.startswith((" ", "20"))]
+    assert len(counts) == 10
+    assert all(counts)
 
 
 def test_serving_a_fleet_of_four(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,142 @@
+"""How many functions and files each request passes through, in a process with serve, the console and a small cluster.
+
+`sys.setprofile` notes each function of `extender` that is entered, other tasks of the process included, except the
+sandbox. Lambdas and comprehensions do not count. A file visit is a step from one file to another. A count does not
+depend on the machine's speed, but a background task may run in one measurement and not in the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import httpx
+
+import extender
+from tests.running_berth import Berthing, berthing, claim, pod
+
+_ROOT = f"{Path(extender.__file__).parent}/"
+_NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4", "n3": "a100-pcie-8-bridged"}
+_SELECTOR = "device.attributes['gpu.nvidia.com'].productName.contains('A100')"
+_QUIET_SECONDS = 0.2  # until the tasks that an earlier request woke rest again
+
+
+class CallPath:
+    """The functions that one request entered, in order, as (file, qualified name)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: list[tuple[str, str]] = []
+
+    def note(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(_ROOT) and not code.co_name.startswith("<"):
+            file = code.co_filename.removeprefix(_ROOT)
+            if not file.startswith("sandbox/"):
+                self.calls.append((file, code.co_qualname))
+
+    @property
+    def row(self) -> str:
+        visits = [file for file, _ in groupby(file for file, _ in self.calls)]
+        packages = {file.split("/")[0] for file in visits}
+        counts = len(self.calls), len(set(self.calls)), len(set(visits)), len(visits), len(packages)
+        return f"{self.name:28}" + "".join(f"{count:>10}" for count in counts)
+
+
+@contextmanager
+def followed(name: str) -> Iterator[CallPath]:
+    path = CallPath(name)
+    sys.setprofile(path.note)
+    try:
+        yield path
+    finally:
+        sys.setprofile(None)
+
+
+async def follow(name: str, request: Awaitable[Any], show: bool) -> Any:
+    """Print the row of a request, and with `show` each function with the number of its calls."""
+    await asyncio.sleep(_QUIET_SECONDS)
+    with followed(name) as path:
+        answer = await request
+    print(path.row)
+    if show:
+        for (file, function), calls in Counter(path.calls).items():
+            print(f"  {file}:{function} x{calls}")
+    return answer
+
+
+def wait(b: Berthing, name: str, count: int = 2, selector: str = "", **annotations: str) -> None:
+    b.cluster.apply(claim(name, count, selector))
+    b.cluster.apply(pod(name, name, annotations={f"berth.dev/{key}": text for key, text in annotations.items()}))
+
+
+async def requests(b: Berthing, show: bool) -> None:
+    """One pod alone, and a gang of three. Berth knows the first pod's requirements from an earlier pod."""
+    nodes = list(_NODES)
+    for name in ("earlier", "known"):
+        wait(b, name)
+    await b.settled()
+    await b.bind("earlier", (await b.filter_once("earlier", nodes))["NodeNames"][0])
+    fits = (await follow("filter, known requirements", b.filter_once("known", nodes), show))["NodeNames"]
+    await follow("prioritize", b.prioritize("known", fits), show)
+    error = await follow("bind", b.bind("known", fits[0]), show)
+    assert not error, error
+    wait(b, "new", selector=_SELECTOR)
+    await b.settled()
+    await follow("filter, new requirements", b.filter_once("new", nodes), show)
+    await follow("claim event", change_claim(b), show)
+    await follow("slice event", change_slice(b), show)
+    await follow("filter after a slice event", b.filter_once("new", nodes), show)
+    await follow("explain", b.client.get("/v1/explain/default/new"), show)
+    members = [f"member-{number}" for number in range(3)]
+    for name in members:
+        wait(b, name, 1, group="gang", **{"group-min": "3"})
+    await b.settled()
+    found = await follow("filter, gang of three", b.filter_once(members[0], nodes), show)
+    places = [found["NodeNames"][0], *[(await b.filter_once(name, nodes))["NodeNames"][0] for name in members[1:]]]
+    errors = await follow("bind, gang of three", bind_all(b, members, places), show)
+    assert not any(errors), errors
+
+
+async def bind_all(b: Berthing, pods: list[str], nodes: list[str]) -> list[str]:
+    return await asyncio.gather(*(b.bind(name, node) for name, node in zip(pods, nodes, strict=True)))
+
+
+async def change_claim(b: Berthing) -> None:
+    b.cluster.apply(claim("unused"))
+    await b.settled()
+
+
+async def change_slice(b: Berthing) -> None:
+    found = next(one for one in b.cluster.store.all("resourceslices") if one["spec"]["driver"] == "gpu.nvidia.com")
+    first, *others = found["spec"]["devices"]
+    first = {**first, "attributes": {**first["attributes"], "changed": {"int": 1}}}
+    changed = {**found, "spec": {**found["spec"], "devices": [first, *others]}}
+    async with httpx.AsyncClient(base_url=b.api, verify=False) as client:  # the sandbox's own certificate
+        path = f"/apis/resource.k8s.io/v1/resourceslices/{found['metadata']['name']}"
+        (await client.put(path, json=changed)).raise_for_status()
+    await b.settled()
+
+
+async def measure(show: bool) -> None:
+    print(f"{'':28}{'calls':>10}{'functions':>10}{'files':>10}{'visits':>10}{'packages':>10}")
+    async with berthing(_NODES) as b:
+        await requests(b, show)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--functions", action="store_true", help="list the functions, too")
+    asyncio.run(measure(parser.parse_args().functions))
+
+
+if __name__ == "__main__":
+    main()
