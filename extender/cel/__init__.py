@@ -5,12 +5,10 @@ never imports the binding. Other packages import from these two packages only. d
 """
 
 from extender.cel import types
-from extender.cel.environment import Environment
+from extender.cel.cost import UNBOUNDED, Size
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, Issue, position
-from extender.cel.estimator import Size
 from extender.cel.library import kubernetes_library
-from extender.cel.prices import UNBOUNDED
-from extender.cel.program import Checked, Program, check, compile, cost  # noqa: A004 - see program.compile
+from extender.cel.program import Checked, Environment, Program, check, compile, cost  # noqa: A004 - see program.compile
 
 __all__ = [
     "UNBOUNDED",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 
 from extender.cel import ast
 from extender.cel import types as t
+from extender.cel.cost import NODE, OVERLOAD, STEP, Work
 from extender.cel.errors import Issue
 from extender.cel.messages import MESSAGES
 from extender.cel.overloads import Library, Overload
-from extender.cel.work import NODE, OVERLOAD, Work
 
 _LITERALS: dict[type, t.Type] = {
     bool: t.BOOL,
@@ -19,10 +20,11 @@ _LITERALS: dict[type, t.Type] = {
     bytes: t.BYTES,
     type(None): t.NULL,
 }
-
-
-_MOST_NAMES = 8  # of a qualified name: google.protobuf.Duration has three
+_SIMPLE = frozenset({"bool", "bytes", "double", "int", "string", "uint", "duration", "timestamp", "struct"})
+_NULLABLE = frozenset({"opaque", "struct", "any", "duration", "timestamp", "null", "wrapper"})
+_MAX_NAMES = 8  # of a qualified name: google.protobuf.Duration has three
 _CHARACTERS_A_STEP = 8  # of a message: an issue may show a large type
+_STEPS_OF_A_TYPE = 4  # to make one
 
 
 class Checker(ast.Visitor[t.Type]):
@@ -42,7 +44,7 @@ class Checker(ast.Visitor[t.Type]):
         self._work = work
         self._variables = dict(variables)
         self._structs = structs
-        self._bindings = t.Bindings(work)
+        self._bindings = Bindings(work)
         # Function, whether it is a member, and types of the arguments to the overloads that fit and the type of the
         # result; only without type variables.
         self._choices: dict[tuple[str, bool, tuple[t.Type, ...]], tuple[tuple[Overload, ...], t.Type]] = {}
@@ -151,7 +153,7 @@ class Checker(ast.Visitor[t.Type]):
             if result is None:
                 return self._no_overload(node, have)
             known = chosen, result
-            if not any(map(t.has_variable, (*have, result))):
+            if not any(type_.is_open for type_ in (*have, result)):
                 self._choices[key] = known
         node.chosen, type_ = known
         return type_
@@ -267,7 +269,7 @@ class Checker(ast.Visitor[t.Type]):
             return current
         self._bindings.spend(2 * current.parts)
         if self._bindings.assignable((previous,), (current,)):
-            return t.more_general(previous, current)
+            return _more_general(previous, current)
         return t.DYN if self._formats else self._mismatch(node, previous, current)
 
     def _mismatch(self, node: ast.Node, wanted: t.Type, found: t.Type) -> t.Type:
@@ -369,10 +371,140 @@ def qualified(node: ast.Node) -> str | None:
     """'a.b.c' for a chain of a few plain selections, else None: no declared name is longer."""
     names: list[str] = []
     while isinstance(node, ast.Select):
-        if node.test or node.optional or len(names) > _MOST_NAMES:
+        if node.test or node.optional or len(names) > _MAX_NAMES:
             return None
         names.append(node.field_name)
         node = node.operand
     if not isinstance(node, ast.Ident):
         return None
     return ".".join([node.name, *reversed(names)])
+
+
+# -- unification, by the rules of cel-go's checker ------------------------------------------------------------------
+
+
+class Bindings:
+    """The types that type variables stand for. A failed attempt changes nothing.
+
+    All work with types takes steps. Every method raises TooMuchWork where an expression takes too
+    many.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._known: dict[str, t.Type] = {}
+        self._replaced: list[tuple[str, t.Type | None]] = []  # what the attempt under way has replaced
+        self._fresh = 0
+
+    def fresh(self) -> t.Type:
+        self._fresh += 1
+        return t.Type("var", f"_var{self._fresh}")
+
+    def spend(self, steps: int) -> None:
+        """Take steps for work that grows with the types."""
+        self._work.spend(steps * STEP)
+
+    def assignable(self, have: tuple[t.Type, ...], want: tuple[t.Type, ...]) -> bool:
+        """Whether values of the types `have` fit the types `want`. On success the type variables are bound."""
+        if len(have) != len(want):
+            return False
+        self._replaced.clear()
+        if all(self._fits(h, w) for h, w in zip(have, want, strict=True)):
+            return True
+        for name, before in reversed(self._replaced):
+            if before is None:
+                del self._known[name]
+            else:
+                self._known[name] = before
+        return False
+
+    def _bind(self, variable: t.Type, type_: t.Type) -> None:
+        self._replaced.append((variable.name, self._known.get(variable.name)))
+        self._known[variable.name] = type_
+
+    def resolve(self, type_: t.Type, *, free_is_dyn: bool = False) -> t.Type:
+        """The type with its variables replaced; the same object where it has none."""
+        if not type_.is_open:
+            return type_
+        self.spend(1)
+        if type_.kind == "var":
+            known = self._known.get(type_.name)
+            if known is not None:
+                return self.resolve(known, free_is_dyn=free_is_dyn)
+            return t.DYN if free_is_dyn else type_
+        params = tuple([self.resolve(p, free_is_dyn=free_is_dyn) for p in type_.params])
+        if all(map(is_, params, type_.params)):
+            return type_
+        self.spend(_STEPS_OF_A_TYPE)
+        return t.Type(type_.kind, type_.name, params)
+
+    def _fits(self, have: t.Type, want: t.Type) -> bool:
+        if have is want:
+            return True
+        self.spend(1)
+        if want.kind == "var":
+            valid, known = self._substitutes(have, want)
+            if valid or known:
+                return valid
+        if have.kind == "var":
+            return self._substitutes(want, have)[0]
+        if t.is_dynamic(have) or t.is_dynamic(want):
+            return True
+        if "null" in (have.kind, want.kind):
+            return have.kind in _NULLABLE and want.kind in _NULLABLE
+        have, want = (type_.params[0] if type_.kind == "wrapper" else type_ for type_ in (have, want))
+        if have.kind in _SIMPLE:
+            return have == want
+        if have.kind == "type":
+            return want.kind == "type"
+        return (have.kind, have.name, len(have.params)) == (want.kind, want.name, len(want.params)) and all(
+            self._fits(h, w) for h, w in zip(have.params, want.params, strict=True)
+        )
+
+    def _substitutes(self, type_: t.Type, variable: t.Type) -> tuple[bool, bool]:
+        """(the variable may stand for the type, the variable was bound before)."""
+        if type_ == variable:
+            return True, True
+        known = self._known.get(variable.name)
+        if known is None:
+            if not self._occurs(variable, type_):
+                self._bind(variable, type_)
+                return True, False
+            return False, False
+        self.spend(known.parts)
+        if type_ == known:
+            return True, True
+        if not self._fits(type_, known):
+            return False, True
+        general = _more_general(type_, known)
+        if not self._occurs(variable, general):
+            self._bind(variable, general)
+        return True, True
+
+    def _occurs(self, variable: t.Type, within: t.Type) -> bool:
+        if not within.is_open:
+            return False
+        self.spend(1)
+        if within.kind == "var":
+            if within.name == variable.name:
+                return True
+            known = self._known.get(within.name)
+            return known is not None and self._occurs(variable, known)
+        return any(self._occurs(variable, p) for p in within.params)
+
+
+def _more_general(left: t.Type, right: t.Type) -> t.Type:
+    """The less specific of two types that agree."""
+    return left if left is right or _less_specific(left, right) else right
+
+
+def _less_specific(left: t.Type, right: t.Type) -> bool:
+    if left.kind in ("dyn", "any", "var"):
+        return True
+    if right.kind in ("dyn", "any", "var") or left.kind != right.kind:
+        return False
+    if left.kind == "type":
+        return True
+    if left.name != right.name or len(left.params) != len(right.params):
+        return False
+    return all(_less_specific(a, b) for a, b in zip(left.params, right.params, strict=True))

@@ -2,12 +2,15 @@
 
 CelError
  ├─ CompileError   the expression is rejected; the error carries positions
+ ├─ TooMuchWork    the compilation takes too long; `refused` makes a CompileError of it
  ├─ EvalError      the expression has no value for these inputs; && and || may absorb the error
  └─ BudgetExceeded an evaluation took more units than it may; nothing absorbs the error
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from extender.model import BerthError
@@ -43,9 +46,19 @@ class CompileError(CelError):
         super().__init__(summary or "compilation failed: " + "\n".join(shown + more))
 
 
-def too_deep(source: str) -> CompileError:
-    """The error where Python's stack does not hold the tree of an expression."""
-    return CompileError(source, [], "compilation failed: the expression is nested too deeply")
+class TooMuchWork(CelError):
+    """The compilation of an expression takes too much work."""
+
+
+@contextmanager
+def refused(source: str) -> Iterator[None]:
+    """Raises CompileError where the work with an expression is too much, or Python's stack does not hold its tree."""
+    try:
+        yield
+    except RecursionError:
+        raise CompileError(source, [], "compilation failed: the expression is nested too deeply") from None
+    except TooMuchWork as error:
+        raise CompileError(source, [], f"compilation failed: {error}") from None
 
 
 class EvalError(CelError):

@@ -14,10 +14,9 @@ from typing import NamedTuple, TypeVar
 
 from cachetools import LRUCache
 
-from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect
-from extender.cel.dra.selector import Selector, compile_selector
+from extender.cel.cost import COMPILE_LIMIT, Work
+from extender.cel.dra.selector import COST_LIMIT, STORED, Dialect, Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
-from extender.cel.work import COMPILE_LIMIT, Work
 from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, Device, Slice
 
 Result = TypeVar("Result")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from extender.cel import ast
-from extender.cel.dra.dialect import Dialect
+from extender.cel.cost import Work
 from extender.cel.dra.masks import evaluated
-from extender.cel.dra.selector import Selector, compile_selector, compile_value, terms_of
+from extender.cel.dra.selector import Dialect, Selector, compile_selector, compile_value, terms_of
 from extender.cel.errors import CelError, CompileError
 from extender.cel.parser import parse
 from extender.cel.values import type_name, weight
-from extender.cel.work import Work
 from extender.model import NO_DEADLINE, Deadline, Device, Quantity, Semver, cut, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})

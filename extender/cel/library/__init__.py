@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.cel.library import conversions, lists, network, operators, optionals, resources, text, time, urls
+from extender.cel.library import conversions, lists, network, operators, resources, text, time
 from extender.cel.overloads import Library, Version
 
 
@@ -12,7 +12,7 @@ def kubernetes_library(version: Version, *, includes: bool, all_versions: bool) 
     `includes` adds the function of that name, which has a feature gate. `all_versions` is for stored expressions: a
     newer API server may have accepted them.
     """
-    families = (operators, conversions, text, lists, time, optionals, resources, network, urls)
+    families = (operators, conversions, text, lists, time, resources, network)
     overloads = [o for family in families for o in family.OVERLOADS if all_versions or o.since <= version]
     if includes:
         overloads += lists.INCLUDES

@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.operators import duration, int64, uint64
-from extender.cel.overloads import Overload, Version, function, member, plain
-from extender.cel.prices import SEARCH, WALK, Price
+from extender.cel.overloads import Version, function, member, plain
 from extender.cel.values import NONE, Duration, Optional, Timestamp, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)
@@ -158,56 +155,6 @@ def _includes(value: object, wanted: object) -> bool:
     return False
 
 
-INCLUDES = function(
-    "includes", member((t.DYN, t.DYN), t.BOOL, _includes, (1, 36)), price=Price(work=prices.walk_longest)
-)
-_SUMS: list[tuple[t.Type, Callable[..., object]]] = [
-    (t.INT, _sum_ints),
-    (t.UINT, _sum_uints),
-    (t.DOUBLE, _sum_doubles),
-    (t.DURATION, _sum_durations),
-]
-_ITEMS = t.list_of(t.A)
-_PAIRS = Price(prices.pairwise, prices.first_size, work=prices.walk_pairs)
-_SORT = Price(prices.pairwise, prices.first_size, work=prices.sorting)
-_SETS = Price(prices.pairwise, prices.one, work=prices.walk_pairs)
-
-
-def _kubernetes() -> list[Overload]:
-    ordered = [(t.list_of(item), item) for item in _ORDERED]
-    return [
-        *function("isSorted", *(member((items,), t.BOOL, _is_sorted) for items, _ in ordered), price=WALK),
-        *function("min", *(member((items,), item, _extreme("min", -1)) for items, item in ordered), price=WALK),
-        *function("max", *(member((items,), item, _extreme("max", 1)) for items, item in ordered), price=WALK),
-        *function("sum", *(member((t.list_of(item),), item, apply) for item, apply in _SUMS), price=WALK),
-        *function("indexOf", member((_ITEMS, t.A), t.INT, _index_of), price=SEARCH),
-        *function("lastIndexOf", member((_ITEMS, t.A), t.INT, _last_index_of), price=SEARCH),
-    ]
-
-
-def _version_three() -> list[Overload]:
-    anything, sortable = t.list_of(t.DYN), [t.list_of(item) for item in _ORDERED]
-    return [
-        *function("slice", member((_ITEMS, t.INT, t.INT), _ITEMS, _slice, _LISTS_V3)),
-        *function(
-            "flatten",
-            member((t.list_of(_ITEMS),), _ITEMS, _flatten, _LISTS_V3),
-            member((anything, t.INT), anything, _flatten, _LISTS_V3),
-            price=Price(work=prices.walk_longest),
-        ),
-        *function("distinct", member((_ITEMS,), _ITEMS, _distinct, _LISTS_V3), price=_PAIRS),
-        *function("reverse", member((_ITEMS,), _ITEMS, _reversed, _LISTS_V3)),
-        *function("first", member((_ITEMS,), t.optional_of(t.A), _first, _LISTS_V3)),
-        *function("last", member((_ITEMS,), t.optional_of(t.A), _last, _LISTS_V3)),
-        *function(
-            "lists.range",
-            plain((t.INT,), t.list_of(t.INT), _range, _LISTS_V3),
-            price=Price(prices.making_range, prices.range_size),
-        ),
-        *function("sort", *(member((items,), items, sort, _LISTS_V3) for items in sortable), price=_SORT),
-    ]
-
-
 def _equivalent(left: list[object], right: list[object]) -> bool:
     return _contains(left, right) and _contains(right, left)
 
@@ -216,16 +163,41 @@ def _intersects(left: list[object], right: list[object]) -> bool:
     return any(same(x, y) for x in left for y in right)
 
 
-def _sets() -> list[Overload]:
-    return [
-        *function("sets.contains", plain((_ITEMS, _ITEMS), t.BOOL, _contains), price=_SETS),
-        *function(
-            "sets.equivalent",
-            plain((_ITEMS, _ITEMS), t.BOOL, _equivalent),
-            price=replace(_SETS, work=prices.walk_pairs_twice),
-        ),
-        *function("sets.intersects", plain((_ITEMS, _ITEMS), t.BOOL, _intersects), price=_SETS),
-    ]
+INCLUDES = function("includes", member((t.DYN, t.DYN), t.BOOL, _includes, (1, 36)))
+_SUMS: list[tuple[t.Type, Callable[..., object]]] = [
+    (t.INT, _sum_ints),
+    (t.UINT, _sum_uints),
+    (t.DOUBLE, _sum_doubles),
+    (t.DURATION, _sum_durations),
+]
+_ITEMS = t.list_of(t.A)
 
 
-OVERLOADS = [*_kubernetes(), *_version_three(), *_sets()]
+_ANYTHING = t.list_of(t.DYN)
+_SORTABLE = [(t.list_of(item), item) for item in _ORDERED]
+OVERLOADS = [
+    # Kubernetes'
+    *function("isSorted", *(member((items,), t.BOOL, _is_sorted) for items, _ in _SORTABLE)),
+    *function("min", *(member((items,), item, _extreme("min", -1)) for items, item in _SORTABLE)),
+    *function("max", *(member((items,), item, _extreme("max", 1)) for items, item in _SORTABLE)),
+    *function("sum", *(member((t.list_of(item),), item, apply) for item, apply in _SUMS)),
+    *function("indexOf", member((_ITEMS, t.A), t.INT, _index_of)),
+    *function("lastIndexOf", member((_ITEMS, t.A), t.INT, _last_index_of)),
+    # cel-go's lists, version 3
+    *function("slice", member((_ITEMS, t.INT, t.INT), _ITEMS, _slice, _LISTS_V3)),
+    *function(
+        "flatten",
+        member((t.list_of(_ITEMS),), _ITEMS, _flatten, _LISTS_V3),
+        member((_ANYTHING, t.INT), _ANYTHING, _flatten, _LISTS_V3),
+    ),
+    *function("distinct", member((_ITEMS,), _ITEMS, _distinct, _LISTS_V3)),
+    *function("reverse", member((_ITEMS,), _ITEMS, _reversed, _LISTS_V3)),
+    *function("first", member((_ITEMS,), t.optional_of(t.A), _first, _LISTS_V3)),
+    *function("last", member((_ITEMS,), t.optional_of(t.A), _last, _LISTS_V3)),
+    *function("lists.range", plain((t.INT,), t.list_of(t.INT), _range, _LISTS_V3)),
+    *function("sort", *(member((items,), items, sort, _LISTS_V3) for items, _ in _SORTABLE)),
+    # cel-go's sets
+    *function("sets.contains", plain((_ITEMS, _ITEMS), t.BOOL, _contains)),
+    *function("sets.equivalent", plain((_ITEMS, _ITEMS), t.BOOL, _equivalent)),
+    *function("sets.intersects", plain((_ITEMS, _ITEMS), t.BOOL, _intersects)),
+]

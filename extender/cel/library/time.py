@@ -13,7 +13,6 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.overloads import Overload, function, member
-from extender.cel.prices import Price
 from extender.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
 
 _UNIT_NANOS = {
@@ -176,14 +175,12 @@ def _truncated(unit: int) -> Callable[[Duration], int]:
 
 
 def _getters() -> list[Overload]:
-    """Reading a field of a moment looks up its time zone, on the disk if Python has read others since. The overhead
-    pays for it."""
     found: list[Overload] = []
     for name, run in [("getFullYear", _full_year), *((name, _field(read)) for name, read in _FIELDS.items())]:
         signatures = [member((t.TIMESTAMP,), t.INT, run), member((t.TIMESTAMP, t.STRING), t.INT, run)]
         if name in _DURATION_FIELDS:
             signatures.append(member((t.DURATION,), t.INT, _truncated(_DURATION_FIELDS[name])))
-        found += function(name, *signatures, price=Price(overhead=500))
+        found += function(name, *signatures)
     return found
 
 
