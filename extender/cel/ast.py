@@ -6,7 +6,7 @@ A pass over the tree that treats the kinds of nodes differently is a `Visitor`; 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ class Node:
     offset: int
     type: Type | None = field(default=None, init=False, repr=False)
     parenthesized: bool = field(default=False, init=False, repr=False)
+    size: int = field(default=1, init=False, repr=False)  # nodes of its tree; the checker sets it
 
 
 @dataclass(slots=True, eq=False)
@@ -153,19 +154,6 @@ def walk(root: Node) -> Iterator[Node]:
         node = stack.pop()
         yield node
         stack.extend(children(node))
-
-
-def size(root: Node, known: Mapping[Node, int]) -> int:
-    """The number of nodes of a tree; `known` has the sizes of some of its parts."""
-    total, stack = 0, [root]
-    while stack:
-        node = stack.pop()
-        if node in known:
-            total += known[node]
-        else:
-            total += 1
-            stack.extend(children(node))
-    return total
 
 
 class Chain(NamedTuple):

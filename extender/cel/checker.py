@@ -49,11 +49,15 @@ class Checker(ast.Visitor[t.Type]):
         # result; only without type variables.
         self._choices: dict[tuple[str, bool, tuple[t.Type, ...]], tuple[tuple[Overload, ...], t.Type]] = {}
         self._formats = 0  # calls of format around the node: there, the items of a literal may have different types
+        self._visited = 0  # nodes
         self.issues: list[Issue] = []
 
     def visit(self, node: ast.Node) -> t.Type:
         self._work.spend(NODE)
+        before = self._visited
         node.type = type_ = self.method(node)(node)
+        self._visited += 1
+        node.size = self._visited - before
         return type_
 
     def settle(self, node: ast.Node) -> None:
@@ -85,6 +89,7 @@ class Checker(ast.Visitor[t.Type]):
     def select(self, node: ast.Select) -> t.Type:
         name = qualified(node)
         if name is not None and not node.test and name in self._variables:
+            self._visited += name.count(".")
             undefined = name in self._structs  # the name of an input's type is no value
             return self._fail(node, f"reference to undefined type: {name}") if undefined else self._variables[name]
         result = self._field(node, node.operand, node.field_name, optional=node.optional)
@@ -118,6 +123,7 @@ class Checker(ast.Visitor[t.Type]):
             field = node.args[1]
             assert isinstance(field, ast.Literal)
             field.type = t.STRING
+            self._visited += 1
             return self._resolved(self._field(node, node.args[0], str(field.value), optional=True))
         if node.function == "format":
             self._formats += 1

@@ -166,11 +166,9 @@ def conditional(condition: Closure, yes: Closure, no: Closure) -> Closure:
 # -- the comprehension macros: every iteration takes its units from the budget of the evaluation ---------------------
 
 
-def loop(
-    node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None, nodes: int
-) -> Closure:
-    """The closure of a macro; `slots` are the frame slots of its one or two variables, `nodes` the number of nodes of
-    its body and its condition. A nested loop pays for itself."""
+def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None) -> Closure:
+    """The closure of a macro; `slots` are the frame slots of its one or two variables."""
+    nodes = node.size - 1 - node.range.size  # of the body and the condition; a nested loop pays for itself
     iterations = _iterations(source, slots, LOOPS[node.kind].iteration + LOOP_NODE_COST * nodes)
     match node.kind:
         case "all":

@@ -66,7 +66,6 @@ class Compiler(ast.Visitor[Closure]):
         self._binding = binding
         self._locals: dict[str, int] = {}
         self._lazy: set[int] = set()
-        self._loops: dict[ast.Node, int] = {}  # the number of nodes of each loop
         self.slots = FIRST_INPUT + len(inputs)
 
     def visit(self, node: ast.Node) -> Closure:
@@ -87,21 +86,12 @@ class Compiler(ast.Visitor[Closure]):
             return named_type(node.name)
         return lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
 
-    def _declare(self, name: str, *, lazy: bool = False) -> tuple[int, int | None]:
-        """A slot for a new local variable; the second value is the slot that the name had before."""
-        previous = self._locals.get(name)
-        slot = self.slots
-        self.slots += 1
-        self._locals[name] = slot
-        if lazy:
-            self._lazy.add(slot)
-        return slot, previous
-
-    def _restore(self, name: str, previous: int | None) -> None:
-        if previous is None:
-            del self._locals[name]
-        else:
-            self._locals[name] = previous
+    def _declare(self, *names: str) -> list[int]:
+        """Slots for new local variables. The caller restores the variables of the outer scope."""
+        slots = list(range(self.slots, self.slots + len(names)))
+        self.slots += len(names)
+        self._locals = {**self._locals, **dict(zip(names, slots, strict=True))}
+        return slots
 
     def select(self, node: ast.Select) -> Closure:
         name = qualified(node)
@@ -207,24 +197,18 @@ class Compiler(ast.Visitor[Closure]):
 
     def loop(self, node: ast.Loop) -> Closure:
         source = self.visit(node.range)
-        declared = [(name, *self._declare(name)) for name in node.variables]
+        saved, slots = self._locals, self._declare(*node.variables)
         condition = self.visit(node.filter) if node.filter is not None else None
         body = self.visit(node.body)
-        for name, _, previous in reversed(declared):
-            self._restore(name, previous)
-        nodes = sum(self.nodes(part) for part in (node.body, node.filter) if part is not None)
-        self._loops[node] = 1 + self.nodes(node.range) + nodes
-        return loop(node, source, [slot for _, slot, _ in declared], body, condition, nodes)
-
-    def nodes(self, node: ast.Node) -> int:
-        """The number of nodes of a tree that is compiled."""
-        return ast.size(node, self._loops)
+        self._locals = saved
+        return loop(node, source, slots, body, condition)
 
     def bind(self, node: ast.Bind) -> Closure:
         init = self.visit(node.init)
-        slot, previous = self._declare(node.name, lazy=True)
+        saved, (slot,) = self._locals, self._declare(node.name)
+        self._lazy.add(slot)
         body = self.visit(node.body)
-        self._restore(node.name, previous)
+        self._locals = saved
 
         def run(frame: Frame) -> Any:
             frame[slot] = Pending(init)
@@ -234,9 +218,9 @@ class Compiler(ast.Visitor[Closure]):
 
     def optional_map(self, node: ast.OptionalMap) -> Closure:
         target = self.visit(node.target)
-        slot, previous = self._declare(node.name)
+        saved, (slot,) = self._locals, self._declare(node.name)
         body = self.visit(node.body)
-        self._restore(node.name, previous)
+        self._locals = saved
         flat = node.flat
 
         def run(frame: Frame) -> Any:

@@ -2,15 +2,13 @@
 
 CelError
  ├─ CompileError   the expression is rejected; the error carries positions
- ├─ TooMuchWork    the compilation takes too long; `refused` makes a CompileError of it
+ ├─ TooMuchWork    the compilation takes too long; `Compiling` makes a CompileError of it
  ├─ EvalError      the expression has no value for these inputs; && and || may absorb the error
  └─ BudgetExceeded an evaluation took more units than it may; nothing absorbs the error
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from extender.model import BerthError
@@ -50,15 +48,22 @@ class TooMuchWork(CelError):
     """The compilation of an expression takes too much work."""
 
 
-@contextmanager
-def refused(source: str) -> Iterator[None]:
-    """Raises CompileError where the work with an expression is too much, or Python's stack does not hold its tree."""
-    try:
-        yield
-    except RecursionError:
-        raise CompileError(source, [], "compilation failed: the expression is nested too deeply") from None
-    except TooMuchWork as error:
-        raise CompileError(source, [], f"compilation failed: {error}") from None
+class Compiling:
+    """Around the work with an expression: raises CompileError where the work is too much, or Python's stack does not
+    hold the tree."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, RecursionError):
+            raise CompileError(self._source, [], "compilation failed: the expression is nested too deeply") from None
+        if isinstance(error, TooMuchWork):
+            raise CompileError(self._source, [], f"compilation failed: {error}") from None
 
 
 class EvalError(CelError):

@@ -24,7 +24,7 @@ from extender.cel.ast import (
     children,
 )
 from extender.cel.cost import CHARACTER, TOKEN, Work
-from extender.cel.errors import CompileError, Issue, refused
+from extender.cel.errors import CompileError, Issue
 from extender.cel.values import UInt
 
 _PATTERN = re.compile(
@@ -266,11 +266,10 @@ MAX_TREE_DEPTH = 320  # a chain such as 1+1+1 nests without parentheses; two Pyt
 
 
 def parse(source: str, work: Work) -> Node:
-    """The tree of an expression. Raises CompileError with the position."""
+    """The tree of an expression, to be used within `Compiling`. Raises CompileError with the position."""
     if len(source.encode()) > MAX_LENGTH:
         raise CompileError(source, [], f"too long: {len(source.encode())} bytes, the limit is {MAX_LENGTH}")
-    with refused(source):
-        node = _Parser(source, work).whole()
+    node = _Parser(source, work).whole()
     _check_depth(source, node)
     return node
 

@@ -12,7 +12,7 @@ from extender.cel import types as t
 from extender.cel.checker import Checker
 from extender.cel.compiler import Binding, Compiler
 from extender.cel.cost import FIRST_INPUT, Closure, Estimator, Sizes, Work
-from extender.cel.errors import BudgetExceeded, CompileError, refused
+from extender.cel.errors import BudgetExceeded, CompileError, Compiling
 from extender.cel.folding import constant_issues
 from extender.cel.messages import MESSAGES
 from extender.cel.overloads import Library
@@ -118,7 +118,7 @@ def check(expression: str, environment: Environment, work: Work | None = None) -
     """The tree of an expression with its types; `work` is what the check and the program may cost. Raises CompileError
     with every issue."""
     work = work or Work()
-    with refused(expression):
+    with Compiling(expression):
         tree = parse(expression, work)
         checker = Checker(environment.functions, environment.declarations, environment.structs, work)
         checker.visit(tree)
@@ -134,16 +134,16 @@ def check(expression: str, environment: Environment, work: Work | None = None) -
 def cost(checked: Checked) -> int:
     """The worst case of an evaluation in units of the API server; UNBOUNDED where nothing bounds it. Raises
     CompileError where the expression is nested too deeply."""
-    with refused(checked.expression):
+    with Compiling(checked.expression):
         return Estimator(checked.environment.sizes).visit(checked.tree)[0]
 
 
 def build(checked: Checked, binding: Binding | None = None) -> Program:
     """The program of a checked expression. Raises CompileError where the expression is nested too deeply."""
     compiler = Compiler(checked.environment.type_names, checked.environment.inputs, binding)
-    with refused(checked.expression):
+    with Compiling(checked.expression):
         run = compiler.visit(checked.tree)
-    return Program(checked, run, compiler.slots, compiler.nodes(checked.tree))
+    return Program(checked, run, compiler.slots, checked.tree.size)
 
 
 def compile(expression: str, environment: Environment) -> Program:  # noqa: A001 - the name of this step in every CEL
