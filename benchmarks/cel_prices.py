@@ -114,7 +114,7 @@ def _large(type_: Type) -> bool:
 
 
 def main() -> None:
-    functions = kubernetes_library((1, 37), includes=True, all_versions=True).functions()
+    functions = kubernetes_library((1, 37), includes=True, all_versions=True)
     overloads = [o for name, many in functions.items() if name not in MADE for o in many if o.args]
     for size in SIZES:
         pool = values(size)

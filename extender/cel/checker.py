@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import is_
 
 from extender.cel import ast
@@ -138,17 +138,17 @@ class Checker(ast.Visitor[t.Type]):
             self.visit(arg)
         if node.target is not None:
             prefix = qualified(node.target)
-            namespaced = self._library.find(f"{prefix}.{node.function}") if prefix is not None else []
+            namespaced = self._library.get(f"{prefix}.{node.function}") if prefix is not None else None
             if namespaced:
                 node.function, node.target = f"{prefix}.{node.function}", None
                 return self._resolve(node, namespaced, node.args)
             self.visit(node.target)
-        overloads = self._library.find(node.function)
+        overloads = self._library.get(node.function)
         if not overloads:
             return self._undeclared(node, node.function)
         return self._resolve(node, overloads, node.parts)
 
-    def _resolve(self, node: ast.Call, overloads: list[Overload], parts: list[ast.Node]) -> t.Type:
+    def _resolve(self, node: ast.Call, overloads: Sequence[Overload], parts: list[ast.Node]) -> t.Type:
         have = tuple(part.type or t.ERROR for part in parts)
         if node.function in ("_&&_", "_||_"):
             return self._logical(parts)
@@ -165,7 +165,7 @@ class Checker(ast.Visitor[t.Type]):
         return type_
 
     def _chosen(
-        self, node: ast.Call, overloads: list[Overload], have: tuple[t.Type, ...]
+        self, node: ast.Call, overloads: Sequence[Overload], have: tuple[t.Type, ...]
     ) -> tuple[tuple[Overload, ...], t.Type | None]:
         """The overloads that fit arguments of these types, and the type of the result; None if none fits."""
         chosen: list[Overload] = []

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from extender.cel.errors import EvalError
 from extender.cel.types import Type
 from extender.cel.values import Optional, type_name
 
 Version = tuple[int, int]
+Library = Mapping[str, Sequence["Overload"]]
+"""Overloads by function name, in the order in which the checker tries them."""
 OLDEST: Version = (1, 31)  # every cluster that Berth supports has the functions of this version
 
 _RUNTIME_NAMES = {
@@ -86,18 +89,14 @@ def plain(args: tuple[Type, ...], result: Type, apply: Callable[..., object], si
     return Overload(args, result, apply, since=since)
 
 
-class Library:
-    """Overloads by function name, in the order in which the checker tries them."""
+def succeeds(parse: Callable[..., object]) -> Callable[..., bool]:
+    """Whether a function has a value for its arguments, such as isIP for ip."""
 
-    def __init__(self, overloads: Iterable[Overload]) -> None:
-        self._by_name: dict[str, list[Overload]] = {}
-        for overload in overloads:
-            self._by_name.setdefault(overload.function, []).append(overload)
+    def test(*args: object) -> bool:
+        try:
+            parse(*args)
+        except EvalError:
+            return False
+        return True
 
-    def find(self, name: str) -> list[Overload]:
-        """The overloads of a function; empty where no function has the name."""
-        return self._by_name.get(name, [])
-
-    def functions(self) -> dict[str, list[Overload]]:
-        """All overloads by function name."""
-        return dict(self._by_name)
+    return test

@@ -1,4 +1,7 @@
-"""Source text to tokens (cel-spec langdef, as cel-go v0.26 accepts it)."""
+"""Source text to tokens to syntax tree: cel-spec langdef with Kubernetes' optional syntax, as cel-go v0.26 accepts it.
+
+A macro is expanded as soon as its call is read.
+"""
 
 from __future__ import annotations
 
@@ -154,8 +157,7 @@ def _escaped(source: str, match: re.Match[str], offset: int, *, binary: bool) ->
     return chr(code)
 
 
-# --- Calls that are loops or bindings: the standard macros, the two-variable ones, cel.bind, optMap.
-
+# -- macros: calls that are loops or bindings ------------------------------------------------------------------------
 
 _ONE_VARIABLE = {"all": 2, "exists": 2, "exists_one": 2, "filter": 2}
 _TWO_VARIABLES = {"all", "exists", "exists_one", "existsOne"}
@@ -230,33 +232,15 @@ def _make(source: str, call: Call, kind: str, variables: int) -> Node:
     return Loop(call.offset, kind, call.target, names, rest[-1], condition)
 
 
-# --- Tokens to syntax tree: precedence climbing, bounded nesting, Kubernetes' optional syntax.
-
+# -- tokens to syntax tree: precedence climbing, bounded nesting -----------------------------------------------------
 
 MAX_LENGTH = 10 * 1024  # resource.k8s.io CELSelectorExpressionMaxLength
 MAX_DEPTH = 250  # cel-go's default recursion limit of the parser
 
-RESERVED = frozenset(
-    {
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    }
-)
+RESERVED = frozenset({
+    "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package",
+    "namespace", "return", "var", "void", "while",
+})  # fmt: skip
 _WORDS = {"and": "&&", "or": "||"}
 _KEYWORDS = {"true": True, "false": False, "null": None}
 _LEVELS = {"||": 1, "&&": 2, "in": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5}

@@ -1,4 +1,7 @@
-"""Closures that read a device. A known path is one dictionary look-up; any other read makes nested maps."""
+"""How a program reads a device: the binding recognises constant paths into `device` and takes short closures for them.
+
+A known path is one dictionary look-up; any other read makes nested maps.
+"""
 
 from __future__ import annotations
 
@@ -186,8 +189,7 @@ def _nested_capacity(frame: Frame) -> DomainMap:
     return found
 
 
-# --- How a program reads a device: it recognises constant paths into `device` and takes short closures for them.
-
+# -- the binding ----------------------------------------------------------------------------------------------------
 
 _DEPTH = 3  # of the longest path: kind, domain, name
 Path = tuple[str, ...]
@@ -242,30 +244,16 @@ class DeviceBinding:
         path = None if isinstance(left, ast.Select) and left.test else _path(left)
         if path is None:
             return None
-        return _equals(path, right) if node.function == "_==_" else _is_in(path, right)
-
-
-def _equals(path: Path, right: ast.Node) -> Closure | None:
-    constant = scalar_constant(right)
-    if constant is None:
+        match path:
+            case ("attributes", domain, name) if node.function == "@in":
+                texts = hashed_constants(right) if isinstance(right, ast.ListLiteral) else []
+                of_texts = {*map(type, texts)} == {str}
+                return attribute_is_in(domain, name, frozenset(texts)) if of_texts else None
+            case ("attributes", domain, name) if (constant := scalar_constant(right)) is not None:
+                return attribute_equals(domain, name, constant.value)
+            case ("driver",) if node.function == "_==_" and (constant := scalar_constant(right)) is not None:
+                return driver_test(constant.value)
         return None
-    wanted = constant.value
-    match path:
-        case ("driver",):
-            return driver_test(wanted)
-        case ("attributes", domain, name):
-            return attribute_equals(domain, name, wanted)
-    return None
-
-
-def _is_in(path: Path, right: ast.Node) -> Closure | None:
-    values = hashed_constants(right) if isinstance(right, ast.ListLiteral) else []
-    if not values or any(type(value) is not str for value in values):
-        return None
-    match path:
-        case ("attributes", domain, name):
-            return attribute_is_in(domain, name, frozenset(values))
-    return None
 
 
 def _path(node: ast.Node) -> Path | None:

@@ -1,4 +1,7 @@
-"""The environment of device selectors: the type of `device`, and the functions that an API server version knows."""
+"""A device selector: an expression in a dialect of the API server, compiled once and evaluated on many devices.
+
+`match` is three-valued: True, False, or an EvalError with the text of the reference. Equal inputs give equal answers.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,6 @@ class Dialect:
     list_types: bool = True  # feature gate DRAListTypeAttributes: the type of an attribute is dyn, otherwise any
     consumable_capacity: bool = True  # feature gate DRAConsumableCapacity; it only matters for new expressions
 
-    @property
-    def effective(self) -> tuple[int, int]:
-        """New expressions may use the functions of the version before, so that a roll-back can read them."""
-        return self.version if self.stored else (self.version[0], self.version[1] - 1)
-
-    @property
-    def has_includes(self) -> bool:
-        """Whether expressions may call includes()."""
-        return self.version >= (1, 36) and (self.stored or self.list_types)
-
 
 STORED = Dialect()
 
@@ -56,8 +49,12 @@ def environment_of(dialect: Dialect) -> Environment:
     }
     if dialect.stored or (dialect.consumable_capacity and dialect.version >= (1, 34)):
         fields["allowMultipleAllocations"] = t.BOOL
+    major, minor = dialect.version
+    # New expressions may use the functions of the version before, so that a roll-back can read them.
+    known = dialect.version if dialect.stored else (major, minor - 1)
+    includes = dialect.version >= (1, 36) and (dialect.stored or dialect.list_types)
     return Environment(
-        kubernetes_library(dialect.effective, includes=dialect.has_includes, all_versions=dialect.stored),
+        kubernetes_library(known, includes=includes, all_versions=dialect.stored),
         variables={"device": _DEVICE},
         inputs=INPUTS,
         budget=COST_LIMIT,
@@ -76,15 +73,6 @@ def _field_sizes() -> dict[str, Size]:
         "capacity": Size(_ENTRIES, amounts, Size(_DOMAIN)),
         "allowMultipleAllocations": Size(1),
     }
-
-
-# --- A device selector: an expression that is compiled once and evaluated on many devices.
-#
-# `match` is three-valued: True, False, or an EvalError with the text of the reference. Equal inputs give equal answers.
-
-
-_AND = "_&&_"
-_INTERNAL = "internal error of the evaluation:"  # a fault of Berth
 
 
 class Selector:
@@ -132,7 +120,9 @@ class Selector:
 
 def _fault(error: Exception) -> CelError:
     """The error of an expression whose evaluation failed with an error that the language does not have."""
-    return BudgetExceeded() if isinstance(error, RecursionError) else EvalError(f"{_INTERNAL} {type(error).__name__}")
+    if isinstance(error, RecursionError):
+        return BudgetExceeded()
+    return EvalError(f"internal error of the evaluation: {type(error).__name__}")  # a fault of Berth
 
 
 def compile_selector(expression: str, dialect: Dialect = STORED, work: Work | None = None) -> Selector:
@@ -156,7 +146,7 @@ def _selector(checked: Checked) -> Selector:
 
 def terms_of(expression: str, tree: ast.Node) -> tuple[str, ...]:
     """The texts of a, (b && c) and d in a && (b && c) && d; the whole expression if it is not such a chain."""
-    if not isinstance(tree, ast.Call) or tree.function != _AND or tree.parenthesized:
+    if not isinstance(tree, ast.Call) or tree.function != "_&&_" or tree.parenthesized:
         return (expression.strip(),)
     operators = ast.chain(tree, enter_parentheses=False).offsets
     starts = [0, *(offset + len("&&") for offset in operators)]

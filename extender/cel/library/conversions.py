@@ -23,7 +23,7 @@ _HEX_DIGITS = r"(?:[0-9a-f]+(?:_[0-9a-f]+)*)"
 _MANTISSA = rf"0x_?(?:{_HEX_DIGITS}(?:\.{_HEX_DIGITS}?)?|\.{_HEX_DIGITS})"
 _HEX_DOUBLE = re.compile(rf"[+-]?{_MANTISSA}p[+-]?\d+", re.ASCII | re.IGNORECASE)
 _NO_NUMBER = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
-_LEAST_POWER, _MOST_POWER = -4, 6  # of ten, between which Go's %g with the shortest precision writes no exponent
+_MIN_POWER, _MAX_POWER = -4, 6  # of ten, between which Go's %g with the shortest precision writes no exponent
 _MAX_DIGITS = 64  # more than any 64-bit number has
 _TRUE = frozenset({"true", "TRUE", "True", "T", "t", "1"})
 _FALSE = frozenset({"false", "FALSE", "False", "F", "f", "0"})
@@ -94,13 +94,13 @@ def format_double(value: float) -> str:
     shown = "".join(map(str, digits))
     exponent = len(shown) - 1 + power if value else 0
     minus = "-" if sign else ""
-    if not _LEAST_POWER <= exponent < _MOST_POWER:
+    if not _MIN_POWER <= exponent < _MAX_POWER:
         fraction = f".{shown[1:]}" if len(shown) > 1 else ""
         return f"{minus}{shown[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
     return f"{Decimal(repr(value)).normalize():f}"
 
 
-def _string_of_bytes(data: bytes) -> str:
+def string_of_bytes(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -160,7 +160,7 @@ OVERLOADS = [
         plain((_I,), _S, str),
         plain((_U,), _S, lambda v: str(int(v))),
         plain((_D,), _S, format_double),
-        plain((t.BYTES,), _S, _string_of_bytes),
+        plain((t.BYTES,), _S, string_of_bytes),
         plain((t.TIMESTAMP,), _S, format_timestamp),
         plain((t.DURATION,), _S, format_duration),
         conversion=True,

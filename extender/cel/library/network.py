@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.time import parse_timestamp
-from extender.cel.overloads import Overload, function, member, plain
+from extender.cel.overloads import Overload, function, member, plain, succeeds
 from extender.cel.values import NONE, Cidr, Format, Optional, Url, weighed
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -44,17 +44,6 @@ def cidr(text: str) -> Cidr:
     if not slash or _PREFIX.fullmatch(prefix) is None or int(prefix) > parsed.max_prefixlen:
         raise EvalError(f"network address parse error during conversion from string: {shown(text)}")
     return Cidr(parsed, int(prefix))
-
-
-def _holds(apply: Callable[[str], object]) -> Callable[[str], bool]:
-    def test(text: str) -> bool:
-        try:
-            apply(text)
-        except EvalError:
-            return False
-        return True
-
-    return test
 
 
 def _contains_ip(block: Cidr, address: Address) -> bool:
@@ -124,14 +113,6 @@ def url(text: str) -> Url:
 def url_of_request(text: str) -> object:
     """Check that the text is an absolute URL or path, maybe with a '#' in its path. Raises EvalError."""
     return _parsed(text, request=True)
-
-
-def _is_url(text: str) -> bool:
-    try:
-        url_of_request(text)
-    except EvalError:
-        return False
-    return True
 
 
 def _error(text: str, problem: str) -> EvalError:
@@ -251,11 +232,11 @@ def _byte(text: str) -> list[str]:
 
 
 def _parses(apply: Callable[[str], object], problem: str) -> Callable[[str], list[str]]:
-    return lambda text: [] if _holds(apply)(text) else [problem]
+    return lambda text: [] if succeeds(apply)(text) else [problem]
 
 
 def _date(text: str) -> list[str]:
-    good = _DATE.fullmatch(text) is not None and _holds(parse_timestamp)(f"{text}T00:00:00Z")
+    good = _DATE.fullmatch(text) is not None and succeeds(parse_timestamp)(f"{text}T00:00:00Z")
     return [] if good else ["invalid date"]
 
 
@@ -310,7 +291,7 @@ def _addresses() -> list[Overload]:
     }
     return [
         *function("ip", plain((_S,), _IP, ip), member((_CIDR,), _IP, lambda block: block.address), pure=True),
-        *function("isIP", plain((_S,), t.BOOL, _holds(ip))),
+        *function("isIP", plain((_S,), t.BOOL, succeeds(ip))),
         *function("ip.isCanonical", plain((_S,), t.BOOL, lambda text: str(ip(text)) == text)),
         *function("family", member((_IP,), t.INT, lambda a: a.version)),
         *(overload for name, test in tests.items() for overload in function(name, member((_IP,), t.BOOL, test))),
@@ -326,7 +307,7 @@ def _addresses() -> list[Overload]:
 def _blocks() -> list[Overload]:
     return [
         *function("cidr", plain((_S,), _CIDR, cidr), pure=True),
-        *function("isCIDR", plain((_S,), t.BOOL, _holds(cidr))),
+        *function("isCIDR", plain((_S,), t.BOOL, succeeds(cidr))),
         *function(
             "containsIP",
             member((_CIDR, _IP), t.BOOL, _contains_ip),
@@ -344,7 +325,7 @@ def _blocks() -> list[Overload]:
 
 _URLS = [
     *function("url", plain((_S,), t.URL, url), pure=True),
-    *function("isURL", plain((_S,), t.BOOL, _is_url)),
+    *function("isURL", plain((_S,), t.BOOL, succeeds(url_of_request))),
     *function("getScheme", member((t.URL,), _S, lambda u: u.scheme)),
     *function("getHost", member((t.URL,), _S, lambda u: u.host)),
     *function("getHostname", member((t.URL,), _S, lambda u: u.hostname)),

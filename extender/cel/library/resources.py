@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.overloads import function, member, plain
+from extender.cel.overloads import function, member, plain, succeeds
 from extender.cel.values import INT_MAX
 from extender.model import Quantity, Semver, add, from_int, parse_quantity, parse_semver
 
@@ -22,17 +21,6 @@ def quantity(text: str) -> Quantity:
         return parse_quantity(_NO_DIGITS.sub(r"\g<1>0", text) if text else text)
     except ValueError as error:
         raise EvalError(str(error)) from error
-
-
-def _is(parse: Callable[..., object]) -> Callable[..., bool]:
-    def test(*args: object) -> bool:
-        try:
-            parse(*args)
-        except EvalError:
-            return False
-        return True
-
-    return test
 
 
 def _approximate(quantity: Quantity) -> float:
@@ -97,7 +85,7 @@ def _int64(number: int) -> int:
 _Q, _V = _KINDS = t.QUANTITY, t.SEMVER
 OVERLOADS = [
     *function("quantity", plain((t.STRING,), _Q, quantity), pure=True),
-    *function("isQuantity", plain((t.STRING,), t.BOOL, _is(quantity)), pure=True),
+    *function("isQuantity", plain((t.STRING,), t.BOOL, succeeds(quantity)), pure=True),
     *function("sign", plain((_Q,), t.INT, _sign)),
     *function("isInteger", member((_Q,), t.BOOL, lambda q: q.int64() is not None)),
     *function("asInteger", member((_Q,), t.INT, _as_integer)),
@@ -106,7 +94,10 @@ OVERLOADS = [
     *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, _sub)),
     *function("semver", plain((t.STRING,), _V, semver), plain((t.STRING, t.BOOL), _V, semver), pure=True),
     *function(
-        "isSemver", plain((t.STRING,), t.BOOL, _is(semver)), plain((t.STRING, t.BOOL), t.BOOL, _is(semver)), pure=True
+        "isSemver",
+        plain((t.STRING,), t.BOOL, succeeds(semver)),
+        plain((t.STRING, t.BOOL), t.BOOL, succeeds(semver)),
+        pure=True,
     ),
     *function("major", member((_V,), t.INT, lambda v: _int64(v.major))),
     *function("minor", member((_V,), t.INT, lambda v: _int64(v.minor))),

@@ -9,7 +9,7 @@ from typing import Any
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.library.conversions import format_double
+from extender.cel.library.conversions import format_double, string_of_bytes
 from extender.cel.library.time import format_duration, format_timestamp
 from extender.cel.overloads import function, member, plain
 from extender.cel.values import Duration, Timestamp, TypeValue, UInt, from_key, type_name
@@ -119,22 +119,13 @@ def _wrong(clause: str, value: object) -> EvalError:
     return EvalError(f"error during formatting: {clause} clause cannot be used on {type_name(value)}")
 
 
-def _decimal(value: object) -> str:
-    if type(value) in (int, UInt):
-        return str(int(value))  # type: ignore[call-overload] # an int
-    raise _wrong("decimal", value)
+def _in_base(clause: str, code: str, *kinds: type) -> Callable[[object], str]:
+    def make(value: object) -> str:
+        if type(value) in kinds:
+            return f"{value:{code}}"
+        raise _wrong(clause, value)
 
-
-def _binary(value: object) -> str:
-    if type(value) in (int, UInt, bool):
-        return f"{value:b}"
-    raise _wrong("binary", value)
-
-
-def _octal(value: object) -> str:
-    if type(value) in (int, UInt):
-        return f"{value:o}"
-    raise _wrong("octal", value)
+    return make
 
 
 def _hex(value: object) -> str:
@@ -203,20 +194,13 @@ def _escaped(char: str) -> str:
     return f"\\u{code:04x}" if code <= _BASIC_PLANE else f"\\U{code:08x}"
 
 
-def _bytes_text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise EvalError("invalid UTF-8 in bytes, cannot convert to string") from error
-
-
 _TEXTS: dict[type, Callable[..., str]] = {
     str: str,
     bool: lambda v: "true" if v else "false",
     int: str,
     UInt: lambda v: str(int(v)),
     float: format_double,
-    bytes: _bytes_text,
+    bytes: string_of_bytes,
     type(None): lambda _: "null",
     Duration: format_duration,
     Timestamp: format_timestamp,
@@ -224,9 +208,9 @@ _TEXTS: dict[type, Callable[..., str]] = {
 }
 _MAKERS: dict[str, Callable[[object], str]] = {
     "s": _text,
-    "d": _decimal,
-    "b": _binary,
-    "o": _octal,
+    "d": _in_base("decimal", "d", int, UInt),
+    "b": _in_base("binary", "b", int, UInt, bool),
+    "o": _in_base("octal", "o", int, UInt),
     "x": _hex,
     "X": lambda v: _hex(v).upper(),
 }
