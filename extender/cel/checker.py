@@ -189,12 +189,15 @@ class Checker(ast.Visitor[t.Type]):
         return tuple(chosen), result
 
     def _logical(self, parts: list[ast.Node]) -> t.Type:
-        good = True
-        for part in parts:
-            if not self._bindings.assignable((part.type or t.ERROR,), (t.BOOL,)):
-                self._mismatch(part, t.BOOL, part.type or t.ERROR)
-                good = False
-        return t.BOOL if good else t.ERROR
+        good = [self._expect(part, part.type or t.ERROR, t.BOOL) for part in parts]
+        return t.BOOL if all(good) else t.ERROR
+
+    def _expect(self, node: ast.Node, have: t.Type, want: t.Type) -> bool:
+        """Whether a node has the type; otherwise that is an issue."""
+        fits = self._bindings.assignable((have,), (want,))
+        if not fits:
+            self._mismatch(node, want, have)
+        return fits
 
     def _instance(self, overload: Overload) -> tuple[tuple[t.Type, ...], t.Type]:
         """The signature with type variables of its own."""
@@ -288,7 +291,7 @@ class Checker(ast.Visitor[t.Type]):
         types = self._iterated(node, range_type)
         saved = self._declare(dict(zip(node.variables, types, strict=True)))
         if node.filter is not None:
-            self._expect_bool(node.filter)
+            self._expect(node.filter, self.visit(node.filter), t.BOOL)
         body = self.visit(node.body)
         result = self._loop_result(node, range_type, body)
         self._variables = saved
@@ -313,8 +316,7 @@ class Checker(ast.Visitor[t.Type]):
     def _loop_result(self, node: ast.Loop, range_type: t.Type, body: t.Type) -> t.Type:
         kind = node.kind
         if kind in ("all", "exists", "exists_one"):
-            if not self._bindings.assignable((body,), (t.BOOL,)):
-                self._mismatch(node.body, t.BOOL, body)
+            self._expect(node.body, body, t.BOOL)
             return t.BOOL
         if kind == "filter":
             if not self._bindings.assignable((body,), (t.BOOL,)):
@@ -339,11 +341,6 @@ class Checker(ast.Visitor[t.Type]):
         if body.kind not in (*comparable, "error"):
             return self._fail(node, f"sortBy key of type '{body}' cannot be ordered")
         return range_type
-
-    def _expect_bool(self, node: ast.Node) -> None:
-        type_ = self.visit(node)
-        if not self._bindings.assignable((type_,), (t.BOOL,)):
-            self._mismatch(node, t.BOOL, type_)
 
     def bind(self, node: ast.Bind) -> t.Type:
         saved = self._declare({node.name: self.visit(node.init)})

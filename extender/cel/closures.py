@@ -84,18 +84,13 @@ def lazy_local(slot: int) -> Closure:
 # -- &&, || and ?: — the operators that absorb errors or do not evaluate a side --------------------------------------
 
 
-def conjunction(terms: list[Closure]) -> Closure:
-    """False if any term is false, even if other terms fail."""
-    return _chain(terms, decisive=False)
+def logical(terms: list[Closure], *, decisive: bool) -> Closure:
+    """&& is false if any term is false, || true if any is true, even if other terms fail.
 
-
-def disjunction(terms: list[Closure]) -> Closure:
-    """True if any term is true, even if other terms fail."""
-    return _chain(terms, decisive=True)
-
-
-def _chain(terms: list[Closure], *, decisive: bool) -> Closure:
-    """Each term runs once, also after an error: in nested chains a second run would double with each level."""
+    Each term runs once, also after an error: in nested chains a second run would double with each level.
+    """
+    if len(terms) == 2:  # noqa: PLR2004 - most selectors have two terms
+        return _pair(terms, decisive=decisive)
     other = not decisive
 
     def run(frame: Frame) -> bool:
@@ -115,7 +110,7 @@ def _chain(terms: list[Closure], *, decisive: bool) -> Closure:
             raise failure
         return other
 
-    return _pair(terms, decisive=decisive) if len(terms) == 2 else run  # noqa: PLR2004 - most selectors have two terms
+    return run
 
 
 def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
@@ -166,6 +161,10 @@ def conditional(condition: Closure, yes: Closure, no: Closure) -> Closure:
 # -- the comprehension macros: every iteration takes its units from the budget of the evaluation ---------------------
 
 
+Iterations = Callable[[Frame], Iterator[None]]
+"""It assigns the variables of a loop, once for each item of its range."""
+
+
 def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None) -> Closure:
     """The closure of a macro; `slots` are the frame slots of its one or two variables."""
     nodes = node.size - 1 - node.range.size  # of the body and the condition; a nested loop pays for itself
@@ -176,9 +175,10 @@ def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condi
         case "exists":
             return _quantifier(iterations, body, decisive=True)
         case "exists_one":
-            return _exists_one(iterations, body)
+            return lambda frame: sum(_true(body(frame)) for _ in iterations(frame)) == 1
         case "filter":
-            return _filter(iterations, slots[0], body)
+            item = slots[0]
+            return _collect(iterations, lambda frame: frame[item], body)
         case "sortBy":
             return _sort_by(iterations, slots[0], body)
         case "map" | "transformList":
@@ -187,7 +187,7 @@ def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condi
             return _transform_map(iterations, slots[0], body, condition, entries=node.kind == "transformMapEntry")
 
 
-def _iterations(source: Closure, slots: list[int], units: int) -> Callable[[Frame], Iterator[None]]:
+def _iterations(source: Closure, slots: list[int], units: int) -> Iterations:
     two = len(slots) > 1
     first, second = slots[0], slots[-1]
 
@@ -211,7 +211,7 @@ def _iterations(source: Closure, slots: list[int], units: int) -> Callable[[Fram
     return run
 
 
-def _quantifier(iterations: Callable[[Frame], Iterator[None]], body: Closure, *, decisive: bool) -> Closure:
+def _quantifier(iterations: Iterations, body: Closure, *, decisive: bool) -> Closure:
     """all and exists: one decisive iteration decides the result, even if other iterations fail."""
 
     def run(frame: Frame) -> bool:
@@ -234,35 +234,13 @@ def _quantifier(iterations: Callable[[Frame], Iterator[None]], body: Closure, *,
     return run
 
 
-def _exists_one(iterations: Callable[[Frame], Iterator[None]], body: Closure) -> Closure:
-    def run(frame: Frame) -> bool:
-        count = 0
-        for _ in iterations(frame):
-            count += _true(body(frame))
-        return count == 1
-
-    return run
-
-
 def _true(value: object) -> bool:
     if value is True or value is False:
         return value is True
     raise EvalError("no such overload")
 
 
-def _filter(iterations: Callable[[Frame], Iterator[None]], slot: int, body: Closure) -> Closure:
-    def run(frame: Frame) -> list[Any]:
-        found: list[Any] = []
-        for _ in iterations(frame):
-            item = frame[slot]
-            if _true(body(frame)):
-                found.append(item)
-        return make_list(frame, found)
-
-    return run
-
-
-def _sort_by(iterations: Callable[[Frame], Iterator[None]], slot: int, body: Closure) -> Closure:
+def _sort_by(iterations: Iterations, slot: int, body: Closure) -> Closure:
     def run(frame: Frame) -> list[Any]:
         items: list[Any] = []
         keys: list[Any] = []
@@ -275,7 +253,7 @@ def _sort_by(iterations: Callable[[Frame], Iterator[None]], slot: int, body: Clo
     return run
 
 
-def _collect(iterations: Callable[[Frame], Iterator[None]], body: Closure, condition: Closure | None) -> Closure:
+def _collect(iterations: Iterations, body: Closure, condition: Closure | None) -> Closure:
     def run(frame: Frame) -> list[Any]:
         return make_list(
             frame, [body(frame) for _ in iterations(frame) if condition is None or _true(condition(frame))]
@@ -285,7 +263,7 @@ def _collect(iterations: Callable[[Frame], Iterator[None]], body: Closure, condi
 
 
 def _transform_map(
-    iterations: Callable[[Frame], Iterator[None]], slot: int, body: Closure, condition: Closure | None, *, entries: bool
+    iterations: Iterations, slot: int, body: Closure, condition: Closure | None, *, entries: bool
 ) -> Closure:
     def run(frame: Frame) -> dict[Any, Any]:
         found: dict[Any, Any] = {}

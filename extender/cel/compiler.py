@@ -9,30 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from extender.cel import ast
+from extender.cel import ast, closures
 from extender.cel import types as t
 from extender.cel.checker import qualified
-from extender.cel.closures import (
-    FIXED_SIZE,
-    Constant,
-    Pending,
-    conditional,
-    conjunction,
-    direct,
-    disjunction,
-    dispatch,
-    lazy_local,
-    lazy_or,
-    lazy_or_value,
-    loop,
-    named_type,
-    optional_selection,
-    paid_key,
-    paying,
-    presence,
-    selection,
-    unboxed,
-)
+from extender.cel.closures import FIXED_SIZE, Constant, Pending, unboxed
 from extender.cel.cost import FIELD_COST, FIRST_INPUT, MESSAGE_COST, Closure, Frame, charged, make_list, make_map, spend
 from extender.cel.library.operators import index_any, optional_any
 from extender.cel.messages import make_message
@@ -40,7 +20,7 @@ from extender.cel.specialize import specialized
 from extender.cel.values import NONE, Optional, literal_key, total_weight, weighed
 
 _INDEX: dict[str, Callable[..., Any]] = {"_[_]": index_any, "_[?_]": optional_any}
-_LOGIC = {"_&&_": conjunction, "_||_": disjunction}
+_DECISIVE = {"_&&_": False, "_||_": True}
 _SMALL_TEXT = 64  # characters of a text that costs nothing; no attribute of a device is longer
 
 
@@ -83,8 +63,8 @@ class Compiler(ast.Visitor[Closure]):
     def ident(self, node: ast.Ident) -> Closure:
         slot = self._locals.get(node.name, self._inputs.get(node.name))
         if slot is None:
-            return named_type(node.name)
-        return lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
+            return closures.named_type(node.name)
+        return closures.lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
 
     def _declare(self, *names: str) -> list[int]:
         """Slots for new local variables. The caller restores the variables of the outer scope."""
@@ -96,33 +76,34 @@ class Compiler(ast.Visitor[Closure]):
     def select(self, node: ast.Select) -> Closure:
         name = qualified(node)
         if name is not None and name in self._type_names and not node.test:
-            return named_type(name)
+            return closures.named_type(name)
         operand, field = self.visit(node.operand), node.field_name
-        return presence(operand, field) if node.test else selection(operand, field)
+        return closures.presence(operand, field) if node.test else closures.selection(operand, field)
 
     # -- calls ----------------------------------------------------------------------------------------------
 
     def call(self, node: ast.Call) -> Closure:
         name = node.function
-        if name in _LOGIC:
-            return _LOGIC[name]([self.visit(term) for term in ast.chain(node, enter_parentheses=True).terms])
+        if name in _DECISIVE:
+            terms = [self.visit(term) for term in ast.chain(node, enter_parentheses=True).terms]
+            return closures.logical(terms, decisive=_DECISIVE[name])
         if name == "_?_:_":
-            return conditional(*(self.visit(arg) for arg in node.args))
+            return closures.conditional(*(self.visit(arg) for arg in node.args))
         if name == "_?._":
             field = node.args[1]
             assert isinstance(field, ast.Literal)
-            return optional_selection(self.visit(node.args[0]), str(field.value))
+            return closures.optional_selection(self.visit(node.args[0]), str(field.value))
         if name == "@in" and isinstance(node.args[1], ast.ListLiteral) and not node.args[1].items:
             return lambda _: False
         if name in ("or", "orValue") and node.target is not None:
             left, right = self.visit(node.target), self.visit(node.args[0])
-            return lazy_or(left, right) if name == "or" else lazy_or_value(left, right, node)
+            return closures.lazy_or(left, right) if name == "or" else closures.lazy_or_value(left, right, node)
         return self._apply(node)
 
     def _apply(self, node: ast.Call) -> Closure:
         args = [self.visit(part) for part in node.parts]
         if node.function in _INDEX and _may_grow(node.parts[1:]):
-            args[1] = paid_key(args[1])
+            args[1] = closures.paid_key(args[1])
         short = self._binding.call(node, self._locals) if self._binding is not None else None
         if short is None:
             short = specialized(node, args)
@@ -132,9 +113,9 @@ class Compiler(ast.Visitor[Closure]):
             overload = node.chosen[0]
             if all(_certain(part, want) for part, want in zip(node.parts, overload.args, strict=True)):
                 paid = charged(node.function, overload.apply, grows=_may_grow([*node.parts, node]))
-                return direct(overload.apply, args) if paid is None else paying(paid, args)
+                return closures.direct(overload.apply, args) if paid is None else closures.paying(paid, args)
         index = _INDEX.get(node.function)
-        return direct(index, args) if index is not None else dispatch(node.chosen, args)
+        return closures.direct(index, args) if index is not None else closures.dispatch(node.chosen, args)
 
     # -- literals -------------------------------------------------------------------------------------------
 
@@ -201,7 +182,7 @@ class Compiler(ast.Visitor[Closure]):
         condition = self.visit(node.filter) if node.filter is not None else None
         body = self.visit(node.body)
         self._locals = saved
-        return loop(node, source, slots, body, condition)
+        return closures.loop(node, source, slots, body, condition)
 
     def bind(self, node: ast.Bind) -> Closure:
         init = self.visit(node.init)
