@@ -389,8 +389,7 @@ def qualified(node: ast.Node) -> str | None:
 class Bindings:
     """The types that type variables stand for. A failed attempt changes nothing.
 
-    All work with types takes steps. Every method raises TooMuchWork where an expression takes too
-    many.
+    All work with types takes steps. Every method raises TooMuchWork where an expression takes too many.
     """
 
     def __init__(self, work: Work) -> None:

@@ -159,25 +159,29 @@ def _escaped(source: str, match: re.Match[str], offset: int, *, binary: bool) ->
 
 # -- macros: calls that are loops or bindings ------------------------------------------------------------------------
 
-_ONE_VARIABLE = {"all": 2, "exists": 2, "exists_one": 2, "filter": 2}
-_TWO_VARIABLES = {"all", "exists", "exists_one", "existsOne"}
-_TRANSFORMS = {"transformList", "transformMap", "transformMapEntry"}
+# Name and number of arguments of a call that is a loop, to the kind of the loop and the number of its variables.
+_LOOPS = {
+    **{(name, 2): (name, 1) for name in ("all", "exists", "exists_one", "filter", "map", "sortBy")},
+    ("map", 3): ("map", 1),
+    **{(name, 3): (name, 2) for name in ("all", "exists", "exists_one")},
+    ("existsOne", 3): ("exists_one", 2),
+    **{(name, n): (name, 2) for name in ("transformList", "transformMap", "transformMapEntry") for n in (3, 4)},
+}
 
 
 def expand(source: str, call: Call) -> Node:
     """The node of the macro that this call is, or the call itself."""
-    if call.target is None:
-        return _has(source, call) if call.function == "has" and len(call.args) == 1 else call
-    if _is_cel(call.target) and call.function == "bind" and len(call.args) == 3:  # noqa: PLR2004 - name, init, body
-        return _bind(source, call)
-    if call.function in ("optMap", "optFlatMap") and len(call.args) == 2:  # noqa: PLR2004 - name, body
-        name = _variable(source, call.args[0], f"{call.function}() variable name must be a simple identifier")
-        return OptionalMap(call.offset, call.target, name, call.args[1], call.function == "optFlatMap")
-    return _loop(source, call)
-
-
-def _is_cel(node: Node) -> bool:
-    return isinstance(node, Ident) and node.name == "cel"
+    target, name, args = call.target, call.function, call.args
+    if target is None:
+        return _has(source, call) if (name, len(args)) == ("has", 1) else call
+    if isinstance(target, Ident) and target.name == "cel" and (name, len(args)) == ("bind", 3):
+        variable = _variable(source, args[0], "cel.bind() variable names must be simple identifiers")
+        return Bind(call.offset, variable, args[1], args[2])
+    if name in ("optMap", "optFlatMap") and len(args) == 2:  # noqa: PLR2004 - name, body
+        variable = _variable(source, args[0], f"{name}() variable name must be a simple identifier")
+        return OptionalMap(call.offset, target, variable, args[1], name == "optFlatMap")
+    loop = _LOOPS.get((name, len(args)))
+    return call if loop is None else _loop(source, call, target, *loop)
 
 
 def _fail(source: str, node: Node, problem: str) -> CompileError:
@@ -192,12 +196,6 @@ def _has(source: str, call: Call) -> Node:
     return field
 
 
-def _bind(source: str, call: Call) -> Node:
-    name, init, body = call.args
-    variable = _variable(source, name, "cel.bind() variable names must be simple identifiers")
-    return Bind(call.offset, variable, init, body)
-
-
 def _variable(source: str, node: Node, problem: str) -> str:
     if not isinstance(node, Ident):
         raise _fail(source, node, problem)
@@ -206,30 +204,12 @@ def _variable(source: str, node: Node, problem: str) -> str:
     return node.name
 
 
-def _loop(source: str, call: Call) -> Node:
-    count, name = len(call.args), call.function
-    assert call.target is not None
-    if name in _ONE_VARIABLE and count == _ONE_VARIABLE[name]:
-        return _make(source, call, name, 1)
-    if name == "sortBy" and count == 2:  # noqa: PLR2004 - variable and key
-        return _make(source, call, name, 1)
-    if name == "map" and count in (2, 3):
-        return _make(source, call, name, 1)
-    if name in _TWO_VARIABLES and count == 3:  # noqa: PLR2004 - two variables and a predicate
-        return _make(source, call, "exists_one" if name == "existsOne" else name, 2)
-    if name in _TRANSFORMS and count in (3, 4):
-        return _make(source, call, name, 2)
-    return call
-
-
-def _make(source: str, call: Call, kind: str, variables: int) -> Node:
-    assert call.target is not None
+def _loop(source: str, call: Call, target: Node, kind: str, variables: int) -> Node:
     names = tuple(_variable(source, arg, "argument must be a simple name") for arg in call.args[:variables])
     if len(set(names)) < len(names):
         raise _fail(source, call.args[1], f"duplicate variable name: {names[1]}")
-    rest = call.args[variables:]
-    condition = rest[0] if len(rest) > 1 else None
-    return Loop(call.offset, kind, call.target, names, rest[-1], condition)
+    *condition, body = call.args[variables:]
+    return Loop(call.offset, kind, target, names, body, condition[0] if condition else None)
 
 
 # -- tokens to syntax tree: precedence climbing, bounded nesting -----------------------------------------------------

@@ -45,7 +45,7 @@ def specialized(node: ast.Call, args: list[Closure]) -> Closure | None:
         return _evaluated(overload, parts)
     if overload.pattern:
         return _search(overload, parts[1], args)
-    return typed_call(overload, parts, args) if PRICES.get(name, FLAT).bounded else None
+    return _typed_call(overload, parts, args) if PRICES.get(name, FLAT).bounded else None
 
 
 def scalar_constant(node: ast.Node) -> Constant | None:
@@ -172,37 +172,31 @@ def _remembering(text: Closure, constant: Any) -> Closure:
     return run
 
 
-def typed_call(overload: Overload, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
-    """A free call of the only possible overload, which checks its simple argument types as Python types."""
-    checks: list[type | None] = []
-    for part, want in zip(parts, overload.args, strict=True):
-        if part.type == want:
-            checks.append(None)
-        elif want in _PYTHON_TYPES:
-            checks.append(_PYTHON_TYPES[want])
-        else:
-            return None
-    match checks, args:
-        case [type() as kind], [target]:
-            return _unary(target, kind, overload.apply)
-        case [type() as kind, None], [target, Constant(value=constant)] if weight(constant) <= _BOUNDED:
-            return _with_constant(target, kind, constant, overload.apply)
-    return None
+def _typed_call(overload: Overload, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
+    """A free call of the only possible overload on a value of unknown type: the Python type of the value tells enough.
+    The second argument is a short constant, if there is one."""
+    kind = _PYTHON_TYPES.get(overload.args[0]) if parts[0].type != overload.args[0] else None
+    if kind is None:
+        return None
+    target, apply, constants = args[0], overload.apply, args[1:]
 
-
-def _unary(first: Closure, kind: type, apply: Callable[..., Any]) -> Closure:
-    def run(frame: Frame) -> Any:
-        value = first(frame)
+    def unary(frame: Frame) -> Any:
+        value = target(frame)
         if type(value) is kind:
             return apply(value)
         raise EvalError("no such overload")
 
-    return run
+    match constants:
+        case []:
+            return unary
+        case [Constant(value=constant)] if parts[1].type == overload.args[1] and weight(constant) <= _BOUNDED:
+            return _with_constant(target, kind, constant, apply)
+    return None
 
 
-def _with_constant(first: Closure, kind: type, constant: Any, apply: Callable[..., Any]) -> Closure:
+def _with_constant(target: Closure, kind: type, constant: Any, apply: Callable[..., Any]) -> Closure:
     def run(frame: Frame) -> Any:
-        value = first(frame)
+        value = target(frame)
         if type(value) is kind:
             return apply(value, constant)
         raise EvalError("no such overload")

@@ -73,16 +73,9 @@ def whole_device(frame: Frame) -> Any:
     }
 
 
-def all_domains(kind: str) -> Closure:
-    """device.attributes or device.capacity."""
-    if kind == "attributes":
-        return lambda frame: _nested_attributes(frame)
-    return lambda frame: _nested_capacity(frame)
-
-
 def one_domain(kind: str, domain: str) -> Closure:
     """device.attributes[domain] or device.capacity[domain]."""
-    domains = all_domains(kind)
+    domains = DOMAINS[kind]
     return lambda frame: domains(frame)[domain]
 
 
@@ -189,6 +182,9 @@ def _nested_capacity(frame: Frame) -> DomainMap:
     return found
 
 
+DOMAINS: dict[str, Closure] = {"attributes": _nested_attributes, "capacity": _nested_capacity}
+
+
 # -- the binding ----------------------------------------------------------------------------------------------------
 
 _DEPTH = 3  # of the longest path: kind, domain, name
@@ -225,7 +221,7 @@ class DeviceBinding:
                 return driver_name if path[0] == "driver" else allows_multiple
             case ("attributes" | "capacity" as kind,):
                 self.reads.add(f"{kind}:*")
-                return always if test else all_domains(kind)
+                return always if test else DOMAINS[kind]
             case ("attributes" | "capacity" as kind, domain):
                 self.reads.add(f"{kind}:{domain}/*")
                 return always if test else one_domain(kind, domain)

@@ -114,13 +114,13 @@ def index_list(items: Sequence[object], index: object) -> object:
 
 
 def index_map(mapping: dict[object, object], key: object) -> object:
-    found = _lookup(mapping, key)
+    found = optional_map(mapping, key)
     if found is NONE:
         raise EvalError(f"no such key: {named(key)}")
     return found.value
 
 
-def _lookup(mapping: dict[object, object], key: object) -> Optional:
+def optional_map(mapping: dict[object, object], key: object) -> Optional:
     """A present Optional, or NONE. A mapping with a default value, such as the domains of a device, has every key."""
     hashed = key_of(key)
     try:
@@ -134,10 +134,6 @@ def optional_list(items: Sequence[object], index: object) -> Optional:
     if position is None:
         raise EvalError(f"unsupported index value: {named(index)}")
     return Optional(items[position]) if 0 <= position < len(items) else NONE
-
-
-def optional_map(mapping: dict[object, object], key: object) -> Optional:
-    return _lookup(mapping, key)
 
 
 def index_any(value: object, key: object) -> object:
