@@ -10,9 +10,9 @@ from typing import Any
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.library.operators import duration, int64, optional_list, uint64
+from extender.cel.library.operators import duration, int64, uint64
 from extender.cel.overloads import Version, function, member, plain
-from extender.cel.values import Duration, Timestamp, UInt, compare, same
+from extender.cel.values import NONE, Duration, Optional, Timestamp, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)
 MAX_RANGE = 10_000  # elements of lists.range; the reference has no limit and hangs beyond 100,000
@@ -164,10 +164,8 @@ OVERLOADS = [
     ),
     *function("distinct", member((_ITEMS,), _ITEMS, _distinct, _LISTS_V3)),
     *function("reverse", member((_ITEMS,), _ITEMS, lambda items: items[::-1], _LISTS_V3)),
-    *function("first", member((_ITEMS,), t.optional_of(t.A), lambda items: optional_list(items, 0), _LISTS_V3)),
-    *function(
-        "last", member((_ITEMS,), t.optional_of(t.A), lambda items: optional_list(items, len(items) - 1), _LISTS_V3)
-    ),
+    *function("first", member((_ITEMS,), t.optional_of(t.A), lambda x: Optional(x[0]) if x else NONE, _LISTS_V3)),
+    *function("last", member((_ITEMS,), t.optional_of(t.A), lambda x: Optional(x[-1]) if x else NONE, _LISTS_V3)),
     *function("lists.range", plain((t.INT,), t.list_of(t.INT), _range, _LISTS_V3)),
     *function(
         "sort", *(member((items,), items, lambda have: sort_by(have, have), _LISTS_V3) for items, _ in _SORTABLE)
