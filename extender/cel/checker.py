@@ -74,9 +74,6 @@ class Checker(ast.Visitor[t.Type]):
     def _undeclared(self, node: ast.Node, name: str) -> t.Type:
         return self._fail(node, f"undeclared reference to '{name}' (in container '')")
 
-    def _resolved(self, type_: t.Type) -> t.Type:
-        return self._bindings.resolve(type_)
-
     # -- names and fields -----------------------------------------------------------------------------------
 
     def literal(self, node: ast.Literal) -> t.Type:
@@ -93,10 +90,10 @@ class Checker(ast.Visitor[t.Type]):
             undefined = name in self._structs  # the name of an input's type is no value
             return self._fail(node, f"reference to undefined type: {name}") if undefined else self._variables[name]
         result = self._field(node, node.operand, node.field_name, optional=node.optional)
-        return t.BOOL if node.test else self._resolved(result)
+        return t.BOOL if node.test else self._bindings.resolve(result)
 
     def _field(self, node: ast.Node, operand: ast.Node, name: str, *, optional: bool) -> t.Type:
-        type_ = self._resolved(self.visit(operand))
+        type_ = self._bindings.resolve(self.visit(operand))
         inner = t.unwrap_optional(type_)
         target = inner if inner is not None else type_
         result = self._field_type(node, target, name)
@@ -124,14 +121,11 @@ class Checker(ast.Visitor[t.Type]):
             assert isinstance(field, ast.Literal)
             field.type = t.STRING
             self._visited += 1
-            return self._resolved(self._field(node, node.args[0], str(field.value), optional=True))
-        if node.function == "format":
-            self._formats += 1
-            try:
-                return self._called(node)
-            finally:
-                self._formats -= 1
-        return self._called(node)
+            return self._bindings.resolve(self._field(node, node.args[0], str(field.value), optional=True))
+        self._formats += node.function == "format"
+        result = self._called(node)
+        self._formats -= node.function == "format"
+        return result
 
     def _called(self, node: ast.Call) -> t.Type:
         for arg in node.args:
@@ -181,7 +175,7 @@ class Checker(ast.Visitor[t.Type]):
             unknown = any(map(t.leaves_open, have, want))
             if unknown and node.function != "orValue":  # orValue() checks its result when it runs
                 gives = t.with_dyn(gives)
-            given = self._resolved(gives)
+            given = self._bindings.resolve(gives)
             if result is None:
                 result = given
             elif not t.is_dynamic(result) and given != result:
@@ -287,7 +281,7 @@ class Checker(ast.Visitor[t.Type]):
     # -- macros ---------------------------------------------------------------------------------------------
 
     def loop(self, node: ast.Loop) -> t.Type:
-        range_type = self._resolved(self.visit(node.range))
+        range_type = self._bindings.resolve(self.visit(node.range))
         types = self._iterated(node, range_type)
         saved = self._declare(dict(zip(node.variables, types, strict=True)))
         if node.filter is not None:
@@ -295,7 +289,7 @@ class Checker(ast.Visitor[t.Type]):
         body = self.visit(node.body)
         result = self._loop_result(node, range_type, body)
         self._variables = saved
-        return self._resolved(result)
+        return self._bindings.resolve(result)
 
     def _iterated(self, node: ast.Loop, range_type: t.Type) -> tuple[t.Type, ...]:
         two = len(node.variables) > 1
@@ -346,22 +340,22 @@ class Checker(ast.Visitor[t.Type]):
         saved = self._declare({node.name: self.visit(node.init)})
         result = self.visit(node.body)
         self._variables = saved
-        return self._resolved(result)
+        return self._bindings.resolve(result)
 
     def optional_map(self, node: ast.OptionalMap) -> t.Type:
-        target = self._resolved(self.visit(node.target))
+        target = self._bindings.resolve(self.visit(node.target))
         inner = t.unwrap_optional(target)
         if not self._bindings.assignable((target,), (t.optional_of(self._bindings.fresh()),)):
             name = "optFlatMap" if node.flat else "optMap"
             return self._fail(node, f"found no matching overload for '{name}' applied to '{target}.()'")
         saved = self._declare({node.name: inner if inner is not None else t.DYN})
-        body = self._resolved(self.visit(node.body))
+        body = self._bindings.resolve(self.visit(node.body))
         self._variables = saved
         if not node.flat:
             return t.optional_of(body)
         if not self._bindings.assignable((body,), (t.optional_of(self._bindings.fresh()),)):
             return self._mismatch(node.body, t.optional_of(t.DYN), body)
-        return self._resolved(body)
+        return self._bindings.resolve(body)
 
     def _declare(self, names: dict[str, t.Type]) -> dict[str, t.Type]:
         """Open a scope. Returns the variables of the outer scope, which the caller restores."""

@@ -30,7 +30,7 @@ from extender.cel.errors import EvalError
 from extender.cel.library.lists import sort_by
 from extender.cel.library.operators import optional_any
 from extender.cel.overloads import Overload, fits
-from extender.cel.values import Optional, TypeValue, from_key, key_of, named, total_weight, type_name
+from extender.cel.values import Optional, from_key, key_of, named, total_weight, type_name
 
 FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp", "null", "struct"})  # kinds of types
 
@@ -288,11 +288,6 @@ def _transform_map(
 # -- calls, selections and optional values ---------------------------------------------------------------------------
 
 
-def named_type(name: str) -> Closure:
-    named = TypeValue(name)
-    return lambda _: named
-
-
 def paid_key(key: Closure) -> Closure:
     """A look-up compares the key with an equal one of the map."""
 
@@ -393,11 +388,3 @@ def selection(operand: Closure, field: str) -> Closure:
             raise EvalError(f"no such key: {field}") from None
 
     return run
-
-
-def optional_selection(operand: Closure, field: str) -> Closure:
-    return lambda frame: optional_any(operand(frame), field)
-
-
-def presence(operand: Closure, field: str) -> Closure:
-    return lambda frame: optional_any(operand(frame), field).present

@@ -17,7 +17,7 @@ from extender.cel.cost import FIELD_COST, FIRST_INPUT, MESSAGE_COST, Closure, Fr
 from extender.cel.library.operators import index_any, optional_any
 from extender.cel.messages import make_message
 from extender.cel.specialize import specialized
-from extender.cel.values import NONE, Optional, literal_key, total_weight, weighed
+from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight, weighed
 
 _INDEX: dict[str, Callable[..., Any]] = {"_[_]": index_any, "_[?_]": optional_any}
 _DECISIVE = {"_&&_": False, "_||_": True}
@@ -63,7 +63,7 @@ class Compiler(ast.Visitor[Closure]):
     def ident(self, node: ast.Ident) -> Closure:
         slot = self._locals.get(node.name, self._inputs.get(node.name))
         if slot is None:
-            return closures.named_type(node.name)
+            return Constant(TypeValue(node.name))
         return closures.lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
 
     def _declare(self, *names: str) -> list[int]:
@@ -76,9 +76,11 @@ class Compiler(ast.Visitor[Closure]):
     def select(self, node: ast.Select) -> Closure:
         name = qualified(node)
         if name is not None and name in self._type_names and not node.test:
-            return closures.named_type(name)
+            return Constant(TypeValue(name))
         operand, field = self.visit(node.operand), node.field_name
-        return closures.presence(operand, field) if node.test else closures.selection(operand, field)
+        if node.test:
+            return lambda frame: optional_any(operand(frame), field).present
+        return closures.selection(operand, field)
 
     # -- calls ----------------------------------------------------------------------------------------------
 
@@ -90,11 +92,10 @@ class Compiler(ast.Visitor[Closure]):
         if name == "_?_:_":
             return closures.conditional(*(self.visit(arg) for arg in node.args))
         if name == "_?._":
-            field = node.args[1]
-            assert isinstance(field, ast.Literal)
-            return closures.optional_selection(self.visit(node.args[0]), str(field.value))
+            operand, field = (self.visit(arg) for arg in node.args)
+            return lambda frame: optional_any(operand(frame), field(frame))
         if name == "@in" and isinstance(node.args[1], ast.ListLiteral) and not node.args[1].items:
-            return lambda _: False
+            return Constant(False)
         if name in ("or", "orValue") and node.target is not None:
             left, right = self.visit(node.target), self.visit(node.args[0])
             return closures.lazy_or(left, right) if name == "or" else closures.lazy_or_value(left, right, node)
@@ -123,8 +124,7 @@ class Compiler(ast.Visitor[Closure]):
         items = [self.visit(item) for item in node.items]
         if not node.optional:
             if all(isinstance(item, ast.Literal) for item in node.items):
-                constant = weighed([item.value for item in node.items if isinstance(item, ast.Literal)])
-                return lambda _: constant
+                return Constant(weighed([item.value for item in node.items if isinstance(item, ast.Literal)]))
             return lambda frame: make_list(frame, [item(frame) for item in items])
         optional = node.optional
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from extender.cel import ast
+from extender.cel.closures import Constant
 from extender.cel.cost import FIRST_INPUT, Closure, Frame, spend
 from extender.cel.errors import EvalError
 from extender.cel.specialize import hashed_constants, is_among, scalar_constant
@@ -44,10 +45,6 @@ class PartlyReadable(dict[Any, Any]):
 
     def items(self) -> Any:
         raise EvalError(next(iter(self.problems.values())))
-
-
-def always(_: Frame) -> bool:
-    return True
 
 
 def driver_name(frame: Frame) -> Any:
@@ -217,14 +214,14 @@ class DeviceBinding:
             case ("driver",) | ("allowMultipleAllocations",):
                 self.reads.add(path[0])
                 if test:
-                    return always
+                    return Constant(True)
                 return driver_name if path[0] == "driver" else allows_multiple
             case ("attributes" | "capacity" as kind,):
                 self.reads.add(f"{kind}:*")
-                return always if test else DOMAINS[kind]
+                return Constant(True) if test else DOMAINS[kind]
             case ("attributes" | "capacity" as kind, domain):
                 self.reads.add(f"{kind}:{domain}/*")
-                return always if test else one_domain(kind, domain)
+                return Constant(True) if test else one_domain(kind, domain)
             case ("attributes" | "capacity" as kind, domain, name):
                 self.reads.add(f"{kind}:{domain}/{name}")
                 if test:
