@@ -72,7 +72,7 @@ def whole_device(frame: Frame) -> Any:
 
 def one_domain(kind: str, domain: str) -> Closure:
     """device.attributes[domain] or device.capacity[domain]."""
-    domains = DOMAINS[kind]
+    domains = _DOMAINS[kind]
     return lambda frame: domains(frame)[domain]
 
 
@@ -179,7 +179,7 @@ def _nested_capacity(frame: Frame) -> DomainMap:
     return found
 
 
-DOMAINS: dict[str, Closure] = {"attributes": _nested_attributes, "capacity": _nested_capacity}
+_DOMAINS: dict[str, Closure] = {"attributes": _nested_attributes, "capacity": _nested_capacity}
 
 
 # -- the binding ----------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class DeviceBinding:
                 return driver_name if path[0] == "driver" else allows_multiple
             case ("attributes" | "capacity" as kind,):
                 self.reads.add(f"{kind}:*")
-                return Constant(True) if test else DOMAINS[kind]
+                return Constant(True) if test else _DOMAINS[kind]
             case ("attributes" | "capacity" as kind, domain):
                 self.reads.add(f"{kind}:{domain}/*")
                 return Constant(True) if test else one_domain(kind, domain)

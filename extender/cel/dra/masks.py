@@ -146,7 +146,7 @@ class Masks:
             mask = self._evaluate(expression, slice_, masks, deadline)
             self._bytes += masks.put(_SliceMask(slice_, mask, slice_, len(slice_.devices)))
         finally:
-            if masks.by_name:
+            if slice_.name in masks.by_name:
                 self._expressions.setdefault(slice_.name, {})[expression] = None
             self._shrink()
         return mask
@@ -187,11 +187,10 @@ class Masks:
         if isinstance(selector, CompileError) or known.exhausted:
             return Mask(0, all_devices)
         begun = known.by_name.get(slice_.name)
-        first, (match, error) = (
-            (begun.devices, begun.mask) if begun is not None and begun.slice is slice_ else (0, (0, 0))
-        )
-        driver = slice_.pool.driver
-        for position, device in enumerate(islice(slice_.devices, first, None), first):
+        if begun is None or begun.slice is not slice_:
+            begun = _SliceMask(None, Mask(0, 0), slice_, 0)
+        (match, error), driver = begun.mask, slice_.pool.driver
+        for position, device in enumerate(islice(slice_.devices, begun.devices, None), begun.devices):
             try:
                 if evaluated(selector.match, device, driver, deadline):
                     match |= 1 << position
