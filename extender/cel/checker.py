@@ -44,7 +44,7 @@ class Checker(ast.Visitor[t.Type]):
         self._work = work
         self._variables = dict(variables)
         self._structs = structs
-        self._bindings = Bindings(work)
+        self._substitution = Substitution(work)
         # Function, whether it is a member, and types of the arguments to the overloads that fit and the type of the
         # result; only without type variables.
         self._choices: dict[tuple[str, bool, tuple[t.Type, ...]], tuple[tuple[Overload, ...], t.Type]] = {}
@@ -64,10 +64,10 @@ class Checker(ast.Visitor[t.Type]):
         """Replace the type variables in the whole tree by the types that the check found for them."""
         for current in ast.walk(node):
             if current.type is not None:
-                current.type = self._bindings.resolve(current.type, free_is_dyn=True)
+                current.type = self._substitution.resolve(current.type, free_is_dyn=True)
 
     def _fail(self, node: ast.Node, problem: str) -> t.Type:
-        self._bindings.spend(len(problem) // _CHARACTERS_A_STEP)
+        self._substitution.spend(len(problem) // _CHARACTERS_A_STEP)
         self.issues.append(Issue(node.offset, problem))
         return t.ERROR
 
@@ -90,10 +90,10 @@ class Checker(ast.Visitor[t.Type]):
             undefined = name in self._structs  # the name of an input's type is no value
             return self._fail(node, f"reference to undefined type: {name}") if undefined else self._variables[name]
         result = self._field(node, node.operand, node.field_name, optional=node.optional)
-        return t.BOOL if node.test else self._bindings.resolve(result)
+        return t.BOOL if node.test else self._substitution.resolve(result)
 
     def _field(self, node: ast.Node, operand: ast.Node, name: str, *, optional: bool) -> t.Type:
-        type_ = self._bindings.resolve(self.visit(operand))
+        type_ = self._substitution.resolve(self.visit(operand))
         inner = t.unwrap_optional(type_)
         target = inner if inner is not None else type_
         result = self._field_type(node, target, name)
@@ -106,7 +106,7 @@ class Checker(ast.Visitor[t.Type]):
             known = self._structs[target.name].get(name)
             return known if known is not None else self._fail(node, f"undefined field '{name}'")
         if target.kind == "var":
-            self._bindings.assignable((t.DYN,), (target,))
+            self._substitution.assignable((t.DYN,), (target,))
         elif not t.is_dynamic(target):
             if target.kind == "struct":
                 return self._fail(node, f"undefined field '{name}'")
@@ -121,7 +121,7 @@ class Checker(ast.Visitor[t.Type]):
             assert isinstance(field, ast.Literal)
             field.type = t.STRING
             self._visited += 1
-            return self._bindings.resolve(self._field(node, node.args[0], str(field.value), optional=True))
+            return self._substitution.resolve(self._field(node, node.args[0], str(field.value), optional=True))
         self._formats += node.function == "format"
         result = self._called(node)
         self._formats -= node.function == "format"
@@ -169,13 +169,13 @@ class Checker(ast.Visitor[t.Type]):
                 continue
             self._work.spend(OVERLOAD)
             want, gives = self._instance(overload)
-            if not self._bindings.assignable(have, want):
+            if not self._substitution.assignable(have, want):
                 continue
             chosen.append(overload)
             unknown = any(map(t.leaves_open, have, want))
             if unknown and node.function != "orValue":  # orValue() checks its result when it runs
                 gives = t.with_dyn(gives)
-            given = self._bindings.resolve(gives)
+            given = self._substitution.resolve(gives)
             if result is None:
                 result = given
             elif not t.is_dynamic(result) and given != result:
@@ -188,7 +188,7 @@ class Checker(ast.Visitor[t.Type]):
 
     def _expect(self, node: ast.Node, have: t.Type, want: t.Type) -> bool:
         """Whether a node has the type; otherwise that is an issue."""
-        fits = self._bindings.assignable((have,), (want,))
+        fits = self._substitution.assignable((have,), (want,))
         if not fits:
             self._mismatch(node, want, have)
         return fits
@@ -201,14 +201,14 @@ class Checker(ast.Visitor[t.Type]):
     def _renamed(self, type_: t.Type, fresh: dict[str, t.Type]) -> t.Type:
         if type_.kind == "var":
             if type_.name not in fresh:
-                fresh[type_.name] = self._bindings.fresh()
+                fresh[type_.name] = self._substitution.fresh()
             return fresh[type_.name]
         if not type_.params:
             return type_
         return t.Type(type_.kind, type_.name, tuple(self._renamed(p, fresh) for p in type_.params))
 
     def _no_overload(self, node: ast.Call, have: tuple[t.Type, ...]) -> t.Type:
-        shown = [str(self._bindings.resolve(h, free_is_dyn=True)) for h in have]
+        shown = [str(self._substitution.resolve(h, free_is_dyn=True)) for h in have]
         signature = f"{shown[0]}.({', '.join(shown[1:])})" if node.target is not None else f"({', '.join(shown)})"
         return self._fail(node, f"found no matching overload for '{node.function}' applied to '{signature}'")
 
@@ -221,7 +221,7 @@ class Checker(ast.Visitor[t.Type]):
             if position in node.optional:
                 type_ = self._unwrapped(item, type_)
             items = self._join(item, items, type_)
-        return t.list_of(items if items is not None else self._bindings.fresh())
+        return t.list_of(items if items is not None else self._substitution.fresh())
 
     def map_literal(self, node: ast.MapLiteral) -> t.Type:
         keys: t.Type | None = None
@@ -231,7 +231,7 @@ class Checker(ast.Visitor[t.Type]):
             type_ = self.visit(value)
             values = self._join(value, values, self._unwrapped(value, type_) if optional else type_)
         if keys is None or values is None:
-            return t.map_of(self._bindings.fresh(), self._bindings.fresh())
+            return t.map_of(self._substitution.fresh(), self._substitution.fresh())
         return t.map_of(keys, values)
 
     def message_literal(self, node: ast.MessageLiteral) -> t.Type:
@@ -257,7 +257,7 @@ class Checker(ast.Visitor[t.Type]):
             return
         if field.optional:
             have = self._unwrapped(field.value, have)
-        if not self._bindings.assignable((have,), (want,)):
+        if not self._substitution.assignable((have,), (want,)):
             problem = f"expected type of field '{field.name}' is '{want}' but provided type is '{have}'"
             self.issues.append(Issue(field.offset, problem))
 
@@ -270,8 +270,8 @@ class Checker(ast.Visitor[t.Type]):
     def _join(self, node: ast.Node, previous: t.Type | None, current: t.Type) -> t.Type:
         if previous is None or previous is current:
             return current
-        self._bindings.spend(2 * current.parts)
-        if self._bindings.assignable((previous,), (current,)):
+        self._substitution.spend(2 * current.parts)
+        if self._substitution.assignable((previous,), (current,)):
             return _more_general(previous, current)
         return t.DYN if self._formats else self._mismatch(node, previous, current)
 
@@ -281,7 +281,7 @@ class Checker(ast.Visitor[t.Type]):
     # -- macros ---------------------------------------------------------------------------------------------
 
     def loop(self, node: ast.Loop) -> t.Type:
-        range_type = self._bindings.resolve(self.visit(node.range))
+        range_type = self._substitution.resolve(self.visit(node.range))
         types = self._iterated(node, range_type)
         saved = self._declare(dict(zip(node.variables, types, strict=True)))
         if node.filter is not None:
@@ -289,7 +289,7 @@ class Checker(ast.Visitor[t.Type]):
         body = self.visit(node.body)
         result = self._loop_result(node, range_type, body)
         self._variables = saved
-        return self._bindings.resolve(result)
+        return self._substitution.resolve(result)
 
     def _iterated(self, node: ast.Loop, range_type: t.Type) -> tuple[t.Type, ...]:
         two = len(node.variables) > 1
@@ -299,7 +299,7 @@ class Checker(ast.Visitor[t.Type]):
         if range_type.kind == "map":
             return range_type.params if two else (range_type.params[0],)
         if range_type.kind in ("dyn", "error", "var"):
-            self._bindings.assignable((t.DYN,), (range_type,))
+            self._substitution.assignable((t.DYN,), (range_type,))
             return (t.DYN, t.DYN) if two else (t.DYN,)
         self._fail(
             node.range,
@@ -313,7 +313,7 @@ class Checker(ast.Visitor[t.Type]):
             self._expect(node.body, body, t.BOOL)
             return t.BOOL
         if kind == "filter":
-            if not self._bindings.assignable((body,), (t.BOOL,)):
+            if not self._substitution.assignable((body,), (t.BOOL,)):
                 self._fail(node, f"found no matching overload for '_?_:_' applied to '({body}, list, list)'")
             variable = node.variables[0]
             return t.list_of(self._variables[variable])
@@ -324,7 +324,9 @@ class Checker(ast.Visitor[t.Type]):
         key = t.INT if range_type.kind == "list" else self._variables[node.variables[0]]
         if kind == "transformMap":
             return t.map_of(key, body)
-        if not self._bindings.assignable((body,), (t.map_of(self._bindings.fresh(), self._bindings.fresh()),)):
+        if not self._substitution.assignable(
+            (body,), (t.map_of(self._substitution.fresh(), self._substitution.fresh()),)
+        ):
             return self._mismatch(node.body, t.map_of(t.DYN, t.DYN), body)
         return body
 
@@ -340,22 +342,22 @@ class Checker(ast.Visitor[t.Type]):
         saved = self._declare({node.name: self.visit(node.init)})
         result = self.visit(node.body)
         self._variables = saved
-        return self._bindings.resolve(result)
+        return self._substitution.resolve(result)
 
     def optional_map(self, node: ast.OptionalMap) -> t.Type:
-        target = self._bindings.resolve(self.visit(node.target))
+        target = self._substitution.resolve(self.visit(node.target))
         inner = t.unwrap_optional(target)
-        if not self._bindings.assignable((target,), (t.optional_of(self._bindings.fresh()),)):
+        if not self._substitution.assignable((target,), (t.optional_of(self._substitution.fresh()),)):
             name = "optFlatMap" if node.flat else "optMap"
             return self._fail(node, f"found no matching overload for '{name}' applied to '{target}.()'")
         saved = self._declare({node.name: inner if inner is not None else t.DYN})
-        body = self._bindings.resolve(self.visit(node.body))
+        body = self._substitution.resolve(self.visit(node.body))
         self._variables = saved
         if not node.flat:
             return t.optional_of(body)
-        if not self._bindings.assignable((body,), (t.optional_of(self._bindings.fresh()),)):
+        if not self._substitution.assignable((body,), (t.optional_of(self._substitution.fresh()),)):
             return self._mismatch(node.body, t.optional_of(t.DYN), body)
-        return self._bindings.resolve(body)
+        return self._substitution.resolve(body)
 
     def _declare(self, names: dict[str, t.Type]) -> dict[str, t.Type]:
         """Open a scope. Returns the variables of the outer scope, which the caller restores."""
@@ -380,7 +382,7 @@ def qualified(node: ast.Node) -> str | None:
 # -- unification, by the rules of cel-go's checker ------------------------------------------------------------------
 
 
-class Bindings:
+class Substitution:
     """The types that type variables stand for. A failed attempt changes nothing.
 
     All work with types takes steps. Every method raises TooMuchWork where an expression takes too many.

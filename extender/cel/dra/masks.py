@@ -185,8 +185,8 @@ class Masks:
         all_devices = (1 << len(slice_.devices)) - 1
         if isinstance(selector, CompileError) or known.exhausted:
             return Mask(0, all_devices)
-        _, (match, error), of, begun = known.by_name.get(slice_.name) or (None, (0, 0), None, 0)
-        if of is not slice_:
+        _, (match, error), begun_slice, begun = known.by_name.get(slice_.name) or (None, (0, 0), None, 0)
+        if begun_slice is not slice_:
             match = error = begun = 0
         driver = slice_.pool.driver
         for position, device in enumerate(islice(slice_.devices, begun, None), begun):
