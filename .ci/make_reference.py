@@ -19,8 +19,7 @@ from typer.main import get_command
 from extender.cli import berth_client
 from extender.cli.main import commands
 from extender.model import Code
-from extender.policy import Policy
-from extender.policy.policy_schema import Override
+from extender.policy import Override, Policy
 from extender.web.console.console_app import routes
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.console.explain_routes import Question

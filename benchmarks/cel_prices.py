@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from extender.cel import BudgetExceeded, EvalError
+from extender.cel.cost import charged, make_list, make_map
 from extender.cel.library import kubernetes_library
+from extender.cel.library.network import url
 from extender.cel.library.resources import quantity, semver
-from extender.cel.library.urls import url
 from extender.cel.overloads import Overload, fits
 from extender.cel.patterns import compiled
-from extender.cel.prices import charged, make_list, make_map
 from extender.cel.types import Type
 from extender.cel.values import NONE, Cidr, Duration, Format, Optional, Timestamp, TypeValue, UInt
 
@@ -73,7 +73,7 @@ def arguments(overload: Overload, pool: list[object]) -> Iterator[tuple[object, 
     """Random combinations of values that fit the types, the same in each run."""
     choice = random.Random(overload.function)
     fitting: list[list[Any]] = [[v for v in pool if fits(v, type_)] for type_ in overload.args]
-    if overload.traits.pattern:
+    if overload.pattern:
         fitting[1] = [compiled(pattern, lambda _: None) for pattern in PATTERNS]
     if all(fitting):
         yield from (tuple(map(choice.choice, fitting)) for _ in range(COMBINATIONS))
@@ -94,7 +94,7 @@ def measured(run: Callable[..., object], args: tuple[object, ...]) -> tuple[floa
 def worst(overload: Overload, pool: list[object]) -> tuple[float, str]:
     """The highest ratio of a function, with its arguments in short."""
     grows = any(_large(type_) for type_ in (*overload.args, overload.result))
-    paid = charged(overload.traits.price, overload.apply, grows=grows)
+    paid = charged(overload.function, overload.apply, grows=grows)
     run = paid or (lambda _, *args: overload.apply(*args))
     found, shown = 0.0, ""
     for args in arguments(overload, pool):
@@ -114,7 +114,7 @@ def _large(type_: Type) -> bool:
 
 
 def main() -> None:
-    functions = kubernetes_library((1, 37), includes=True, all_versions=True).functions()
+    functions = kubernetes_library((1, 37), includes=True, all_versions=True)
     overloads = [o for name, many in functions.items() if name not in MADE for o in many if o.args]
     for size in SIZES:
         pool = values(size)

@@ -37,8 +37,7 @@ from extender.model import (
     Result,
     Slice,
 )
-from extender.policy import Policy
-from extender.policy.policy_schema import MOST_EFFECTIVE, Override
+from extender.policy import MAX_EFFECTIVE, Override, Policy
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
 from tests.bind_slots_world import gang_member, gang_scheduler
@@ -212,7 +211,7 @@ def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
 def test_a_policy_remembers_few_sets_of_overrides() -> None:
     """Pods choose the classes that they ask for: ten overrides by class make a thousand policies."""
     policy = Policy(overrides=tuple(Override(classes=(f"c{i}",), packing="spread") for i in range(10)))
-    subsets = [frozenset(f"c{i}" for i in range(10) if number >> i & 1) for number in range(1, MOST_EFFECTIVE + 3)]
+    subsets = [frozenset(f"c{i}" for i in range(10) if number >> i & 1) for number in range(1, MAX_EFFECTIVE + 3)]
     found = [policy.effective("n", subset) for subset in subsets]
     assert policy.effective("n", subsets[-1]) is found[-1], "the last is remembered"
     assert policy.effective("n", subsets[0]) is not found[0]

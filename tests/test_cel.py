@@ -25,11 +25,13 @@ from extender.wire import SliceDecoder
 CASES = Path(__file__).parent / "cases"
 WORLD = yaml.safe_load((CASES / "selectors.yaml").read_text())
 BLANK = Device("blank")
+SLICE = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
 
 
 @pytest.mark.parametrize(("expression", "expected"), WORLD["cases"])
 def test_own_cases(expression: str, expected: object) -> None:
     found = answer({"name": "x", "expression": expression, **WORLD["device"]}, "x")
+    assert "internal error of the evaluation" not in (found["runtime_error"] or "")
     kind = "compile" if found["compile_error"] else "error" if found["runtime_error"] else found["match"]
     assert kind == expected, found
 
@@ -110,22 +112,6 @@ def test_hostile_expressions_are_stopped(name: str) -> None:
         compile_selector(HOSTILE[name]).match(BLANK, "d")
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "timestamp('2020-01-01T00:00:00Z').getHours('+99:99') == 4",
-        "timestamp('2020-01-01T00:00:00Z').getHours('-23:30') == 0",
-        "timestamp('9999-12-31T23:59:59Z').getHours('+01:00') == 0",
-        "timestamp('0001-01-01T00:00:00Z').getHours('America/New_York') == 19",
-        "quantity('1e400').asApproximateFloat() > 1e308",
-        "quantity('-1e400').asApproximateFloat() < -1e308",
-    ],
-)
-def test_times_and_numbers_beyond_pythons_own_have_an_answer(expression: str) -> None:
-    """Such a selector once ended the background work for all pods with a ValueError or an OverflowError."""
-    assert compile_selector(expression).match(BLANK, "d") is True
-
-
 class Broken(dict[str, object]):
     """Attributes that cannot be read."""
 
@@ -150,21 +136,6 @@ def test_an_error_about_a_long_text_is_short(call: str) -> None:
     with pytest.raises(EvalError) as caught:
         compile_selector(LONG_TEXT % f"{call}(d) == {call}(d)").match(BLANK, "d")
     assert len(str(caught.value)) < 1000
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "dyn([dyn(2u), dyn([1, 2])]).sum() == 1u",
-        "optional.unwrap(dyn([dyn(optional.of(1)), dyn(1)])).size() == 1",
-        "dyn([dyn('a'), dyn(1)]).join() == 'a'",
-    ],
-)
-def test_a_value_of_another_type_is_an_error_of_the_expression(text: str) -> None:
-    """The static type is unknown, and the first item of a list does not tell the type of the others."""
-    device = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"])).devices[0]
-    with pytest.raises(EvalError, match="no such overload"):
-        compile_selector(text).match(device, "gpu.nvidia.com")
 
 
 def test_a_tree_too_deep_for_the_stack_is_refused() -> None:
@@ -255,25 +226,22 @@ def test_reads_are_known() -> None:
 @pytest.mark.parametrize("domain", ["gpu.nvidia.com", "other"])
 def test_the_short_form_of_membership_equals_the_general_form(kind: str, name: str, domain: str) -> None:
     """The short form of '"x" in device.attributes[d]' against the general one."""
-    device = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"])).devices[0]
+    device = SLICE.devices[0]
     short = compile_selector(f'"{name}" in device.{kind}["{domain}"]')
     general = compile_selector(f'device.{kind}["{domain}"].exists(key, key == "{name}")')
     assert short.match(device, "gpu.nvidia.com") == general.match(device, "gpu.nvidia.com")
 
 
-def test_a_failed_term_shows_its_observed_value() -> None:
-    slice_ = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
-    term = 'device.attributes["gpu.nvidia.com"].productName == "H100"'
-    found = failed_term(f'device.driver == "gpu.nvidia.com" && {term}', Dialect(), slice_.devices[0], "gpu.nvidia.com")
+@pytest.mark.parametrize("test", [' == "H100"', '.contains("H100")', ' . contains("H100")', '\n.contains("H100")'])
+def test_a_failed_term_shows_its_observed_value_however_it_is_spaced(test: str) -> None:
+    term = f'device.attributes["gpu.nvidia.com"].productName{test}'
+    found = failed_term(f'device.driver == "gpu.nvidia.com" && {term}', Dialect(), SLICE.devices[0], "gpu.nvidia.com")
     assert found == f"`{term}` is false (saw 'Tesla T4')"
 
 
-@pytest.mark.parametrize("dot", [".", " . ", ".\n", "\n.", ". // the model\n"])
-def test_a_test_shows_its_observed_value_however_it_is_spaced(dot: str) -> None:
-    slice_ = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
-    term = f'device.attributes["gpu.nvidia.com"].productName{dot}contains("H100")'
-    found = failed_term(term, Dialect(), slice_.devices[0], "gpu.nvidia.com")
-    assert found == f"`{term}` is false" + (" (saw 'Tesla T4')" if "//" not in dot else "")
+def test_a_failed_term_with_a_comment_in_it_shows_no_value() -> None:
+    term = 'device.attributes["gpu.nvidia.com"].productName. // the model\ncontains("H100")'
+    assert failed_term(term, Dialect(), SLICE.devices[0], "gpu.nvidia.com") == f"`{term}` is false"
 
 
 @pytest.mark.parametrize(
@@ -304,11 +272,8 @@ def test_the_terms_of_a_selector(expression: str, terms: tuple[str, ...]) -> Non
 def test_new_expressions_may_use_only_the_version_before(version: tuple, expression: str, good: bool) -> None:
     dialect = Dialect(version, stored=False, list_types=False)
     assert compile_selector(expression)
-    if good:
+    with contextlib.nullcontext() if good else pytest.raises(CompileError):
         compile_selector(expression, dialect)
-    else:
-        with pytest.raises(CompileError):
-            compile_selector(expression, dialect)
 
 
 def test_cost_is_that_of_the_api_server() -> None:

@@ -75,20 +75,6 @@ def test_a_pattern_costs_the_same_when_it_is_remembered() -> None:
     assert left[0] == left[1] < program.budget
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        '["h100", "gpu", "b200"].exists(name, device.driver.matches("^" + name + "[.].*[a-z]+$"))',
-        'device.driver.find("(?i)" + "GPU") == "gpu"',
-        'device.driver.findAll("[a-z]" + "+", 2) == ["gpu", "nvidia"]',
-        'dyn(device.driver).findAll(dyn("[a-z]+")).size() == 3',
-        "matches(dyn(device.driver), dyn('g') + 'pu')",
-    ],
-)
-def test_ordinary_patterns_that_are_no_constants_have_an_answer(expression: str) -> None:
-    assert compile_selector(expression).match(BLANK, "gpu.nvidia.com") is True
-
-
 def test_constant_patterns_are_compiled_once_and_not_for_each_device(compiles: Compiles) -> None:
     slice_ = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
     long = "|".join(f"word{i}" for i in range(100))

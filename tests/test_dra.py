@@ -11,29 +11,40 @@ from extender.extension.orphans import OrphanCollector
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.dra_worlds import CLAIMS, asks, custom, mig, place
 from tests.eventually import eventually
-from tests.running_berth import berthing, claim, pod
+from tests.running_berth import Berthing, berthing, claim, pod
 from tests.tenant_worlds import allocated
 
 pytestmark = pytest.mark.loopback
+SHARED_DEVICE = {"name": "a", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+
+
+def add(b: Berthing, *claims: dict) -> list[str]:
+    """Claims, each with a pod of its name that uses it. Returns the names."""
+    for one in claims:
+        b.cluster.apply(one)
+        b.cluster.apply(pod(one["metadata"]["name"], one["metadata"]["name"]))
+    return [one["metadata"]["name"] for one in claims]
+
+
+def claimed(name: str, **devices: list[dict]) -> dict:
+    """A claim with these requests and constraints."""
+    return {**claim(name), "spec": {"devices": devices}}
+
+
+def allocate(b: Berthing, name: str, **allocation: dict) -> None:
+    """Write the allocation of a claim as its scheduler does."""
+    change = {"status": {"allocation": allocation}}
+    b.cluster.api.registry.patch(CLAIMS, ("default", name), change, "status", strategic=False)
 
 
 async def test_shares_pack_and_never_exceed() -> None:
     """Shares go onto the device that is shared already, and stop where its memory ends."""
-    device = {
-        "allowMultipleAllocations": True,
-        "capacity": {
-            "memory": {
-                "value": "80Gi",
-                "requestPolicy": {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}},
-            }
-        },
-    }
+    steps = {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}
+    device = {**SHARED_DEVICE, "capacity": {"memory": {"value": "80Gi", "requestPolicy": steps}}}
     async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [{"name": "a", **device}, {"name": "b", **device}])
-        for i in range(5):
-            b.cluster.apply(asks(f"c{i}", capacity={"requests": {"memory": "30Gi"}}))
-            b.cluster.apply(pod(f"p{i}", f"c{i}"))
-        outcome = [await place(b, f"p{i}") for i in range(5)]
+        custom(b, [device, {**device, "name": "b"}])
+        names = add(b, *(asks(f"c{i}", capacity={"requests": {"memory": "30Gi"}}) for i in range(5)))
+        outcome = [await place(b, name) for name in names]
         assert outcome == ["", "", "", "", "not enough capacity left for request gpu"]
         devices = [device for _, device in b.held()]
         assert devices[0] == devices[1] != devices[2] == devices[3]
@@ -44,14 +55,11 @@ async def test_shares_pack_and_never_exceed() -> None:
 
 
 async def test_burst_of_shares_stays_within_capacity() -> None:
-    device = {"name": "a", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
     async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [device])
-        for i in range(8):
-            b.cluster.apply(asks(f"c{i}", capacity={"requests": {"memory": "20Gi"}}))
-            b.cluster.apply(pod(f"p{i}", f"c{i}"))
+        custom(b, [SHARED_DEVICE])
+        names = add(b, *(asks(f"c{i}", capacity={"requests": {"memory": "20Gi"}}) for i in range(8)))
         await b.settled()
-        outcome = await asyncio.gather(*(b.bind(f"p{i}", "n1") for i in range(8)))
+        outcome = await asyncio.gather(*(b.bind(name, "n1") for name in names))
         assert outcome.count("") == 4
         assert len(b.held()) == 4
 
@@ -68,47 +76,31 @@ async def test_partitions_share_counters_and_keep_large_profiles_possible() -> N
     profile = "device.attributes['d.example.com'].profile == '{}g'"
     async with berthing({"n1": "t4-4"}) as b:
         custom(b, devices, counters)
-        for name, size in (("s1", 1), ("s2", 1), ("l1", 2), ("w", 4)):
-            b.cluster.apply(asks(name, selectors=[{"cel": {"expression": profile.format(size)}}]))
-            b.cluster.apply(pod(name, name))
-        assert [await place(b, name) for name in ("s1", "s2", "l1", "w")] == [
-            "",
-            "",
-            "",
-            "shared counters are used up for request gpu",
-        ]
+        sizes = {"s1": 1, "s2": 1, "l1": 2, "w": 4}
+        selectors = {name: [{"cel": {"expression": profile.format(size)}}] for name, size in sizes.items()}
+        names = add(b, *(asks(name, selectors=selector) for name, selector in selectors.items()))
+        outcome = [await place(b, name) for name in names]
+        assert outcome == ["", "", "", "shared counters are used up for request gpu"]
 
 
 async def test_taints_and_taint_rules() -> None:
     """NoSchedule excludes, None only informs, a rule taints from outside, a toleration helps."""
     async with berthing({"n1": "t4-4"}) as b:
-        custom(
-            b,
-            [
-                {"name": "sick", "taints": [{"key": "xid", "effect": "NoSchedule"}]},
-                {"name": "cough", "taints": [{"key": "xid", "effect": "None"}]},
-                {"name": "well"},
-            ],
-        )
-        for name in ("p", "q", "r"):
-            b.cluster.apply(asks(name))
-            b.cluster.apply(pod(name, name))
-        b.cluster.apply(asks("t", tolerations=[{"operator": "Exists"}]))
-        b.cluster.apply(pod("t", "t"))
+        tainted = {"sick": "NoSchedule", "cough": "None"}
+        devices = [{"name": name, "taints": [{"key": "xid", "effect": effect}]} for name, effect in tainted.items()]
+        custom(b, [*devices, {"name": "well"}])
+        add(b, *map(asks, "pqr"), asks("t", tolerations=[{"operator": "Exists"}]))
         assert await place(b, "p") == ""
         assert b.held()[-1][1] == "well"
+        taint = {"key": "m", "effect": "NoSchedule"}
         rule = {
             "kind": "DeviceTaintRule",
             "metadata": {"name": "maintenance"},
-            "spec": {
-                "deviceSelector": {"driver": "d.example.com", "device": "cough"},
-                "taint": {"key": "m", "effect": "NoSchedule"},
-            },
+            "spec": {"deviceSelector": {"driver": "d.example.com", "device": "cough"}, "taint": taint},
         }
         b.cluster.apply(rule)
-        b.cluster.apply(
-            {**rule, "metadata": {"name": "no-selector"}, "spec": {"taint": {"key": "m", "effect": "NoExecute"}}}
-        )
+        everything = {"taint": {"key": "m", "effect": "NoExecute"}}
+        b.cluster.apply({**rule, "metadata": {"name": "no-selector"}, "spec": everything})
         assert await place(b, "q") == "matching devices are tainted for request gpu"
         b.cluster.api.registry.delete(RESOURCES["resource.k8s.io", "devicetaintrules"], ("", "maintenance"))
         assert await place(b, "r") == ""
@@ -121,17 +113,10 @@ async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
     async with berthing({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p", "c"))
-        pinned = {
-            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
-        }
+        on_n1 = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+        pinned = {"nodeSelectorTerms": [{"matchFields": [on_n1]}]}
         result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
-        b.cluster.api.registry.patch(
-            CLAIMS,
-            ("default", "c"),
-            {"status": {"allocation": {"devices": {"results": [result]}, "nodeSelector": pinned}}},
-            "status",
-            strategic=False,
-        )
+        allocate(b, "c", devices={"results": [result]}, nodeSelector=pinned)
         await b.settled()
         reasons = (await b.filter("p", ["n2", "n3"]))["FailedAndUnresolvableNodes"]
         assert set(reasons.values()) == {"claim is allocated for other nodes"}
@@ -166,13 +151,7 @@ async def test_an_allocation_of_berth_without_reservation_is_collected() -> None
             obj["metadata"]["annotations"] = notes
             b.cluster.apply(obj)
             result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": f"gpu-{len(notes)}"}
-            b.cluster.api.registry.patch(
-                CLAIMS,
-                ("default", name),
-                {"status": {"allocation": {"devices": {"results": [result]}}}},
-                "status",
-                strategic=False,
-            )
+            allocate(b, name, devices={"results": [result]})
         await b.settled()
         now = [0.0]
         async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
@@ -199,11 +178,9 @@ async def test_an_allocation_of_berth_without_reservation_is_collected() -> None
 
 async def test_server_that_drops_a_field_is_not_trusted() -> None:
     """A share without its identifier would look exclusive: the allocation is taken back, the error says why."""
-    device = {"name": "a", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
     async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [device])
-        b.cluster.apply(asks("c"))
-        b.cluster.apply(pod("p", "c"))
+        custom(b, [SHARED_DEVICE])
+        add(b, asks("p"))
 
         def drop_shares(_: str, obj: dict) -> None:
             for result in ((obj.get("status", {}).get("allocation") or {}).get("devices") or {}).get("results", []):
@@ -217,21 +194,10 @@ async def test_server_that_drops_a_field_is_not_trusted() -> None:
 async def test_claim_built_to_explode_is_given_up() -> None:
     """A search that gave up has another reason than one that found the request impossible."""
     async with berthing({"n1": "l40s-8-pix"}) as b:
-        requests = [
-            {
-                "name": f"r{i}",
-                "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1},
-            }
-            for i in range(8)
-        ]
-        spec = {
-            "devices": {
-                "requests": requests,
-                "constraints": [{"requests": ["r6", "r7"], "matchAttribute": "gpu.nvidia.com/uuid"}],
-            }
-        }
-        b.cluster.apply({"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "default"}, "spec": spec})
-        b.cluster.apply(pod("p", "c"))
+        exactly = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1}
+        requests = [{"name": f"r{i}", "exactly": exactly} for i in range(8)]
+        constraints = [{"requests": ["r6", "r7"], "matchAttribute": "gpu.nvidia.com/uuid"}]
+        add(b, claimed("p", requests=requests, constraints=constraints))
         assert await place(b, "p") == "gave up searching: the claims allow too many combinations"
 
 
@@ -239,26 +205,14 @@ async def test_first_available_prefers_the_first_across_nodes() -> None:
     """A node with the preferred alternative ranks above one with the second."""
     async with berthing({"small": "t4-4", "large": "hgx-h100-8"}) as b:
         product = "device.attributes['gpu.nvidia.com'].productName.contains('{}')"
+        one = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1}
         forms = [
-            {
-                "name": n.lower(),
-                "deviceClassName": "gpu.nvidia.com",
-                "allocationMode": "ExactCount",
-                "count": 1,
-                "selectors": [{"cel": {"expression": product.format(n)}}],
-            }
+            {**one, "name": n.lower(), "selectors": [{"cel": {"expression": product.format(n)}}]}
             for n in ("H100", "T4")
         ]
         for order, expected in (((0, 1), "large"), ((1, 0), "small")):
             name = f"p-{expected}"
-            b.cluster.apply(
-                {
-                    "kind": "ResourceClaim",
-                    "metadata": {"name": name, "namespace": "default"},
-                    "spec": {"devices": {"requests": [{"name": "gpu", "firstAvailable": [forms[i] for i in order]}]}},
-                }
-            )
-            b.cluster.apply(pod(name, name))
+            add(b, claimed(name, requests=[{"name": "gpu", "firstAvailable": [forms[i] for i in order]}]))
             await b.settled()
             assert (await b.filter(name))["NodeNames"][0] == expected
 
@@ -273,12 +227,10 @@ async def test_admin_access_needs_the_label_and_occupies_nothing(labelled: bool)
                 ("", "default"),
                 {**space, "metadata": {**space["metadata"], "labels": {"resource.kubernetes.io/admin-access": "true"}}},
             )
-        b.cluster.apply(claim("busy", 4))
-        b.cluster.apply(pod("busy", "busy"))
+        add(b, claim("busy", 4))
         assert await place(b, "busy") == ""
         watch = claim("watch", adminAccess=True, allocationMode="All")
         del watch["spec"]["devices"]["requests"][0]["exactly"]["count"]
-        b.cluster.apply(watch)
-        b.cluster.apply(pod("watch", "watch"))
+        add(b, watch)
         assert await place(b, "watch") == ("" if labelled else "namespace default does not allow adminAccess")
         assert len(b.held()) == (8 if labelled else 4)

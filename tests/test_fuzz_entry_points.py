@@ -20,7 +20,7 @@ import pytest
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from extender.policy import MOST_POLICY
+from extender.policy import MAX_POLICY_BYTES
 from tests.bad_values import FILES, bomb, contents
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -122,7 +122,7 @@ async def test_bodies_that_are_nearly_right(berth: Berthing, caplog: pytest.LogC
 
 async def test_policies_of_a_question(berth: Berthing) -> None:
     """An alias bomb, a text that is too long, and values of every kind: rejected, while filter is answered."""
-    too_long = "# " + "x" * MOST_POLICY
+    too_long = "# " + "x" * MAX_POLICY_BYTES
     for policy, words in (
         (bomb(), "aliases stand for more values"),
         (too_long, "is larger than 16384 bytes"),

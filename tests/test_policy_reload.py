@@ -11,8 +11,8 @@ import pytest
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.policy import Policy, load_policy
-from extender.runtime import LimitedCall, ReloadedFiles, Supervisor, reloaded_policy
+from extender.policy import Policy
+from extender.runtime import ReloadedFiles, Supervisor, file_reload, reloaded_policy
 from extender.scheduling import Evaluator
 from tests.eventually import eventually
 from tests.supervised_worlds import QUICK
@@ -58,23 +58,30 @@ def test_the_old_policy_stays_in_force_if_a_bug_stops_the_change() -> None:
     assert (service.policy, service.policy_digest, service.policy_generation) == (new, new.digest, before + 1)
 
 
-async def test_a_read_that_does_not_end_is_reported_and_the_policy_is_used_when_it_ends(tmp_path: Path) -> None:
-    ends, used, problems, reads = threading.Event(), list[Policy](), list[str](), list[Path]()
+class Mount:
+    """A file whose server does not answer until `ends` is set."""
 
-    def read(path: Path, most: int) -> bytes:
-        reads.append(path)
-        ends.wait()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ends, self.reads = threading.Event(), list[Path]()
+        monkeypatch.setattr(file_reload, "read_mounted", self.read)
+
+    def read(self, path: Path, _: int) -> bytes:
+        self.reads.append(path)
+        self.ends.wait()
         return b"candidates: 4"
 
-    def parse(contents: list[bytes]) -> Policy:
-        return load_policy(contents[0])
 
-    file = ReloadedFiles("policy", [tmp_path], 1024, parse, used.append, problems.append, read=read, limit_seconds=0.01)
+async def test_a_read_that_does_not_end_is_reported_and_the_policy_is_used_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mount, used, problems = Mount(monkeypatch), list[Policy](), list[str]()
+    monkeypatch.setattr(file_reload, "READ_SECONDS", 0.01)
+    file = reloaded_policy(tmp_path, used.append, problems.append)
     for _ in range(3):
         await file.reload()
     assert (problems, used) == (["a read has not ended after 0.01 s"], [])
-    assert len(reads) == 1
-    ends.set()
+    assert len(mount.reads) == 1
+    mount.ends.set()
     await eventually(lambda: _reloaded(file, used))
     assert used == [Policy(candidates=4)]
 
@@ -84,18 +91,15 @@ async def _reloaded(file: ReloadedFiles[Policy], used: list[Policy]) -> bool:
     return bool(used)
 
 
-async def test_a_limited_call_that_was_cancelled_is_awaited_again() -> None:
-    ends, calls = threading.Event(), list[int]()
-
-    def call() -> int:
-        calls.append(1)
-        ends.wait()
-        return len(calls)
-
-    limited = LimitedCall(call)
-    first = asyncio.create_task(limited())
-    await eventually(lambda: calls)
+async def test_a_read_whose_caller_was_cancelled_is_awaited_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mount, used = Mount(monkeypatch), list[Policy]()
+    file = reloaded_policy(tmp_path, used.append, lambda _: None)
+    first = asyncio.create_task(file.reload())
+    await eventually(lambda: mount.reads)
     first.cancel()
     await asyncio.wait([first])
-    ends.set()
-    assert await limited() == 1
+    mount.ends.set()
+    await file.reload()
+    assert (used, len(mount.reads)) == ([Policy(candidates=4)], 1)

@@ -114,3 +114,17 @@ def test_an_event_of_a_slice_looks_only_at_the_expressions_with_masks_of_it() ->
     assert masks.remembered()["masks"] == before["masks"] - 1
     masks.forget(first.name)
     assert masks.remembered()["mask_bytes"] == 0
+
+
+def test_a_slice_whose_evaluation_never_began_can_be_forgotten() -> None:
+    """The selector was compiled again, and the deadline was spent; then the masks of the expression had to go."""
+    masks, machine = Masks(selector_bytes=1, mask_bytes=5000), carried_machines()["t4-4"]
+    first, second = (SliceDecoder().decode(gpu_slice(name, machine)) for name in ("n1", "n2"))
+    masks.of("true", first)
+    with pytest.raises(DeadlineExceeded):
+        masks.of("true", second, Deadline(0, lambda: 0.0))
+    for number in range(100):
+        masks.of(f"{number} >= 0", first)
+    masks.forget(second.name)
+    masks.forget(first.name)
+    assert masks.remembered()["mask_bytes"] == 0

@@ -6,7 +6,7 @@ A pass over the tree that treats the kinds of nodes differently is a `Visitor`; 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ class Node:
     offset: int
     type: Type | None = field(default=None, init=False, repr=False)
     parenthesized: bool = field(default=False, init=False, repr=False)
+    size: int = field(default=1, init=False, repr=False)  # nodes of its tree; the checker sets it
 
 
 @dataclass(slots=True, eq=False)
@@ -155,19 +156,6 @@ def walk(root: Node) -> Iterator[Node]:
         stack.extend(children(node))
 
 
-def size(root: Node, known: Mapping[Node, int]) -> int:
-    """The number of nodes of a tree; `known` has the sizes of some of its parts."""
-    total, stack = 0, [root]
-    while stack:
-        node = stack.pop()
-        if node in known:
-            total += known[node]
-        else:
-            total += 1
-            stack.extend(children(node))
-    return total
-
-
 class Chain(NamedTuple):
     """The operands of a && b && c or a || b || c from left to right, and the offsets of the operators between them."""
 
@@ -225,30 +213,21 @@ class Visitor(ABC, Generic[R]):
 
     @abstractmethod
     def literal(self, node: Literal) -> R: ...
-
     @abstractmethod
     def ident(self, node: Ident) -> R: ...
-
     @abstractmethod
     def select(self, node: Select) -> R: ...
-
     @abstractmethod
     def call(self, node: Call) -> R: ...
-
     @abstractmethod
     def list_literal(self, node: ListLiteral) -> R: ...
-
     @abstractmethod
     def map_literal(self, node: MapLiteral) -> R: ...
-
     @abstractmethod
     def message_literal(self, node: MessageLiteral) -> R: ...
-
     @abstractmethod
     def loop(self, node: Loop) -> R: ...
-
     @abstractmethod
     def bind(self, node: Bind) -> R: ...
-
     @abstractmethod
     def optional_map(self, node: OptionalMap) -> R: ...

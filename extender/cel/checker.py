@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import is_
 
 from extender.cel import ast
 from extender.cel import types as t
+from extender.cel.cost import NODE, OVERLOAD, STEP, Work
 from extender.cel.errors import Issue
 from extender.cel.messages import MESSAGES
 from extender.cel.overloads import Library, Overload
-from extender.cel.work import NODE, OVERLOAD, Work
 
 _LITERALS: dict[type, t.Type] = {
     bool: t.BOOL,
@@ -19,10 +20,11 @@ _LITERALS: dict[type, t.Type] = {
     bytes: t.BYTES,
     type(None): t.NULL,
 }
-
-
-_MOST_NAMES = 8  # of a qualified name: google.protobuf.Duration has three
+_SIMPLE = frozenset({"bool", "bytes", "double", "int", "string", "uint", "duration", "timestamp", "struct"})
+_NULLABLE = frozenset({"opaque", "struct", "any", "duration", "timestamp", "null", "wrapper"})
+_MAX_NAMES = 8  # of a qualified name: google.protobuf.Duration has three
 _CHARACTERS_A_STEP = 8  # of a message: an issue may show a large type
+_STEPS_OF_A_TYPE = 4  # to make one
 
 
 class Checker(ast.Visitor[t.Type]):
@@ -42,34 +44,35 @@ class Checker(ast.Visitor[t.Type]):
         self._work = work
         self._variables = dict(variables)
         self._structs = structs
-        self._bindings = t.Bindings(work)
+        self._substitution = Substitution(work)
         # Function, whether it is a member, and types of the arguments to the overloads that fit and the type of the
         # result; only without type variables.
         self._choices: dict[tuple[str, bool, tuple[t.Type, ...]], tuple[tuple[Overload, ...], t.Type]] = {}
         self._formats = 0  # calls of format around the node: there, the items of a literal may have different types
+        self._visited = 0  # nodes
         self.issues: list[Issue] = []
 
     def visit(self, node: ast.Node) -> t.Type:
         self._work.spend(NODE)
+        before = self._visited
         node.type = type_ = self.method(node)(node)
+        self._visited += 1
+        node.size = self._visited - before
         return type_
 
     def settle(self, node: ast.Node) -> None:
         """Replace the type variables in the whole tree by the types that the check found for them."""
         for current in ast.walk(node):
             if current.type is not None:
-                current.type = self._bindings.resolve(current.type, free_is_dyn=True)
+                current.type = self._substitution.resolve(current.type, free_is_dyn=True)
 
     def _fail(self, node: ast.Node, problem: str) -> t.Type:
-        self._bindings.spend(len(problem) // _CHARACTERS_A_STEP)
+        self._substitution.spend(len(problem) // _CHARACTERS_A_STEP)
         self.issues.append(Issue(node.offset, problem))
         return t.ERROR
 
     def _undeclared(self, node: ast.Node, name: str) -> t.Type:
         return self._fail(node, f"undeclared reference to '{name}' (in container '')")
-
-    def _resolved(self, type_: t.Type) -> t.Type:
-        return self._bindings.resolve(type_)
 
     # -- names and fields -----------------------------------------------------------------------------------
 
@@ -83,13 +86,14 @@ class Checker(ast.Visitor[t.Type]):
     def select(self, node: ast.Select) -> t.Type:
         name = qualified(node)
         if name is not None and not node.test and name in self._variables:
+            self._visited += name.count(".")
             undefined = name in self._structs  # the name of an input's type is no value
             return self._fail(node, f"reference to undefined type: {name}") if undefined else self._variables[name]
         result = self._field(node, node.operand, node.field_name, optional=node.optional)
-        return t.BOOL if node.test else self._resolved(result)
+        return t.BOOL if node.test else self._substitution.resolve(result)
 
     def _field(self, node: ast.Node, operand: ast.Node, name: str, *, optional: bool) -> t.Type:
-        type_ = self._resolved(self.visit(operand))
+        type_ = self._substitution.resolve(self.visit(operand))
         inner = t.unwrap_optional(type_)
         target = inner if inner is not None else type_
         result = self._field_type(node, target, name)
@@ -102,7 +106,7 @@ class Checker(ast.Visitor[t.Type]):
             known = self._structs[target.name].get(name)
             return known if known is not None else self._fail(node, f"undefined field '{name}'")
         if target.kind == "var":
-            self._bindings.assignable((t.DYN,), (target,))
+            self._substitution.assignable((t.DYN,), (target,))
         elif not t.is_dynamic(target):
             if target.kind == "struct":
                 return self._fail(node, f"undefined field '{name}'")
@@ -116,31 +120,29 @@ class Checker(ast.Visitor[t.Type]):
             field = node.args[1]
             assert isinstance(field, ast.Literal)
             field.type = t.STRING
-            return self._resolved(self._field(node, node.args[0], str(field.value), optional=True))
-        if node.function == "format":
-            self._formats += 1
-            try:
-                return self._called(node)
-            finally:
-                self._formats -= 1
-        return self._called(node)
+            self._visited += 1
+            return self._substitution.resolve(self._field(node, node.args[0], str(field.value), optional=True))
+        self._formats += node.function == "format"
+        result = self._called(node)
+        self._formats -= node.function == "format"
+        return result
 
     def _called(self, node: ast.Call) -> t.Type:
         for arg in node.args:
             self.visit(arg)
         if node.target is not None:
             prefix = qualified(node.target)
-            namespaced = self._library.find(f"{prefix}.{node.function}") if prefix is not None else []
+            namespaced = self._library.get(f"{prefix}.{node.function}") if prefix is not None else None
             if namespaced:
                 node.function, node.target = f"{prefix}.{node.function}", None
                 return self._resolve(node, namespaced, node.args)
             self.visit(node.target)
-        overloads = self._library.find(node.function)
+        overloads = self._library.get(node.function)
         if not overloads:
             return self._undeclared(node, node.function)
         return self._resolve(node, overloads, node.parts)
 
-    def _resolve(self, node: ast.Call, overloads: list[Overload], parts: list[ast.Node]) -> t.Type:
+    def _resolve(self, node: ast.Call, overloads: Sequence[Overload], parts: list[ast.Node]) -> t.Type:
         have = tuple(part.type or t.ERROR for part in parts)
         if node.function in ("_&&_", "_||_"):
             return self._logical(parts)
@@ -151,13 +153,13 @@ class Checker(ast.Visitor[t.Type]):
             if result is None:
                 return self._no_overload(node, have)
             known = chosen, result
-            if not any(map(t.has_variable, (*have, result))):
+            if not any(type_.is_open for type_ in (*have, result)):
                 self._choices[key] = known
         node.chosen, type_ = known
         return type_
 
     def _chosen(
-        self, node: ast.Call, overloads: list[Overload], have: tuple[t.Type, ...]
+        self, node: ast.Call, overloads: Sequence[Overload], have: tuple[t.Type, ...]
     ) -> tuple[tuple[Overload, ...], t.Type | None]:
         """The overloads that fit arguments of these types, and the type of the result; None if none fits."""
         chosen: list[Overload] = []
@@ -167,13 +169,13 @@ class Checker(ast.Visitor[t.Type]):
                 continue
             self._work.spend(OVERLOAD)
             want, gives = self._instance(overload)
-            if not self._bindings.assignable(have, want):
+            if not self._substitution.assignable(have, want):
                 continue
             chosen.append(overload)
             unknown = any(map(t.leaves_open, have, want))
             if unknown and node.function != "orValue":  # orValue() checks its result when it runs
                 gives = t.with_dyn(gives)
-            given = self._resolved(gives)
+            given = self._substitution.resolve(gives)
             if result is None:
                 result = given
             elif not t.is_dynamic(result) and given != result:
@@ -181,12 +183,15 @@ class Checker(ast.Visitor[t.Type]):
         return tuple(chosen), result
 
     def _logical(self, parts: list[ast.Node]) -> t.Type:
-        good = True
-        for part in parts:
-            if not self._bindings.assignable((part.type or t.ERROR,), (t.BOOL,)):
-                self._mismatch(part, t.BOOL, part.type or t.ERROR)
-                good = False
-        return t.BOOL if good else t.ERROR
+        good = [self._expect(part, part.type or t.ERROR, t.BOOL) for part in parts]
+        return t.BOOL if all(good) else t.ERROR
+
+    def _expect(self, node: ast.Node, have: t.Type, want: t.Type) -> bool:
+        """Whether a node has the type; otherwise that is an issue."""
+        fits = self._substitution.assignable((have,), (want,))
+        if not fits:
+            self._mismatch(node, want, have)
+        return fits
 
     def _instance(self, overload: Overload) -> tuple[tuple[t.Type, ...], t.Type]:
         """The signature with type variables of its own."""
@@ -196,14 +201,14 @@ class Checker(ast.Visitor[t.Type]):
     def _renamed(self, type_: t.Type, fresh: dict[str, t.Type]) -> t.Type:
         if type_.kind == "var":
             if type_.name not in fresh:
-                fresh[type_.name] = self._bindings.fresh()
+                fresh[type_.name] = self._substitution.fresh()
             return fresh[type_.name]
         if not type_.params:
             return type_
         return t.Type(type_.kind, type_.name, tuple(self._renamed(p, fresh) for p in type_.params))
 
     def _no_overload(self, node: ast.Call, have: tuple[t.Type, ...]) -> t.Type:
-        shown = [str(self._bindings.resolve(h, free_is_dyn=True)) for h in have]
+        shown = [str(self._substitution.resolve(h, free_is_dyn=True)) for h in have]
         signature = f"{shown[0]}.({', '.join(shown[1:])})" if node.target is not None else f"({', '.join(shown)})"
         return self._fail(node, f"found no matching overload for '{node.function}' applied to '{signature}'")
 
@@ -216,7 +221,7 @@ class Checker(ast.Visitor[t.Type]):
             if position in node.optional:
                 type_ = self._unwrapped(item, type_)
             items = self._join(item, items, type_)
-        return t.list_of(items if items is not None else self._bindings.fresh())
+        return t.list_of(items if items is not None else self._substitution.fresh())
 
     def map_literal(self, node: ast.MapLiteral) -> t.Type:
         keys: t.Type | None = None
@@ -226,7 +231,7 @@ class Checker(ast.Visitor[t.Type]):
             type_ = self.visit(value)
             values = self._join(value, values, self._unwrapped(value, type_) if optional else type_)
         if keys is None or values is None:
-            return t.map_of(self._bindings.fresh(), self._bindings.fresh())
+            return t.map_of(self._substitution.fresh(), self._substitution.fresh())
         return t.map_of(keys, values)
 
     def message_literal(self, node: ast.MessageLiteral) -> t.Type:
@@ -252,7 +257,7 @@ class Checker(ast.Visitor[t.Type]):
             return
         if field.optional:
             have = self._unwrapped(field.value, have)
-        if not self._bindings.assignable((have,), (want,)):
+        if not self._substitution.assignable((have,), (want,)):
             problem = f"expected type of field '{field.name}' is '{want}' but provided type is '{have}'"
             self.issues.append(Issue(field.offset, problem))
 
@@ -265,9 +270,9 @@ class Checker(ast.Visitor[t.Type]):
     def _join(self, node: ast.Node, previous: t.Type | None, current: t.Type) -> t.Type:
         if previous is None or previous is current:
             return current
-        self._bindings.spend(2 * current.parts)
-        if self._bindings.assignable((previous,), (current,)):
-            return t.more_general(previous, current)
+        self._substitution.spend(2 * current.parts)
+        if self._substitution.assignable((previous,), (current,)):
+            return _more_general(previous, current)
         return t.DYN if self._formats else self._mismatch(node, previous, current)
 
     def _mismatch(self, node: ast.Node, wanted: t.Type, found: t.Type) -> t.Type:
@@ -276,15 +281,15 @@ class Checker(ast.Visitor[t.Type]):
     # -- macros ---------------------------------------------------------------------------------------------
 
     def loop(self, node: ast.Loop) -> t.Type:
-        range_type = self._resolved(self.visit(node.range))
+        range_type = self._substitution.resolve(self.visit(node.range))
         types = self._iterated(node, range_type)
         saved = self._declare(dict(zip(node.variables, types, strict=True)))
         if node.filter is not None:
-            self._expect_bool(node.filter)
+            self._expect(node.filter, self.visit(node.filter), t.BOOL)
         body = self.visit(node.body)
         result = self._loop_result(node, range_type, body)
         self._variables = saved
-        return self._resolved(result)
+        return self._substitution.resolve(result)
 
     def _iterated(self, node: ast.Loop, range_type: t.Type) -> tuple[t.Type, ...]:
         two = len(node.variables) > 1
@@ -294,7 +299,7 @@ class Checker(ast.Visitor[t.Type]):
         if range_type.kind == "map":
             return range_type.params if two else (range_type.params[0],)
         if range_type.kind in ("dyn", "error", "var"):
-            self._bindings.assignable((t.DYN,), (range_type,))
+            self._substitution.assignable((t.DYN,), (range_type,))
             return (t.DYN, t.DYN) if two else (t.DYN,)
         self._fail(
             node.range,
@@ -305,11 +310,10 @@ class Checker(ast.Visitor[t.Type]):
     def _loop_result(self, node: ast.Loop, range_type: t.Type, body: t.Type) -> t.Type:
         kind = node.kind
         if kind in ("all", "exists", "exists_one"):
-            if not self._bindings.assignable((body,), (t.BOOL,)):
-                self._mismatch(node.body, t.BOOL, body)
+            self._expect(node.body, body, t.BOOL)
             return t.BOOL
         if kind == "filter":
-            if not self._bindings.assignable((body,), (t.BOOL,)):
+            if not self._substitution.assignable((body,), (t.BOOL,)):
                 self._fail(node, f"found no matching overload for '_?_:_' applied to '({body}, list, list)'")
             variable = node.variables[0]
             return t.list_of(self._variables[variable])
@@ -320,7 +324,9 @@ class Checker(ast.Visitor[t.Type]):
         key = t.INT if range_type.kind == "list" else self._variables[node.variables[0]]
         if kind == "transformMap":
             return t.map_of(key, body)
-        if not self._bindings.assignable((body,), (t.map_of(self._bindings.fresh(), self._bindings.fresh()),)):
+        if not self._substitution.assignable(
+            (body,), (t.map_of(self._substitution.fresh(), self._substitution.fresh()),)
+        ):
             return self._mismatch(node.body, t.map_of(t.DYN, t.DYN), body)
         return body
 
@@ -332,31 +338,26 @@ class Checker(ast.Visitor[t.Type]):
             return self._fail(node, f"sortBy key of type '{body}' cannot be ordered")
         return range_type
 
-    def _expect_bool(self, node: ast.Node) -> None:
-        type_ = self.visit(node)
-        if not self._bindings.assignable((type_,), (t.BOOL,)):
-            self._mismatch(node, t.BOOL, type_)
-
     def bind(self, node: ast.Bind) -> t.Type:
         saved = self._declare({node.name: self.visit(node.init)})
         result = self.visit(node.body)
         self._variables = saved
-        return self._resolved(result)
+        return self._substitution.resolve(result)
 
     def optional_map(self, node: ast.OptionalMap) -> t.Type:
-        target = self._resolved(self.visit(node.target))
+        target = self._substitution.resolve(self.visit(node.target))
         inner = t.unwrap_optional(target)
-        if not self._bindings.assignable((target,), (t.optional_of(self._bindings.fresh()),)):
+        if not self._substitution.assignable((target,), (t.optional_of(self._substitution.fresh()),)):
             name = "optFlatMap" if node.flat else "optMap"
             return self._fail(node, f"found no matching overload for '{name}' applied to '{target}.()'")
         saved = self._declare({node.name: inner if inner is not None else t.DYN})
-        body = self._resolved(self.visit(node.body))
+        body = self._substitution.resolve(self.visit(node.body))
         self._variables = saved
         if not node.flat:
             return t.optional_of(body)
-        if not self._bindings.assignable((body,), (t.optional_of(self._bindings.fresh()),)):
+        if not self._substitution.assignable((body,), (t.optional_of(self._substitution.fresh()),)):
             return self._mismatch(node.body, t.optional_of(t.DYN), body)
-        return self._resolved(body)
+        return self._substitution.resolve(body)
 
     def _declare(self, names: dict[str, t.Type]) -> dict[str, t.Type]:
         """Open a scope. Returns the variables of the outer scope, which the caller restores."""
@@ -369,10 +370,139 @@ def qualified(node: ast.Node) -> str | None:
     """'a.b.c' for a chain of a few plain selections, else None: no declared name is longer."""
     names: list[str] = []
     while isinstance(node, ast.Select):
-        if node.test or node.optional or len(names) > _MOST_NAMES:
+        if node.test or node.optional or len(names) > _MAX_NAMES:
             return None
         names.append(node.field_name)
         node = node.operand
     if not isinstance(node, ast.Ident):
         return None
     return ".".join([node.name, *reversed(names)])
+
+
+# -- unification, by the rules of cel-go's checker ------------------------------------------------------------------
+
+
+class Substitution:
+    """The types that type variables stand for. A failed attempt changes nothing.
+
+    All work with types takes steps. Every method raises TooMuchWork where an expression takes too many.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._known: dict[str, t.Type] = {}
+        self._replaced: list[tuple[str, t.Type | None]] = []  # what the attempt under way has replaced
+        self._fresh = 0
+
+    def fresh(self) -> t.Type:
+        self._fresh += 1
+        return t.Type("var", f"_var{self._fresh}")
+
+    def spend(self, steps: int) -> None:
+        """Take steps for work that grows with the types."""
+        self._work.spend(steps * STEP)
+
+    def assignable(self, have: tuple[t.Type, ...], want: tuple[t.Type, ...]) -> bool:
+        """Whether values of the types `have` fit the types `want`. On success the type variables are bound."""
+        if len(have) != len(want):
+            return False
+        self._replaced.clear()
+        if all(self._fits(h, w) for h, w in zip(have, want, strict=True)):
+            return True
+        for name, before in reversed(self._replaced):
+            if before is None:
+                del self._known[name]
+            else:
+                self._known[name] = before
+        return False
+
+    def _bind(self, variable: t.Type, type_: t.Type) -> None:
+        self._replaced.append((variable.name, self._known.get(variable.name)))
+        self._known[variable.name] = type_
+
+    def resolve(self, type_: t.Type, *, free_is_dyn: bool = False) -> t.Type:
+        """The type with its variables replaced; the same object where it has none."""
+        if not type_.is_open:
+            return type_
+        self.spend(1)
+        if type_.kind == "var":
+            known = self._known.get(type_.name)
+            if known is not None:
+                return self.resolve(known, free_is_dyn=free_is_dyn)
+            return t.DYN if free_is_dyn else type_
+        params = tuple([self.resolve(p, free_is_dyn=free_is_dyn) for p in type_.params])
+        if all(map(is_, params, type_.params)):
+            return type_
+        self.spend(_STEPS_OF_A_TYPE)
+        return t.Type(type_.kind, type_.name, params)
+
+    def _fits(self, have: t.Type, want: t.Type) -> bool:
+        if have is want:
+            return True
+        self.spend(1)
+        if want.kind == "var":
+            valid, known = self._substitutes(have, want)
+            if valid or known:
+                return valid
+        if have.kind == "var":
+            return self._substitutes(want, have)[0]
+        if t.is_dynamic(have) or t.is_dynamic(want):
+            return True
+        if "null" in (have.kind, want.kind):
+            return have.kind in _NULLABLE and want.kind in _NULLABLE
+        have, want = (type_.params[0] if type_.kind == "wrapper" else type_ for type_ in (have, want))
+        if have.kind in _SIMPLE:
+            return have == want
+        if have.kind == "type":
+            return want.kind == "type"
+        return (have.kind, have.name, len(have.params)) == (want.kind, want.name, len(want.params)) and all(
+            self._fits(h, w) for h, w in zip(have.params, want.params, strict=True)
+        )
+
+    def _substitutes(self, type_: t.Type, variable: t.Type) -> tuple[bool, bool]:
+        """(the variable may stand for the type, the variable was bound before)."""
+        if type_ == variable:
+            return True, True
+        known = self._known.get(variable.name)
+        if known is None:
+            if not self._occurs(variable, type_):
+                self._bind(variable, type_)
+                return True, False
+            return False, False
+        self.spend(known.parts)
+        if type_ == known:
+            return True, True
+        if not self._fits(type_, known):
+            return False, True
+        general = _more_general(type_, known)
+        if not self._occurs(variable, general):
+            self._bind(variable, general)
+        return True, True
+
+    def _occurs(self, variable: t.Type, within: t.Type) -> bool:
+        if not within.is_open:
+            return False
+        self.spend(1)
+        if within.kind == "var":
+            if within.name == variable.name:
+                return True
+            known = self._known.get(within.name)
+            return known is not None and self._occurs(variable, known)
+        return any(self._occurs(variable, p) for p in within.params)
+
+
+def _more_general(left: t.Type, right: t.Type) -> t.Type:
+    """The less specific of two types that agree."""
+    return left if left is right or _less_specific(left, right) else right
+
+
+def _less_specific(left: t.Type, right: t.Type) -> bool:
+    if left.kind in ("dyn", "any", "var"):
+        return True
+    if right.kind in ("dyn", "any", "var") or left.kind != right.kind:
+        return False
+    if left.kind == "type":
+        return True
+    if left.name != right.name or len(left.params) != len(right.params):
+        return False
+    return all(_less_specific(a, b) for a, b in zip(left.params, right.params, strict=True))

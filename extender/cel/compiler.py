@@ -9,27 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from extender.cel import ast
+from extender.cel import ast, closures
 from extender.cel import types as t
 from extender.cel.checker import qualified
-from extender.cel.environment import Environment
-from extender.cel.errors import EvalError
-from extender.cel.frame import FIRST_INPUT, Closure, Frame, Pending, lazy_local, spend
+from extender.cel.closures import FIXED_SIZE, Constant, Pending, unboxed
+from extender.cel.cost import FIELD_COST, FIRST_INPUT, MESSAGE_COST, Closure, Frame, charged, make_list, make_map, spend
 from extender.cel.library.operators import index_any, optional_any
-from extender.cel.logic import conditional, conjunction, disjunction
-from extender.cel.loops import loop
 from extender.cel.messages import make_message
-from extender.cel.overloads import Overload, fits
-from extender.cel.prices import MESSAGE_COST, charged, compare_texts, make_list, make_map
-from extender.cel.specialize import Constant, specialized
+from extender.cel.specialize import specialized
 from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight, weighed
 
 _INDEX: dict[str, Callable[..., Any]] = {"_[_]": index_any, "_[?_]": optional_any}
-_LOGIC = {"_&&_": conjunction, "_||_": disjunction}
-_FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp", "null", "struct"})
+_DECISIVE = {"_&&_": False, "_||_": True}
 _SMALL_TEXT = 64  # characters of a text that costs nothing; no attribute of a device is longer
-_CHOICE_COST = 8  # units for each overload that may fit
-_FIELD_COST = 60  # units for each value that a message literal takes in: it may write a timestamp as text
 
 
 class Binding(Protocol):
@@ -48,14 +40,13 @@ class Binding(Protocol):
 class Compiler(ast.Visitor[Closure]):
     """Compiles one checked tree. `slots` is the length that a frame must have."""
 
-    def __init__(self, environment: Environment, binding: Binding | None) -> None:
-        self._type_names = environment.type_names
-        self._inputs = {name: slot for slot, name in enumerate(environment.inputs, FIRST_INPUT)}
+    def __init__(self, type_names: Collection[str], inputs: Sequence[str], binding: Binding | None) -> None:
+        self._type_names = type_names
+        self._inputs = {name: slot for slot, name in enumerate(inputs, FIRST_INPUT)}
         self._binding = binding
         self._locals: dict[str, int] = {}
         self._lazy: set[int] = set()
-        self._loops: dict[ast.Node, int] = {}  # the number of nodes of each loop
-        self.slots = FIRST_INPUT + len(environment.inputs)
+        self.slots = FIRST_INPUT + len(inputs)
 
     def visit(self, node: ast.Node) -> Closure:
         if self._binding is not None:
@@ -72,55 +63,48 @@ class Compiler(ast.Visitor[Closure]):
     def ident(self, node: ast.Ident) -> Closure:
         slot = self._locals.get(node.name, self._inputs.get(node.name))
         if slot is None:
-            return _named_type(node.name)
-        return lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
+            return Constant(TypeValue(node.name))
+        return closures.lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
 
-    def _declare(self, name: str, *, lazy: bool = False) -> tuple[int, int | None]:
-        """A slot for a new local variable; the second value is the slot that the name had before."""
-        previous = self._locals.get(name)
-        slot = self.slots
-        self.slots += 1
-        self._locals[name] = slot
-        if lazy:
-            self._lazy.add(slot)
-        return slot, previous
-
-    def _restore(self, name: str, previous: int | None) -> None:
-        if previous is None:
-            del self._locals[name]
-        else:
-            self._locals[name] = previous
+    def _declare(self, *names: str) -> list[int]:
+        """Slots for new local variables. The caller restores the variables of the outer scope."""
+        slots = list(range(self.slots, self.slots + len(names)))
+        self.slots += len(names)
+        self._locals = {**self._locals, **dict(zip(names, slots, strict=True))}
+        return slots
 
     def select(self, node: ast.Select) -> Closure:
         name = qualified(node)
         if name is not None and name in self._type_names and not node.test:
-            return _named_type(name)
+            return Constant(TypeValue(name))
         operand, field = self.visit(node.operand), node.field_name
-        return _presence(operand, field) if node.test else _selection(operand, field)
+        if node.test:
+            return lambda frame: optional_any(operand(frame), field).present
+        return closures.selection(operand, field)
 
     # -- calls ----------------------------------------------------------------------------------------------
 
     def call(self, node: ast.Call) -> Closure:
         name = node.function
-        if name in _LOGIC:
-            return _LOGIC[name]([self.visit(term) for term in ast.chain(node, enter_parentheses=True).terms])
+        if name in _DECISIVE:
+            terms = [self.visit(term) for term in ast.chain(node, enter_parentheses=True).terms]
+            return closures.logical(terms, decisive=_DECISIVE[name])
         if name == "_?_:_":
-            return conditional(*(self.visit(arg) for arg in node.args))
+            return closures.conditional(*(self.visit(arg) for arg in node.args))
         if name == "_?._":
-            field = node.args[1]
-            assert isinstance(field, ast.Literal)
-            return _optional_selection(self.visit(node.args[0]), str(field.value))
+            operand, field = (self.visit(arg) for arg in node.args)
+            return lambda frame: optional_any(operand(frame), field(frame))
         if name == "@in" and isinstance(node.args[1], ast.ListLiteral) and not node.args[1].items:
-            return lambda _: False
+            return Constant(False)
         if name in ("or", "orValue") and node.target is not None:
             left, right = self.visit(node.target), self.visit(node.args[0])
-            return _lazy_or(left, right) if name == "or" else _lazy_or_value(left, right, node)
+            return closures.lazy_or(left, right) if name == "or" else closures.lazy_or_value(left, right, node)
         return self._apply(node)
 
     def _apply(self, node: ast.Call) -> Closure:
         args = [self.visit(part) for part in node.parts]
         if node.function in _INDEX and _may_grow(node.parts[1:]):
-            args[1] = _paid_key(args[1])
+            args[1] = closures.paid_key(args[1])
         short = self._binding.call(node, self._locals) if self._binding is not None else None
         if short is None:
             short = specialized(node, args)
@@ -129,10 +113,10 @@ class Compiler(ast.Visitor[Closure]):
         if len(node.chosen) == 1:
             overload = node.chosen[0]
             if all(_certain(part, want) for part, want in zip(node.parts, overload.args, strict=True)):
-                paid = charged(overload.traits.price, overload.apply, grows=_may_grow([*node.parts, node]))
-                return _direct(overload.apply, args) if paid is None else _paying(paid, args)
+                paid = charged(node.function, overload.apply, grows=_may_grow([*node.parts, node]))
+                return closures.direct(overload.apply, args) if paid is None else closures.paying(paid, args)
         index = _INDEX.get(node.function)
-        return _direct(index, args) if index is not None else _dispatch(node.chosen, args)
+        return closures.direct(index, args) if index is not None else closures.dispatch(node.chosen, args)
 
     # -- literals -------------------------------------------------------------------------------------------
 
@@ -140,8 +124,7 @@ class Compiler(ast.Visitor[Closure]):
         items = [self.visit(item) for item in node.items]
         if not node.optional:
             if all(isinstance(item, ast.Literal) for item in node.items):
-                constant = weighed([item.value for item in node.items if isinstance(item, ast.Literal)])
-                return lambda _: constant
+                return Constant(weighed([item.value for item in node.items if isinstance(item, ast.Literal)]))
             return lambda frame: make_list(frame, [item(frame) for item in items])
         optional = node.optional
 
@@ -151,7 +134,7 @@ class Compiler(ast.Visitor[Closure]):
                 value = item(frame)
                 if position not in optional:
                     found.append(value)
-                elif _box(value).present:
+                elif unboxed(value).present:
                     found.append(value.value)
             return make_list(frame, found)
 
@@ -166,7 +149,7 @@ class Compiler(ast.Visitor[Closure]):
                 hashed, item = literal_key(key(frame)), value(frame)
                 if not optional:
                     found[hashed] = item
-                elif _box(item).present:
+                elif unboxed(item).present:
                     found[hashed] = item.value
                 else:
                     found.pop(hashed, None)
@@ -184,9 +167,9 @@ class Compiler(ast.Visitor[Closure]):
                 item = value(frame)
                 if not optional:
                     found[name] = item
-                elif _box(item).present:
+                elif unboxed(item).present:
                     found[name] = item.value
-            spend(frame, MESSAGE_COST + _FIELD_COST * total_weight(found.values()))
+            spend(frame, MESSAGE_COST + FIELD_COST * total_weight(found.values()))
             return make_message(type_, found)
 
         return build
@@ -195,24 +178,18 @@ class Compiler(ast.Visitor[Closure]):
 
     def loop(self, node: ast.Loop) -> Closure:
         source = self.visit(node.range)
-        declared = [(name, *self._declare(name)) for name in node.variables]
+        saved, slots = self._locals, self._declare(*node.variables)
         condition = self.visit(node.filter) if node.filter is not None else None
         body = self.visit(node.body)
-        for name, _, previous in reversed(declared):
-            self._restore(name, previous)
-        nodes = sum(self.nodes(part) for part in (node.body, node.filter) if part is not None)
-        self._loops[node] = 1 + self.nodes(node.range) + nodes
-        return loop(node, source, [slot for _, slot, _ in declared], body, condition, nodes)
-
-    def nodes(self, node: ast.Node) -> int:
-        """The number of nodes of a tree that is compiled."""
-        return ast.size(node, self._loops)
+        self._locals = saved
+        return closures.loop(node, source, slots, body, condition)
 
     def bind(self, node: ast.Bind) -> Closure:
         init = self.visit(node.init)
-        slot, previous = self._declare(node.name, lazy=True)
+        saved, (slot,) = self._locals, self._declare(node.name)
+        self._lazy.add(slot)
         body = self.visit(node.body)
-        self._restore(node.name, previous)
+        self._locals = saved
 
         def run(frame: Frame) -> Any:
             frame[slot] = Pending(init)
@@ -222,13 +199,13 @@ class Compiler(ast.Visitor[Closure]):
 
     def optional_map(self, node: ast.OptionalMap) -> Closure:
         target = self.visit(node.target)
-        slot, previous = self._declare(node.name)
+        saved, (slot,) = self._locals, self._declare(node.name)
         body = self.visit(node.body)
-        self._restore(node.name, previous)
+        self._locals = saved
         flat = node.flat
 
         def run(frame: Frame) -> Any:
-            box = _box(target(frame))
+            box = unboxed(target(frame))
             if not box.present:
                 return NONE
             frame[slot] = box.value
@@ -236,11 +213,6 @@ class Compiler(ast.Visitor[Closure]):
             return value if flat else Optional(value)
 
         return run
-
-
-def _named_type(name: str) -> Closure:
-    named = TypeValue(name)
-    return lambda _: named
 
 
 def _certain(part: ast.Node, want: t.Type) -> bool:
@@ -256,29 +228,6 @@ def _certain(part: ast.Node, want: t.Type) -> bool:
     return have == want
 
 
-def _paid_key(key: Closure) -> Closure:
-    """A look-up compares the key with an equal one of the map."""
-
-    def run(frame: Frame) -> Any:
-        value = key(frame)
-        spend(frame, compare_texts((value,)))
-        return value
-
-    return run
-
-
-def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
-    match args:
-        case [first]:
-            return lambda frame: apply(first(frame))
-        case [first, Constant(value=constant)]:
-            return lambda frame: apply(first(frame), constant)
-        case [first, second]:
-            return lambda frame: apply(first(frame), second(frame))
-        case _:
-            return lambda frame: apply(*[arg(frame) for arg in args])
-
-
 def _may_grow(parts: list[ast.Node]) -> bool:
     """Whether one of these can be large: a scalar of known type and a short literal cannot."""
     return any(_long(part.value) if isinstance(part, ast.Literal) else not _is_small(part.type) for part in parts)
@@ -286,96 +235,9 @@ def _may_grow(parts: list[ast.Node]) -> bool:
 
 def _is_small(type_: t.Type | None) -> bool:
     """Whether no value of a type is large. A version and a URL are texts with their parts."""
-    return type_ is not None and type_.kind in _FIXED_SIZE and type_ not in (t.SEMVER, t.URL)
+    return type_ is not None and type_.kind in FIXED_SIZE and type_ not in (t.SEMVER, t.URL)
 
 
 def _long(value: object) -> bool:
     """Whether a literal is a text that costs something."""
     return isinstance(value, str | bytes) and len(value) > _SMALL_TEXT
-
-
-def _paying(apply: Callable[..., Any], args: list[Closure]) -> Closure:
-    match args:
-        case [first]:
-            return lambda frame: apply(frame, first(frame))
-        case [first, second]:
-            return lambda frame: apply(frame, first(frame), second(frame))
-        case _:
-            return lambda frame: apply(frame, *[arg(frame) for arg in args])
-
-
-def _dispatch(overloads: Sequence[Overload], args: list[Closure]) -> Closure:
-    choices = [(overload, charged(overload.traits.price, overload.apply, grows=True)) for overload in overloads]
-    units = _CHOICE_COST * len(choices)
-
-    def run(frame: Frame) -> Any:
-        spend(frame, units)
-        values = tuple(arg(frame) for arg in args)
-        for overload, paid in choices:
-            if overload.accepts(values):
-                try:
-                    return overload.apply(*values) if paid is None else paid(frame, *values)
-                except (AttributeError, TypeError):  # an item of a list has another type than the first one
-                    break
-        raise EvalError("no such overload")
-
-    return run
-
-
-def _box(value: Any) -> Optional:
-    if type(value) is Optional:
-        return value
-    raise EvalError("no such overload")
-
-
-def _lazy_or(left: Closure, right: Closure) -> Closure:
-    def run(frame: Frame) -> Optional:
-        box = _box(left(frame))
-        return box if box.present else _box(right(frame))
-
-    return run
-
-
-def _lazy_or_value(left: Closure, right: Closure, node: ast.Call) -> Closure:
-    """As in the reference, a value that is no optional is the result. The compiler relies on the type of the node: a
-    value of another type is an error.
-    """
-    assert node.target is not None
-    assert node.type is not None
-    type_, is_certain = node.type, node.target.type is not None and not t.is_dynamic(node.target.type)
-    can_tell = type_.kind in _FIXED_SIZE | {"string", "bytes", "dyn", "any"}  # of a list, `fits` looks at one item
-
-    def run(frame: Frame) -> Any:
-        value = left(frame)
-        if type(value) is Optional:
-            if not value.present:
-                return right(frame)
-            value = value.value
-        if is_certain or (can_tell and fits(value, type_)):
-            return value
-        raise EvalError("no such overload")
-
-    return run
-
-
-def _selection(operand: Closure, field: str) -> Closure:
-    def run(frame: Frame) -> Any:
-        value = operand(frame)
-        if type(value) is Optional:
-            return optional_any(value, field)
-        if not isinstance(value, dict):
-            raise EvalError("no such overload")
-        try:
-            return value[field]
-        except KeyError:
-            raise EvalError(f"no such key: {field}") from None
-
-    return run
-
-
-def _optional_selection(operand: Closure, field: str) -> Closure:
-    return lambda frame: optional_any(operand(frame), field)
-
-
-def _presence(operand: Closure, field: str) -> Closure:
-    return lambda frame: optional_any(operand(frame), field).present

@@ -2,6 +2,7 @@
 
 CelError
  ├─ CompileError   the expression is rejected; the error carries positions
+ ├─ TooMuchWork    the compilation takes too long; `Compiling` makes a CompileError of it
  ├─ EvalError      the expression has no value for these inputs; && and || may absorb the error
  └─ BudgetExceeded an evaluation took more units than it may; nothing absorbs the error
 """
@@ -43,9 +44,26 @@ class CompileError(CelError):
         super().__init__(summary or "compilation failed: " + "\n".join(shown + more))
 
 
-def too_deep(source: str) -> CompileError:
-    """The error where Python's stack does not hold the tree of an expression."""
-    return CompileError(source, [], "compilation failed: the expression is nested too deeply")
+class TooMuchWork(CelError):
+    """The compilation of an expression takes too much work."""
+
+
+class Compiling:
+    """Around the work with an expression: raises CompileError where the work is too much, or Python's stack does not
+    hold the tree."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, RecursionError):
+            raise CompileError(self._source, [], "compilation failed: the expression is nested too deeply") from None
+        if isinstance(error, TooMuchWork):
+            raise CompileError(self._source, [], f"compilation failed: {error}") from None
 
 
 class EvalError(CelError):

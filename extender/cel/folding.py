@@ -10,17 +10,15 @@ from typing import Any
 
 from extender.cel import ast
 from extender.cel import types as t
+from extender.cel.cost import Work
 from extender.cel.errors import EvalError, Issue
-from extender.cel.library.formatting import verbs_of
-from extender.cel.overloads import Traits
+from extender.cel.library.text import verbs_of
 from extender.cel.patterns import bytes_of, compiled
 from extender.cel.specialize import REMEMBERED_BYTES
 from extender.cel.values import UInt, type_name
-from extender.cel.work import Work
 
 _KEYS = (str, bool, int, UInt, float)  # types of a constant between brackets
-_MOST_UNITS = 500_000  # to compile the constant patterns of an expression: 25 ms
-_NO_TRAITS = Traits()
+_MAX_UNITS = 500_000  # to compile the constant patterns of an expression: 25 ms
 _WHOLE, _REAL = ("int", "uint"), ("double", "string")
 _FORMATTED = {  # the kinds of types that each verb of string.format takes
     "s": (*_WHOLE, *_REAL, "bool", "bytes", "null", "type", "timestamp", "duration", "list", "map"),
@@ -69,7 +67,7 @@ class _Folder:
             case ast.ListLiteral() if not node.optional:
                 items = [self._value(item) for item in node.items]
                 return _VARIES if any(item is _VARIES for item in items) else items
-            case ast.Call(target=None, args=[argument]) if _traits(node).conversion:
+            case ast.Call(target=None, args=[argument]) if any(one.conversion for one in node.chosen):
                 value = self._value(argument)
                 return _VARIES if value is _VARIES else _converted(node, value)
         return _VARIES
@@ -78,9 +76,9 @@ class _Folder:
         """Raise EvalError where a call fails with its constants."""
         if not isinstance(node, ast.Call):
             return
-        if _traits(node).pattern:
+        if any(one.pattern for one in node.chosen):
             pattern = self._value(node.parts[1])
-            if isinstance(pattern, str) and self._units <= _MOST_UNITS:
+            if isinstance(pattern, str) and self._units <= _MAX_UNITS:
                 self.pattern_bytes += bytes_of(compiled(pattern, self._pay)) + REMEMBERED_BYTES
         elif node.function in ("_[_]", "_[?_]"):
             key = self._value(node.args[1])
@@ -92,12 +90,8 @@ class _Folder:
     def _pay(self, units: int) -> None:
         self._work.spend(2 * units)  # the compiler may compile the pattern again
         self._units += units
-        if self._units > _MOST_UNITS:
+        if self._units > _MAX_UNITS:
             raise EvalError("the regular expressions up to here take too much work to compile")
-
-
-def _traits(node: ast.Call) -> Traits:
-    return node.chosen[0].traits if node.chosen else _NO_TRAITS
 
 
 def _leaves_first(root: ast.Node) -> list[tuple[ast.Node, bool]]:

@@ -38,27 +38,14 @@ def make_message(name: str, fields: dict[str, Any]) -> Any:
     return message.make(fields)
 
 
-def _integer(value: Any, kind: type, low: int, high: int) -> int:
-    number: int = _exactly(kind)(value)
-    if not low <= number < high:
-        raise EvalError("integer overflow")
-    return number
+def _integer(kind: type, low: int, high: int) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        number = _exactly(kind)(value)
+        if not low <= number < high:
+            raise EvalError("integer overflow")
+        return number
 
-
-def _int32(value: Any) -> int:
-    return _integer(value, int, -(2**31), 2**31)
-
-
-def _int64(value: Any) -> int:
-    return _integer(value, int, -(2**63), 2**63)
-
-
-def _uint32(value: Any) -> UInt:
-    return UInt(_integer(value, UInt, 0, 2**32))
-
-
-def _uint64(value: Any) -> UInt:
-    return UInt(_integer(value, UInt, 0, 2**64))
+    return check
 
 
 def _float(value: Any) -> float:
@@ -82,7 +69,7 @@ def _wrapper(type_: t.Type, zero: Any, convert: Callable[[Any], Any]) -> Message
 
 
 def _seconds_and_nanos(kind: Callable[[int], Any]) -> Callable[[dict[str, Any]], Any]:
-    return lambda fields: kind(_int64(fields.get("seconds", 0)) * 10**9 + _int32(fields.get("nanos", 0)))
+    return lambda fields: kind(_INT64(fields.get("seconds", 0)) * 10**9 + _INT32(fields.get("nanos", 0)))
 
 
 def _json(value: Any) -> Any:
@@ -115,6 +102,7 @@ def _any(_: dict[str, Any]) -> Any:
     raise EvalError("conversion error: google.protobuf.Any holds bytes that nothing here can decode")
 
 
+_INT32, _INT64 = _integer(int, -(2**31), 2**31), _integer(int, -(2**63), 2**63)
 _TIMES = {"seconds": t.INT, "nanos": t.INT}
 MESSAGES: dict[str, Message] = {
     f"google.protobuf.{name}": message
@@ -123,11 +111,11 @@ MESSAGES: dict[str, Message] = {
         "BytesValue": _wrapper(t.BYTES, b"", _exactly(bytes)),
         "DoubleValue": _wrapper(t.DOUBLE, 0.0, _exactly(float)),
         "FloatValue": _wrapper(t.DOUBLE, 0.0, _float),
-        "Int32Value": _wrapper(t.INT, 0, _int32),
-        "Int64Value": _wrapper(t.INT, 0, _int64),
+        "Int32Value": _wrapper(t.INT, 0, _INT32),
+        "Int64Value": _wrapper(t.INT, 0, _INT64),
         "StringValue": _wrapper(t.STRING, "", _exactly(str)),
-        "UInt32Value": _wrapper(t.UINT, UInt(0), _uint32),
-        "UInt64Value": _wrapper(t.UINT, UInt(0), _uint64),
+        "UInt32Value": _wrapper(t.UINT, UInt(0), _integer(UInt, 0, 2**32)),
+        "UInt64Value": _wrapper(t.UINT, UInt(0), _integer(UInt, 0, 2**64)),
         "Duration": Message(t.DURATION, _TIMES, _seconds_and_nanos(Duration)),
         "Timestamp": Message(t.TIMESTAMP, _TIMES, _seconds_and_nanos(Timestamp)),
         "Any": Message(t.ANY, {"type_url": t.STRING, "value": t.BYTES}, _any),

@@ -1,18 +1,20 @@
-"""The functions of the language: their overloads with types, implementation and price.
+"""The functions of the language: their overloads with types and implementation; cost.py has their prices.
 
-`function` declares one function as cel-go's cel.Function does: its name, price and purity once, then its overloads.
+`function` declares one function as cel-go's cel.Function does: its name and properties once, then its overloads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from extender.cel.prices import FLAT, Price
+from extender.cel.errors import EvalError
 from extender.cel.types import Type
 from extender.cel.values import Optional, type_name
 
 Version = tuple[int, int]
+Library = Mapping[str, Sequence["Overload"]]
+"""Overloads by function name, in the order in which the checker tries them."""
 OLDEST: Version = (1, 31)  # every cluster that Berth supports has the functions of this version
 
 _RUNTIME_NAMES = {
@@ -31,19 +33,10 @@ _RUNTIME_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """The properties that all overloads of a function share."""
-
-    price: Price = FLAT
-    pure: bool = False  # a call with literals is evaluated once, at compile time; an error stays a run-time error
-    conversion: bool = False  # the reference folds a call with a constant: an error is a compile error
-    pattern: bool = False  # the last argument is a regular expression: a bad constant is a compile error
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Overload:
-    """One signature. `member` says that the first argument stands before the dot."""
+    """One signature. `member` says that the first argument stands before the dot. All overloads of a function have the
+    last four in common."""
 
     args: tuple[Type, ...]
     result: Type
@@ -51,7 +44,9 @@ class Overload:
     member: bool = False
     since: Version = OLDEST
     function: str = ""
-    traits: Traits = Traits()
+    pure: bool = False  # a call with literals is evaluated once, at compile time; an error stays a run-time error
+    conversion: bool = False  # the reference folds a call with a constant: an error is a compile error
+    pattern: bool = False  # the last argument is a regular expression: a bad constant is a compile error
 
     def accepts(self, values: tuple[object, ...]) -> bool:
         """Whether these run-time values fit the signature."""
@@ -78,16 +73,10 @@ def fits(value: object, type_: Type) -> bool:
 
 
 def function(
-    name: str,
-    *overloads: Overload,
-    price: Price = FLAT,
-    pure: bool = False,
-    conversion: bool = False,
-    pattern: bool = False,
+    name: str, *overloads: Overload, pure: bool = False, conversion: bool = False, pattern: bool = False
 ) -> list[Overload]:
-    """The overloads of a function with its name and traits."""
-    traits = Traits(price, pure, conversion, pattern)
-    return [replace(overload, function=name, traits=traits) for overload in overloads]
+    """The overloads of a function, with its name and properties."""
+    return [replace(one, function=name, pure=pure, conversion=conversion, pattern=pattern) for one in overloads]
 
 
 def member(args: tuple[Type, ...], result: Type, apply: Callable[..., object], since: Version = OLDEST) -> Overload:
@@ -100,18 +89,14 @@ def plain(args: tuple[Type, ...], result: Type, apply: Callable[..., object], si
     return Overload(args, result, apply, since=since)
 
 
-class Library:
-    """Overloads by function name, in the order in which the checker tries them."""
+def succeeds(parse: Callable[..., object]) -> Callable[..., bool]:
+    """Whether a function has a value for its arguments, such as isIP for ip."""
 
-    def __init__(self, overloads: Iterable[Overload]) -> None:
-        self._by_name: dict[str, list[Overload]] = {}
-        for overload in overloads:
-            self._by_name.setdefault(overload.function, []).append(overload)
+    def test(*args: object) -> bool:
+        try:
+            parse(*args)
+        except EvalError:
+            return False
+        return True
 
-    def find(self, name: str) -> list[Overload]:
-        """The overloads of a function; empty where no function has the name."""
-        return self._by_name.get(name, [])
-
-    def functions(self) -> dict[str, list[Overload]]:
-        """All overloads by function name."""
-        return dict(self._by_name)
+    return test

@@ -1,50 +1,226 @@
-"""Tokens to syntax tree: precedence climbing, bounded nesting, Kubernetes' optional syntax."""
+"""Source text to tokens to syntax tree: cel-spec langdef with Kubernetes' optional syntax, as cel-go v0.26 accepts it.
+
+A macro is expanded as soon as its call is read.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Sequence
+from math import isinf
+from typing import NamedTuple
 
 from extender.cel.ast import (
+    Bind,
     Call,
     FieldInit,
     Ident,
     ListLiteral,
     Literal,
+    Loop,
     MapLiteral,
     MessageLiteral,
     Node,
+    OptionalMap,
     Select,
     children,
 )
-from extender.cel.errors import CompileError, Issue, too_deep
-from extender.cel.lexer import Token, tokens
-from extender.cel.macros import expand
-from extender.cel.work import CHARACTER, TOKEN, TooMuchWork, Work
+from extender.cel.cost import CHARACTER, TOKEN, Work
+from extender.cel.errors import CompileError, Issue
+from extender.cel.values import UInt
+
+_PATTERN = re.compile(
+    r"(?P<space>[ \t\r\n\f]+|//[^\n]*)"
+    r"|(?P<float>\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\.\d+(?:[eE][+-]?\d+)?)"
+    r"|(?P<uint>0x[0-9a-fA-F]+[uU]|\d+[uU])"
+    r"|(?P<int>0x[0-9a-fA-F]+|\d+)"
+    r"|(?P<string>(?:[bB][rR]?|[rR])?(?:\"\"\"|'''|\"|'))"
+    r"|(?P<ident>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|(?P<op>==|!=|<=|>=|&&|\|\||[-+*/%!<>?:.,()\[\]{}])",
+    re.ASCII,
+)
+_ESCAPE = re.compile(
+    r"\\(?:([abfnrtv\\'\"`?])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2}))"
+)
+_SURROGATES = (0xD800, 0xDFFF)  # no characters of their own (Unicode 3.8)
+_MAX_DIGITS = 64  # more than any 64-bit number has, leading zeros included
+_SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+class Token(NamedTuple):
+    """kind is int, uint, float, string, bytes, ident, op or end."""
+
+    kind: str
+    text: str
+    offset: int
+    value: object = None
+
+
+def tokens(source: str) -> list[Token]:
+    """All tokens, closed by one of kind 'end'. Raises CompileError at the first character that fits nowhere."""
+    found: list[Token] = []
+    at = 0
+    while at < len(source):
+        match = _PATTERN.match(source, at)
+        if match is None:
+            raise _syntax(source, at, f"token recognition error at: {source[at]!r}")
+        kind = match.lastgroup or ""
+        if kind == "string":
+            token, at = _string(source, match)
+            found.append(token)
+            continue
+        if kind != "space":
+            found.append(_token(source, kind, match))
+        at = match.end()
+    found.append(Token("end", "<EOF>", len(source)))
+    return found
+
+
+def _syntax(source: str, offset: int, problem: str) -> CompileError:
+    return CompileError(source, [Issue(offset, f"Syntax error: {problem}")])
+
+
+def _token(source: str, kind: str, match: re.Match[str]) -> Token:
+    text, offset = match.group(), match.start()
+    if kind in ("int", "uint") and len(text) > _MAX_DIGITS:
+        raise CompileError(source, [Issue(offset, f"invalid {kind} literal")])
+    value: object = None
+    if kind == "int":
+        value = int(text, 16 if text.startswith("0x") else 10)
+    elif kind == "uint":
+        digits = text[:-1]
+        value = UInt(int(digits, 16 if digits.startswith("0x") else 10))
+        if value >= 2**64:
+            raise CompileError(source, [Issue(offset, "invalid uint literal")])
+    elif kind == "float":
+        value = float(text)
+        if isinf(value):
+            raise CompileError(source, [Issue(offset, "invalid double literal")])
+    return Token(kind, text, offset, value)
+
+
+def _string(source: str, match: re.Match[str]) -> tuple[Token, int]:
+    opening = match.group()
+    quote = opening.lstrip("bBrR")
+    prefix = opening[: len(opening) - len(quote)].lower()
+    end = _closing(source, match.end(), quote, raw="r" in prefix)
+    if end < 0:
+        raise _syntax(source, match.start(), f"token recognition error at: {source[match.start() :][:20]!r}")
+    body = source[match.end() : end]
+    stop = end + len(quote)
+    text = body if "r" in prefix else _unescape(source, body, match.start(), binary="b" in prefix)
+    if "b" in prefix:
+        data = text.encode() if "r" in prefix else text.encode("latin-1")
+        return Token("bytes", source[match.start() : stop], match.start(), data), stop
+    return Token("string", source[match.start() : stop], match.start(), text), stop
+
+
+def _closing(source: str, start: int, quote: str, *, raw: bool) -> int:
+    """The offset of the closing quote, or -1. A literal in single quotes may not contain a line break."""
+    at = start
+    while at < len(source):
+        if source.startswith(quote, at):
+            return at
+        if len(quote) == 1 and source[at] in "\r\n":
+            return -1
+        at += 2 if source[at] == "\\" and not raw else 1
+    return -1
+
+
+def _unescape(source: str, body: str, offset: int, *, binary: bool) -> str:
+    """The text without escapes. For bytes each character of the result is one byte."""
+    pieces: list[str] = []
+    at = 0
+    while at < len(body):
+        if body[at] != "\\":
+            pieces.append(body[at].encode().decode("latin-1") if binary else body[at])
+            at += 1
+            continue
+        match = _ESCAPE.match(body, at)
+        if match is None:
+            raise _syntax(source, offset, f"token recognition error at: {body[at : at + 2]!r}")
+        pieces.append(_escaped(source, match, offset, binary=binary))
+        at = match.end()
+    return "".join(pieces)
+
+
+def _escaped(source: str, match: re.Match[str], offset: int, *, binary: bool) -> str:
+    simple, hexadecimal, short, long, octal = match.groups()
+    if simple is not None:
+        return _SIMPLE.get(simple, simple)
+    if binary and (short or long):
+        raise _syntax(source, offset, "unicode escape in a bytes literal")
+    code = int(octal, 8) if octal else int(hexadecimal or short or long, 16)
+    if not binary and (_SURROGATES[0] <= code <= _SURROGATES[1] or code > sys.maxunicode):
+        raise _syntax(source, offset, "invalid unicode code point")
+    return chr(code)
+
+
+# -- macros: calls that are loops or bindings ------------------------------------------------------------------------
+
+# Name and number of arguments of a call that is a loop, to the kind of the loop and the number of its variables.
+_LOOPS = {
+    **{(name, 2): (name, 1) for name in ("all", "exists", "exists_one", "filter", "map", "sortBy")},
+    ("map", 3): ("map", 1),
+    **{(name, 3): (name, 2) for name in ("all", "exists", "exists_one")},
+    ("existsOne", 3): ("exists_one", 2),
+    **{(name, n): (name, 2) for name in ("transformList", "transformMap", "transformMapEntry") for n in (3, 4)},
+}
+
+
+def expand(source: str, call: Call) -> Node:
+    """The node of the macro that this call is, or the call itself."""
+    target, name, args = call.target, call.function, call.args
+    if target is None:
+        return _has(source, call) if (name, len(args)) == ("has", 1) else call
+    if isinstance(target, Ident) and target.name == "cel" and (name, len(args)) == ("bind", 3):
+        variable = _variable(source, args[0], "cel.bind() variable names must be simple identifiers")
+        return Bind(call.offset, variable, args[1], args[2])
+    if name in ("optMap", "optFlatMap") and len(args) == 2:  # noqa: PLR2004 - name, body
+        variable = _variable(source, args[0], f"{name}() variable name must be a simple identifier")
+        return OptionalMap(call.offset, target, variable, args[1], name == "optFlatMap")
+    loop = _LOOPS.get((name, len(args)))
+    return call if loop is None else _loop(source, call, target, *loop)
+
+
+def _fail(source: str, node: Node, problem: str) -> CompileError:
+    return CompileError(source, [Issue(node.offset, problem)])
+
+
+def _has(source: str, call: Call) -> Node:
+    field = call.args[0]
+    if not isinstance(field, Select) or field.test:
+        raise _fail(source, field, "invalid argument to has() macro")
+    field.test = True
+    return field
+
+
+def _variable(source: str, node: Node, problem: str) -> str:
+    if not isinstance(node, Ident):
+        raise _fail(source, node, problem)
+    if node.name == "__result__":
+        raise _fail(source, node, "iteration variable overwrites accumulator variable")
+    return node.name
+
+
+def _loop(source: str, call: Call, target: Node, kind: str, variables: int) -> Node:
+    names = tuple(_variable(source, arg, "argument must be a simple name") for arg in call.args[:variables])
+    if len(set(names)) < len(names):
+        raise _fail(source, call.args[1], f"duplicate variable name: {names[1]}")
+    *condition, body = call.args[variables:]
+    return Loop(call.offset, kind, target, names, body, condition[0] if condition else None)
+
+
+# -- tokens to syntax tree: precedence climbing, bounded nesting -----------------------------------------------------
 
 MAX_LENGTH = 10 * 1024  # resource.k8s.io CELSelectorExpressionMaxLength
 MAX_DEPTH = 250  # cel-go's default recursion limit of the parser
 
-RESERVED = frozenset(
-    {
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    }
-)
+RESERVED = frozenset({
+    "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package",
+    "namespace", "return", "var", "void", "while",
+})  # fmt: skip
 _WORDS = {"and": "&&", "or": "||"}
 _KEYWORDS = {"true": True, "false": False, "null": None}
 _LEVELS = {"||": 1, "&&": 2, "in": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5}
@@ -54,15 +230,10 @@ MAX_TREE_DEPTH = 320  # a chain such as 1+1+1 nests without parentheses; two Pyt
 
 
 def parse(source: str, work: Work) -> Node:
-    """The tree of an expression. Raises CompileError with the position."""
+    """The tree of an expression, to be used within `Compiling`. Raises CompileError with the position."""
     if len(source.encode()) > MAX_LENGTH:
         raise CompileError(source, [], f"too long: {len(source.encode())} bytes, the limit is {MAX_LENGTH}")
-    try:
-        node = _Parser(source, work).whole()
-    except RecursionError:
-        raise too_deep(source) from None
-    except TooMuchWork as error:
-        raise CompileError(source, [], f"compilation failed: {error}") from None
+    node = _Parser(source, work).whole()
     _check_depth(source, node)
     return node
 

@@ -1,23 +1,67 @@
-"""The public operations: check an expression, estimate its cost, compile it, evaluate it."""
+"""The public operations: check an expression in an environment, estimate its cost, compile it, evaluate it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.checker import Checker
 from extender.cel.compiler import Binding, Compiler
-from extender.cel.environment import Environment
-from extender.cel.errors import BudgetExceeded, CompileError, too_deep
-from extender.cel.estimator import estimate
+from extender.cel.cost import FIRST_INPUT, Closure, Estimator, Sizes, Work
+from extender.cel.errors import BudgetExceeded, CompileError, Compiling
 from extender.cel.folding import constant_issues
-from extender.cel.frame import FIRST_INPUT, Closure
+from extender.cel.messages import MESSAGES
+from extender.cel.overloads import Library
 from extender.cel.parser import parse
-from extender.cel.types import TypesTooLarge
-from extender.cel.work import TooMuchWork, Work
+
+# Names of types, and the types that they stand for in type(x) == name and name{...}.
+_STANDARD_TYPES: dict[str, t.Type] = {
+    "bool": t.BOOL,
+    "bytes": t.BYTES,
+    "double": t.DOUBLE,
+    "int": t.INT,
+    "list": t.list_of(t.DYN),
+    "map": t.map_of(t.DYN, t.DYN),
+    "null_type": t.NULL,
+    "string": t.STRING,
+    "type": t.DYN,
+    "uint": t.UINT,
+    **{name: message.type for name, message in MESSAGES.items()},
+    "optional_type": t.DYN,
+    "net.IP": t.DYN,
+    "net.CIDR": t.DYN,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Environment:
+    """The declarations that the checker, the estimator and the compiler use.
+
+    `variables` are the types of the inputs that an expression can name. `inputs` are the names of the values that an
+    evaluation takes, in the order of a frame: a binding may take more values than an expression can name.
+    """
+
+    functions: Library
+    variables: Mapping[str, t.Type]
+    inputs: tuple[str, ...]
+    budget: int  # units that one evaluation may take
+    structs: Mapping[str, Mapping[str, t.Type]] = field(default_factory=dict)  # fields by struct type
+    sizes: Sizes = field(default_factory=dict)
+
+    @cached_property
+    def type_names(self) -> Mapping[str, t.Type]:
+        """The types that an expression can name."""
+        return _STANDARD_TYPES | {name: t.Type("struct", name) for name in self.structs}
+
+    @cached_property
+    def declarations(self) -> dict[str, t.Type]:
+        """The types of all names: inputs and types."""
+        return {**self.variables, **{name: t.type_of(type_) for name, type_ in self.type_names.items()}}
+
 
 # Estimated bytes of a program, measured with tracemalloc: of any, of a node, and for each byte of the expression.
 _PROGRAM_BYTES, _NODE_BYTES, _TEXT_BYTES = 1024, 768, 4
@@ -73,45 +117,33 @@ class Program:
 def check(expression: str, environment: Environment, work: Work | None = None) -> Checked:
     """The tree of an expression with its types; `work` is what the check and the program may cost. Raises CompileError
     with every issue."""
-    try:
-        tree, pattern_bytes = _typed(expression, environment, work or Work())
-        return Checked(expression, tree, environment, pattern_bytes)
-    except RecursionError:
-        raise too_deep(expression) from None
-    except (TypesTooLarge, TooMuchWork) as error:
-        raise CompileError(expression, [], f"compilation failed: {error}") from None
-
-
-def _typed(expression: str, environment: Environment, work: Work) -> tuple[ast.Node, int]:
-    tree = parse(expression, work)
-    checker = Checker(environment.functions, environment.declarations, environment.structs, work)
-    checker.visit(tree)
-    if checker.issues:
-        raise CompileError(expression, checker.issues)
-    checker.settle(tree)
-    issues, pattern_bytes = constant_issues(tree, work)
+    work = work or Work()
+    with Compiling(expression):
+        tree = parse(expression, work)
+        checker = Checker(environment.functions, environment.declarations, environment.structs, work)
+        checker.visit(tree)
+        if checker.issues:
+            raise CompileError(expression, checker.issues)
+        checker.settle(tree)
+        issues, pattern_bytes = constant_issues(tree, work)
     if issues:
         raise CompileError(expression, issues)
-    return tree, pattern_bytes
+    return Checked(expression, tree, environment, pattern_bytes)
 
 
 def cost(checked: Checked) -> int:
     """The worst case of an evaluation in units of the API server; UNBOUNDED where nothing bounds it. Raises
     CompileError where the expression is nested too deeply."""
-    try:
-        return estimate(checked.tree, checked.environment.sizes)
-    except RecursionError:
-        raise too_deep(checked.expression) from None
+    with Compiling(checked.expression):
+        return Estimator(checked.environment.sizes).visit(checked.tree)[0]
 
 
 def build(checked: Checked, binding: Binding | None = None) -> Program:
     """The program of a checked expression. Raises CompileError where the expression is nested too deeply."""
-    compiler = Compiler(checked.environment, binding)
-    try:
+    compiler = Compiler(checked.environment.type_names, checked.environment.inputs, binding)
+    with Compiling(checked.expression):
         run = compiler.visit(checked.tree)
-    except RecursionError:
-        raise too_deep(checked.expression) from None
-    return Program(checked, run, compiler.slots, compiler.nodes(checked.tree))
+    return Program(checked, run, compiler.slots, checked.tree.size)
 
 
 def compile(expression: str, environment: Environment) -> Program:  # noqa: A001 - the name of this step in every CEL

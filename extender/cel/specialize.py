@@ -12,12 +12,12 @@ from typing import Any
 
 from extender.cel import ast
 from extender.cel import types as t
+from extender.cel.closures import Constant
+from extender.cel.cost import BUDGET, CONSTANT_COST, FLAT, PRICES, Closure, Frame, charged, pattern_units, spend
 from extender.cel.errors import BudgetExceeded, EvalError
-from extender.cel.frame import BUDGET, Closure, Frame, spend
 from extender.cel.library.text import matches
 from extender.cel.overloads import Overload
 from extender.cel.patterns import compiled
-from extender.cel.prices import charged, pattern_units
 from extender.cel.values import UInt, equal, key_of, not_equal, require_hash, weight
 from extender.model import Quantity, Semver
 
@@ -25,23 +25,10 @@ from extender.model import Quantity, Semver
 # expression makes may have any length.
 _REMEMBERED_TEXTS, _REMEMBERED_LENGTH = 64, 64
 REMEMBERED_BYTES = 32 * 1024  # of all texts that one pattern remembers, at most
-_COMPARISON = 6  # units
 _BOUNDED = 8  # weight of a constant that makes a call free: a text or a version of 64 characters
 _SCALARS = (str, int, bool)
 _HASHED = frozenset({str, int, bool, float, UInt})  # constants of a list from which the reference makes a set
 _PYTHON_TYPES: dict[t.Type, type] = {t.STRING: str, t.INT: int, t.BOOL: bool, t.QUANTITY: Quantity, t.SEMVER: Semver}
-
-
-class Constant:
-    """A closure whose value is known: a call may take the value instead of calling the closure."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __call__(self, _: Frame) -> Any:
-        return self.value
 
 
 def specialized(node: ast.Call, args: list[Closure]) -> Closure | None:
@@ -54,11 +41,11 @@ def specialized(node: ast.Call, args: list[Closure]) -> Closure | None:
     if len(node.chosen) != 1:
         return None
     overload = node.chosen[0]
-    if overload.traits.pure and all(isinstance(part, ast.Literal) for part in parts):
+    if overload.pure and all(isinstance(part, ast.Literal) for part in parts):
         return _evaluated(overload, parts)
-    if overload.traits.pattern:
+    if overload.pattern:
         return _search(overload, parts[1], args)
-    return typed_call(overload, parts, args) if overload.traits.price.bounded else None
+    return _typed_call(overload, parts, args) if PRICES.get(name, FLAT).bounded else None
 
 
 def scalar_constant(node: ast.Node) -> Constant | None:
@@ -115,7 +102,7 @@ def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
 
 def is_among(frame: Frame, constants: Collection[object], value: object) -> bool:
     """Whether a value is one of the constants, which the reference looks up by hash. Raises EvalError."""
-    spend(frame, _COMPARISON * len(constants))
+    spend(frame, CONSTANT_COST * len(constants))
     require_hash(value)
     try:
         wanted = key_of(value)
@@ -137,7 +124,7 @@ def _search(overload: Overload, pattern: ast.Node, args: list[Closure]) -> Closu
     constant = compiled(str(pattern.value), _nothing) if isinstance(pattern, ast.Literal) else None
     if constant is not None and overload.apply is matches:
         return _remembering(args[0], constant)
-    search = charged(overload.traits.price, overload.apply, grows=True)
+    search = charged(overload.function, overload.apply, grows=True)
     assert search is not None
 
     def run(frame: Frame) -> Any:
@@ -185,37 +172,31 @@ def _remembering(text: Closure, constant: Any) -> Closure:
     return run
 
 
-def typed_call(overload: Overload, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
-    """A free call of the only possible overload, which checks its simple argument types as Python types."""
-    checks: list[type | None] = []
-    for part, want in zip(parts, overload.args, strict=True):
-        if part.type == want:
-            checks.append(None)
-        elif want in _PYTHON_TYPES:
-            checks.append(_PYTHON_TYPES[want])
-        else:
-            return None
-    match checks, args:
-        case [type() as kind], [target]:
-            return _unary(target, kind, overload.apply)
-        case [type() as kind, None], [target, Constant(value=constant)] if weight(constant) <= _BOUNDED:
-            return _with_constant(target, kind, constant, overload.apply)
-    return None
+def _typed_call(overload: Overload, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
+    """A free call of the only possible overload on a value of unknown type: the Python type of the value tells enough.
+    The second argument is a short constant, if there is one."""
+    kind = _PYTHON_TYPES.get(overload.args[0]) if parts[0].type != overload.args[0] else None
+    if kind is None:
+        return None
+    target, apply, constants = args[0], overload.apply, args[1:]
 
-
-def _unary(first: Closure, kind: type, apply: Callable[..., Any]) -> Closure:
-    def run(frame: Frame) -> Any:
-        value = first(frame)
+    def unary(frame: Frame) -> Any:
+        value = target(frame)
         if type(value) is kind:
             return apply(value)
         raise EvalError("no such overload")
 
-    return run
+    match constants:
+        case []:
+            return unary
+        case [Constant(value=constant)] if parts[1].type == overload.args[1] and weight(constant) <= _BOUNDED:
+            return _with_constant(target, kind, constant, apply)
+    return None
 
 
-def _with_constant(first: Closure, kind: type, constant: Any, apply: Callable[..., Any]) -> Closure:
+def _with_constant(target: Closure, kind: type, constant: Any, apply: Callable[..., Any]) -> Closure:
     def run(frame: Frame) -> Any:
-        value = first(frame)
+        value = target(frame)
         if type(value) is kind:
             return apply(value, constant)
         raise EvalError("no such overload")

@@ -14,7 +14,7 @@ from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import name_of, read_file
 from extender.manifests import objects_of_part
 from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Pod, Slice, TaintRule, WireError
-from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
+from extender.policy import MAX_POLICY_BYTES, Policy, PolicyError, load_policy
 from extender.scoring import ByTopology
 from extender.wire import (
     DocumentPart,
@@ -33,7 +33,7 @@ from extender.wire import (
 )
 
 _Placed = tuple[Json, str]  # a template, and its place in the files
-_MOST_MANIFEST = 4 * MOST_POLICY  # bytes of a manifest with a policy in it
+_MOST_MANIFEST = 4 * MAX_POLICY_BYTES  # bytes of a manifest with a policy in it
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from extender.runtime.cache_tasks import HoldExpirer, Rebuilds, WatchProgress
-    from extender.runtime.file_reload import LimitedCall, ReloadedFiles
+    from extender.runtime.file_reload import ReloadedFiles
     from extender.runtime.informers import Informers
     from extender.runtime.policy_file import read_policy, reloaded_policy
     from extender.runtime.supervisor import DaemonThreads, Supervisor
@@ -19,7 +19,6 @@ __all__ = [
     "DaemonThreads",
     "HoldExpirer",
     "Informers",
-    "LimitedCall",
     "Rebuilds",
     "ReloadedFiles",
     "Supervisor",
@@ -31,7 +30,7 @@ __all__ = [
 _MODULES = {
     "cache_tasks": ("HoldExpirer", "Rebuilds", "WatchProgress"),
     "informers": ("Informers",),
-    "file_reload": ("LimitedCall", "ReloadedFiles"),
+    "file_reload": ("ReloadedFiles",),
     "policy_file": ("read_policy", "reloaded_policy"),
     "supervisor": ("DaemonThreads", "Supervisor"),
     "watched_kinds": ("watched_resources",),

@@ -16,31 +16,8 @@ from extender.files import read_mounted
 from extender.model import BerthError
 
 LOOK_SECONDS = 1.0  # between two reads of files that may change
+READ_SECONDS = 10.0  # for which a read is awaited: the server of a file may be gone
 T = TypeVar("T")
-
-
-class LimitedCall(Generic[T]):
-    """Awaits `call`, which runs in a thread, for at most `limit_seconds`: the server of a file may be gone.
-
-    One call runs at a time. After a time-out, the next await waits for the call that has not answered yet. So a file
-    that never answers costs one thread, not one for each try.
-    """
-
-    def __init__(self, call: Callable[[], T], limit_seconds: float = 10.0) -> None:
-        self._call = call
-        self._limit = limit_seconds
-        self._running: asyncio.Future[T] | None = None
-
-    async def __call__(self) -> T:
-        """The result of the call. Raises TimeoutError after the limit, and what the call raises."""
-        if self._running is None:
-            self._running = asyncio.get_running_loop().run_in_executor(None, self._call)
-        running = self._running
-        await asyncio.wait([running], timeout=self._limit)
-        if not running.done():
-            raise TimeoutError(f"a read has not ended after {self._limit:g} s")
-        self._running = None
-        return running.result()
 
 
 class ReloadedFiles(Generic[T]):
@@ -48,7 +25,7 @@ class ReloadedFiles(Generic[T]):
 
     A thread reads each file, at most `most` bytes of it, and calls `parse` with all contents if one of them changed.
     `use` gets the result in the event loop. `reject` gets each new problem: that a file cannot be read or parsed, that
-    a read has not ended after `limit_seconds`, or that `use` raised a BerthError or OSError. After a problem the
+    a read has not ended after READ_SECONDS, or that `use` raised a BerthError or OSError. After a problem the
     contents are used again, also if they become what they were; after another exception of `use`, too, which `reload`
     raises. `known` are the contents already in use. `what` names the files in the log.
     """
@@ -62,13 +39,11 @@ class ReloadedFiles(Generic[T]):
         use: Callable[[T], None],
         reject: Callable[[str], None] = lambda _: None,
         known: list[bytes] | None = None,
-        read: Callable[[Path, int], bytes] = read_mounted,
-        limit_seconds: float = 10.0,
     ) -> None:
         self._what, self._paths, self._most = what, paths, most
-        self._parse, self._use, self._reject, self._read = parse, use, reject, read
+        self._parse, self._use, self._reject = parse, use, reject
         self._known = known
-        self._reading = LimitedCall(self._read_changed, limit_seconds)
+        self._reading: asyncio.Future[tuple[list[bytes], T] | None] | None = None
         self._problem = ""
         self._log = structlog.get_logger("berth.files")
 
@@ -86,7 +61,7 @@ class ReloadedFiles(Generic[T]):
         """Read the files, and use them if they changed and are valid. Returns a new problem, else ''."""
         files = [str(path) for path in self._paths]
         try:
-            found = await self._reading()
+            found = await self._changed()
             if found is not None:
                 contents, parsed = found
                 self._use(parsed)
@@ -102,6 +77,21 @@ class ReloadedFiles(Generic[T]):
             return problem
         return ""
 
-    def _read_changed(self) -> tuple[list[bytes], T] | None:
-        contents = [self._read(path, self._most) for path in self._paths]
+    async def _changed(self) -> tuple[list[bytes], T] | None:
+        """The contents and what they mean, if they changed. Raises TimeoutError, and what the read raises.
+
+        One read runs at a time: after a time-out, the next call waits for the one that has not ended. So a file that
+        never answers costs one thread, not one for each try.
+        """
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
+        reading = self._reading
+        await asyncio.wait([reading], timeout=READ_SECONDS)
+        if not reading.done():
+            raise TimeoutError(f"a read has not ended after {READ_SECONDS:g} s")
+        self._reading = None
+        return reading.result()
+
+    def _read(self) -> tuple[list[bytes], T] | None:
+        contents = [read_mounted(path, self._most) for path in self._paths]
         return None if contents == self._known and not self._problem else (contents, self._parse(contents))

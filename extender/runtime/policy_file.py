@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from extender.files import name_of, read_mounted
-from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
+from extender.policy import MAX_POLICY_BYTES, Policy, PolicyError, load_policy
 from extender.runtime.file_reload import ReloadedFiles
 
 
 def read_policy(path: Path) -> tuple[bytes, Policy]:
     """(content, policy) of a file. Raises WireError or PolicyError, which name the file."""
-    content = read_mounted(path, MOST_POLICY)
+    content = read_mounted(path, MAX_POLICY_BYTES)
     try:
         return content, load_policy(content)
     except PolicyError as error:
@@ -23,7 +23,9 @@ def reloaded_policy(
     path: Path, use: Callable[[Policy], None], reject: Callable[[str], None], known: bytes | None = None
 ) -> ReloadedFiles[Policy]:
     """The policy file of a process. `known` is the content of the policy that is already in force."""
-    return ReloadedFiles("policy", [path], MOST_POLICY, _policy_of, use, reject, [known] if known is not None else None)
+    return ReloadedFiles(
+        "policy", [path], MAX_POLICY_BYTES, _policy_of, use, reject, [known] if known is not None else None
+    )
 
 
 def _policy_of(contents: list[bytes]) -> Policy:

@@ -4,9 +4,16 @@ The search that reads the masks does not belong here. docs/cel.md describes the 
 Explanations import `extender.cel.dra.terms`, which `berth serve` does not load.
 """
 
-from extender.cel.dra.dialect import COST_LIMIT, Dialect
 from extender.cel.dra.masks import Masks, evaluated
-from extender.cel.dra.selector import Selector, check_cost, check_selector, compile_selector, compile_value
+from extender.cel.dra.selector import (
+    COST_LIMIT,
+    Dialect,
+    Selector,
+    check_cost,
+    check_selector,
+    compile_selector,
+    compile_value,
+)
 
 __all__ = [
     "COST_LIMIT",

@@ -14,10 +14,9 @@ from typing import NamedTuple, TypeVar
 
 from cachetools import LRUCache
 
-from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect
-from extender.cel.dra.selector import Selector, compile_selector
+from extender.cel.cost import COMPILE_LIMIT, Work
+from extender.cel.dra.selector import COST_LIMIT, STORED, Dialect, Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
-from extender.cel.work import COMPILE_LIMIT, Work
 from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, Device, Slice
 
 Result = TypeVar("Result")
@@ -46,51 +45,41 @@ class _Compiled(NamedTuple):
     size: int
 
 
-class _PartialMask(NamedTuple):
-    """The masks of the first few devices of a slice."""
+_SliceMask = tuple[Slice | None, Mask, Slice, int]
+"""The slice if all its devices are evaluated, the masks of its first devices, the slice, the number of these devices.
 
-    slice: Slice
-    devices: int
-    match: int
-    error: int
+It is read for each slice of each call, and a NamedTuple takes twice as long.
+"""
 
 
 class _ExpressionMasks:
-    """The masks of one expression."""
+    """The masks of one expression, by the name of the slice."""
 
-    __slots__ = ("begun", "by_name", "exhausted", "size")
+    __slots__ = ("by_name", "exhausted", "size")
 
     def __init__(self, expression: str) -> None:
-        self.by_name: dict[str, tuple[Slice, Mask]] = {}
-        self.begun: dict[str, _PartialMask] = {}  # by name of the slice, whose last devices are not evaluated yet
+        self.by_name: dict[str, _SliceMask] = {}
         self.exhausted = False  # the expression is too costly to be evaluated again
         self.size = _EXPRESSION_BYTES + sys.getsizeof(expression)  # estimated bytes
 
-    def put(self, slice_: Slice, mask: Mask) -> int:
-        """Keep a mask. Returns the bytes that it adds."""
-        added = 0 if slice_.name in self.by_name else _MASK_BYTES + len(slice_.devices) // 4
-        self.by_name[slice_.name] = slice_, mask
-        self.size += added
-        return added - self._forget_begun(slice_.name)
-
-    def begin(self, begun: _PartialMask) -> int:
-        """Keep the masks of the first devices of a slice. Returns the bytes that they add."""
-        added = 0 if begun.slice.name in self.begun else _MASK_BYTES
-        self.begun[begun.slice.name] = begun
-        self.size += added
-        return added
+    def put(self, found: _SliceMask) -> int:
+        """Keep the masks of a slice. Returns the bytes that they add."""
+        name, size = found[2].name, _size_of(found)
+        freed = self.forget(name)
+        self.by_name[name] = found
+        self.size += size
+        return size - freed
 
     def forget(self, slice_name: str) -> int:
-        """Drop a mask. Returns the bytes that this frees."""
+        """Drop the masks of a slice. Returns the bytes that this frees."""
         known = self.by_name.pop(slice_name, None)
-        freed = _MASK_BYTES + len(known[0].devices) // 4 if known is not None else 0
-        self.size -= freed
-        return freed + self._forget_begun(slice_name)
-
-    def _forget_begun(self, slice_name: str) -> int:
-        freed = _MASK_BYTES if self.begun.pop(slice_name, None) is not None else 0
+        freed = _size_of(known) if known is not None else 0
         self.size -= freed
         return freed
+
+
+def _size_of(found: _SliceMask) -> int:
+    return _MASK_BYTES + len(found[2].devices) // 4
 
 
 Compile = Callable[[str, Dialect, Work], Selector]
@@ -154,9 +143,9 @@ class Masks:
             return known[1]
         try:
             mask = self._evaluate(expression, slice_, masks, deadline)
-            self._bytes += masks.put(slice_, mask)
+            self._bytes += masks.put((slice_, mask, slice_, len(slice_.devices)))
         finally:
-            if masks.by_name or masks.begun:
+            if slice_.name in masks.by_name:
                 self._expressions.setdefault(slice_.name, {})[expression] = None
             self._shrink()
         return mask
@@ -165,7 +154,7 @@ class Masks:
         while self._bytes > self._limit_bytes and len(self._masks) > 1:
             expression, oldest = self._masks.popitem(last=False)
             self._bytes -= oldest.size
-            for slice_name in {*oldest.by_name, *oldest.begun}:
+            for slice_name in oldest.by_name:
                 del self._expressions[slice_name][expression]
                 if not self._expressions[slice_name]:
                     del self._expressions[slice_name]
@@ -175,7 +164,7 @@ class Masks:
         for expression in self._expressions.pop(slice_name, ()):
             masks = self._masks[expression]
             self._bytes -= masks.forget(slice_name)
-            if not (masks.by_name or masks.begun):
+            if not masks.by_name:
                 self._bytes -= masks.size
                 del self._masks[expression]
 
@@ -196,10 +185,11 @@ class Masks:
         all_devices = (1 << len(slice_.devices)) - 1
         if isinstance(selector, CompileError) or known.exhausted:
             return Mask(0, all_devices)
-        begun = known.begun.get(slice_.name)
-        first, match, error = begun[1:] if begun is not None and begun.slice is slice_ else (0, 0, 0)
+        _, (match, error), begun_slice, begun = known.by_name.get(slice_.name) or (None, (0, 0), None, 0)
+        if begun_slice is not slice_:
+            match = error = begun = 0
         driver = slice_.pool.driver
-        for position, device in enumerate(islice(slice_.devices, first, None), first):
+        for position, device in enumerate(islice(slice_.devices, begun, None), begun):
             try:
                 if evaluated(selector.match, device, driver, deadline):
                     match |= 1 << position
@@ -210,7 +200,7 @@ class Masks:
             except CelError:
                 error |= 1 << position
             except DeadlineExceeded:
-                self._bytes += known.begin(_PartialMask(slice_, position, match, error))
+                self._bytes += known.put((None, Mask(match, error), slice_, position))
                 raise
             deadline.mark_progress()
         return Mask(match, error)

@@ -1,22 +1,78 @@
-"""A device selector: an expression that is compiled once and evaluated on many devices.
+"""A device selector: an expression in a dialect of the API server, compiled once and evaluated on many devices.
 
 `match` is three-valued: True, False, or an EvalError with the text of the reference. Equal inputs give equal answers.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 from extender.cel import ast
-from extender.cel.dra.device_binding import DeviceBinding
-from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect, environment_of
+from extender.cel import types as t
+from extender.cel.cost import UNBOUNDED, Size, Work
+from extender.cel.dra.device_binding import INPUTS, DeviceBinding
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError
-from extender.cel.prices import UNBOUNDED
-from extender.cel.program import Checked, Program, build, check, cost
+from extender.cel.library import kubernetes_library
+from extender.cel.program import Checked, Environment, Program, build, check, cost
 from extender.cel.values import type_name
-from extender.cel.work import Work
 from extender.model import Device
 
-_AND = "_&&_"
-_INTERNAL = "internal error of the evaluation:"  # a fault of Berth
+COST_LIMIT = 1_000_000  # units of an estimate and of an evaluation: resource.k8s.io CELSelectorExpressionMaxCost
+LATEST = (1, 37)
+_DEVICE = t.Type("struct", "kubernetes.DRADevice")
+# resource.k8s.io limits of a device: characters of names and values, entries of a map.
+_DRIVER, _DOMAIN, _ID, _VALUE, _ENTRIES = 63, 63, 32, 64, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The CEL of one kind of expressions: stored ones (scheduling, every function) or new ones on a version."""
+
+    version: tuple[int, int] = LATEST
+    stored: bool = True
+    list_types: bool = True  # feature gate DRAListTypeAttributes: the type of an attribute is dyn, otherwise any
+    consumable_capacity: bool = True  # feature gate DRAConsumableCapacity; it only matters for new expressions
+
+
+STORED = Dialect()
+
+
+@lru_cache(maxsize=16)
+def environment_of(dialect: Dialect) -> Environment:
+    """The environment of device selectors in a dialect."""
+    attribute = t.DYN if dialect.list_types else t.ANY
+    fields = {
+        "driver": t.STRING,
+        "attributes": t.map_of(t.STRING, t.map_of(t.STRING, attribute)),
+        "capacity": t.map_of(t.STRING, t.map_of(t.STRING, t.QUANTITY)),
+    }
+    if dialect.stored or (dialect.consumable_capacity and dialect.version >= (1, 34)):
+        fields["allowMultipleAllocations"] = t.BOOL
+    major, minor = dialect.version
+    # New expressions may use the functions of the version before, so that a roll-back can read them.
+    known = dialect.version if dialect.stored else (major, minor - 1)
+    includes = dialect.version >= (1, 36) and (dialect.stored or dialect.list_types)
+    return Environment(
+        kubernetes_library(known, includes=includes, all_versions=dialect.stored),
+        variables={"device": _DEVICE},
+        inputs=INPUTS,
+        budget=COST_LIMIT,
+        structs={_DEVICE.name: fields},
+        sizes={_DEVICE.name: _field_sizes()},
+    )
+
+
+def _field_sizes() -> dict[str, Size]:
+    value = Size(_VALUE, item=Size(_VALUE))
+    attributes = Size(_ENTRIES, value, Size(_ID))
+    amounts = Size(_ENTRIES, Size(), Size(_ID))
+    return {
+        "driver": Size(_DRIVER),
+        "attributes": Size(_ENTRIES, attributes, Size(_DOMAIN)),
+        "capacity": Size(_ENTRIES, amounts, Size(_DOMAIN)),
+        "allowMultipleAllocations": Size(1),
+    }
 
 
 class Selector:
@@ -64,7 +120,9 @@ class Selector:
 
 def _fault(error: Exception) -> CelError:
     """The error of an expression whose evaluation failed with an error that the language does not have."""
-    return BudgetExceeded() if isinstance(error, RecursionError) else EvalError(f"{_INTERNAL} {type(error).__name__}")
+    if isinstance(error, RecursionError):
+        return BudgetExceeded()
+    return EvalError(f"internal error of the evaluation: {type(error).__name__}")  # a fault of Berth
 
 
 def compile_selector(expression: str, dialect: Dialect = STORED, work: Work | None = None) -> Selector:
@@ -88,7 +146,7 @@ def _selector(checked: Checked) -> Selector:
 
 def terms_of(expression: str, tree: ast.Node) -> tuple[str, ...]:
     """The texts of a, (b && c) and d in a && (b && c) && d; the whole expression if it is not such a chain."""
-    if not isinstance(tree, ast.Call) or tree.function != _AND or tree.parenthesized:
+    if not isinstance(tree, ast.Call) or tree.function != "_&&_" or tree.parenthesized:
         return (expression.strip(),)
     operators = ast.chain(tree, enter_parentheses=False).offsets
     starts = [0, *(offset + len("&&") for offset in operators)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from extender.cel import ast
-from extender.cel.dra.dialect import Dialect
+from extender.cel.cost import Work
 from extender.cel.dra.masks import evaluated
-from extender.cel.dra.selector import Selector, compile_selector, compile_value, terms_of
-from extender.cel.errors import CelError, CompileError
+from extender.cel.dra.selector import Dialect, Selector, compile_selector, compile_value, terms_of
+from extender.cel.errors import CelError, CompileError, Compiling
 from extender.cel.parser import parse
 from extender.cel.values import type_name, weight
-from extender.cel.work import Work
 from extender.model import NO_DEADLINE, Deadline, Device, Quantity, Semver, cut, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
@@ -22,7 +21,8 @@ _TESTS = frozenset(
 def split_terms(expression: str) -> tuple[str, ...]:
     """The terms of an expression that need not compile."""
     try:
-        return terms_of(expression, parse(expression, Work()))
+        with Compiling(expression):
+            return terms_of(expression, parse(expression, Work()))
     except CompileError:
         return (expression.strip(),)
 
@@ -62,7 +62,8 @@ def left_side(term: str, dialect: Dialect, work: Work | None = None) -> Selector
     """The expression that a term compares or tests: the left side of a comparison, the list in which it looks for a
     constant, or the target of a method. Raises CompileError if the term has none."""
     work = work or Work()
-    tree = parse(term, work)
+    with Compiling(term):
+        tree = parse(term, work)
     end = len(term)
     if isinstance(tree, ast.Call) and tree.function == "@in" and isinstance(tree.args[0], ast.Literal):
         return compile_value(term[tree.offset + len("in") :], dialect, work)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from extender.cel.library import conversions, lists, network, operators, optionals, resources, text, time, urls
-from extender.cel.overloads import Library, Version
+from extender.cel.library import conversions, lists, network, operators, resources, text, time
+from extender.cel.overloads import Library, Overload, Version
 
 
 def kubernetes_library(version: Version, *, includes: bool, all_versions: bool) -> Library:
@@ -12,8 +12,11 @@ def kubernetes_library(version: Version, *, includes: bool, all_versions: bool) 
     `includes` adds the function of that name, which has a feature gate. `all_versions` is for stored expressions: a
     newer API server may have accepted them.
     """
-    families = (operators, conversions, text, lists, time, optionals, resources, network, urls)
-    overloads = [o for family in families for o in family.OVERLOADS if all_versions or o.since <= version]
+    families = (operators, conversions, text, lists, time, resources, network)
+    overloads = [one for family in families for one in family.OVERLOADS if all_versions or one.since <= version]
     if includes:
         overloads += lists.INCLUDES
-    return Library(overloads)
+    found: dict[str, list[Overload]] = {}
+    for overload in overloads:
+        found.setdefault(overload.function, []).append(overload)
+    return found

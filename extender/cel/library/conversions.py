@@ -7,13 +7,11 @@ import re
 from contextlib import suppress
 from decimal import Decimal
 
-from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.library.time import format_duration, format_timestamp, parse_duration, parse_timestamp
-from extender.cel.overloads import Overload, function, member, plain
-from extender.cel.prices import Price
+from extender.cel.overloads import function, member, plain
 from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, TypeValue, UInt, type_name
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -25,7 +23,7 @@ _HEX_DIGITS = r"(?:[0-9a-f]+(?:_[0-9a-f]+)*)"
 _MANTISSA = rf"0x_?(?:{_HEX_DIGITS}(?:\.{_HEX_DIGITS}?)?|\.{_HEX_DIGITS})"
 _HEX_DOUBLE = re.compile(rf"[+-]?{_MANTISSA}p[+-]?\d+", re.ASCII | re.IGNORECASE)
 _NO_NUMBER = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
-_LEAST_POWER, _MOST_POWER = -4, 6  # of ten, between which Go's %g with the shortest precision writes no exponent
+_MIN_POWER, _MAX_POWER = -4, 6  # of ten, between which Go's %g with the shortest precision writes no exponent
 _MAX_DIGITS = 64  # more than any 64-bit number has
 _TRUE = frozenset({"true", "TRUE", "True", "T", "t", "1"})
 _FALSE = frozenset({"false", "FALSE", "False", "F", "f", "0"})
@@ -96,13 +94,13 @@ def format_double(value: float) -> str:
     shown = "".join(map(str, digits))
     exponent = len(shown) - 1 + power if value else 0
     minus = "-" if sign else ""
-    if not _LEAST_POWER <= exponent < _MOST_POWER:
+    if not _MIN_POWER <= exponent < _MAX_POWER:
         fraction = f".{shown[1:]}" if len(shown) > 1 else ""
         return f"{minus}{shown[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
     return f"{Decimal(repr(value)).normalize():f}"
 
 
-def _string_of_bytes(data: bytes) -> str:
+def string_of_bytes(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -118,7 +116,6 @@ def _identity(value: object) -> object:
 
 
 _I, _U, _D, _S, _B = t.INT, t.UINT, t.DOUBLE, t.STRING, t.BOOL
-TO_STRING = Price(prices.scan_bytes, prices.decoded, work=prices.showing)
 
 
 def _no_duration(_: int) -> Duration:
@@ -126,101 +123,65 @@ def _no_duration(_: int) -> Duration:
     raise EvalError("type conversion error from 'int' to 'google.protobuf.Duration'")
 
 
-def _conversions_to_numbers_and_bytes() -> list[Overload]:
-    return [
-        *function(
-            "int",
-            plain((_I,), _I, _identity),
-            plain((_U,), _I, _int_of_uint),
-            plain((_D,), _I, int_of_double),
-            plain((_S,), _I, int_of_string),
-            plain((t.TIMESTAMP,), _I, lambda v: v.nanos // 10**9),
-            plain((t.DURATION,), _I, lambda v: v.nanos),
-            price=Price(scalar=True),
-            conversion=True,
-        ),
-        *function(
-            "uint",
-            plain((_U,), _U, _identity),
-            plain((_I,), _U, _uint_of),
-            plain((_D,), _U, _uint_of),
-            plain((_S,), _U, _uint_of_string),
-            price=Price(overhead=5),
-            conversion=True,
-        ),
-        *function(
-            "double",
-            plain((_D,), _D, _identity),
-            plain((_I,), _D, float),
-            plain((_U,), _D, float),
-            plain((_S,), _D, double_of_string),
-            price=Price(overhead=20, slowness=20),
-            conversion=True,
-        ),
-        *function(
-            "bool",
-            plain((_B,), _B, _identity),
-            plain((_S,), _B, bool_of_string),
-            price=Price(scalar=True),
-            conversion=True,
-        ),
-        *function(
-            "bytes",
-            plain((t.BYTES,), t.BYTES, _identity),
-            plain((_S,), t.BYTES, str.encode),
-            price=Price(prices.scan_string, prices.encoded),
-            conversion=True,
-        ),
-    ]
-
-
-def _conversions_to_texts_and_times() -> list[Overload]:
-    return [
-        *function(
-            "string",
-            plain((_S,), _S, _identity),
-            plain((_B,), _S, lambda v: "true" if v else "false"),
-            plain((_I,), _S, str),
-            plain((_U,), _S, lambda v: str(int(v))),
-            plain((_D,), _S, format_double),
-            plain((t.BYTES,), _S, _string_of_bytes),
-            plain((t.TIMESTAMP,), _S, format_timestamp),
-            plain((t.DURATION,), _S, format_duration),
-            price=TO_STRING,
-            conversion=True,
-        ),
-        *function(
-            "duration",
-            plain((t.DURATION,), t.DURATION, _identity),
-            plain((_I,), t.DURATION, _no_duration),
-            plain((_S,), t.DURATION, parse_duration),
-            price=Price(overhead=40, slowness=80),
-            pure=True,
-            conversion=True,
-        ),
-        *function(
-            "timestamp",
-            plain((t.TIMESTAMP,), t.TIMESTAMP, _identity),
-            plain((_I,), t.TIMESTAMP, lambda v: timestamp(v * 10**9)),
-            plain((_S,), t.TIMESTAMP, parse_timestamp),
-            price=Price(overhead=60, slowness=40),
-            pure=True,
-            conversion=True,
-        ),
-    ]
-
-
-def _dynamic() -> list[Overload]:
-    return [
-        *function("dyn", plain((t.A,), t.DYN, _identity), price=Price(returns_argument=True), conversion=True),
-        *function("type", plain((t.A,), t.type_of(t.A), _type_of), price=Price(work=prices.call), conversion=True),
-    ]
-
-
-def _sizes() -> list[Overload]:
-    sized = (_S, t.BYTES, t.list_of(t.A), t.map_of(t.A, t.B))
-    signatures = [make((kind,), _I, len) for kind in sized for make in (plain, member)]
-    return function("size", *signatures, price=Price(scalar=True))
-
-
-OVERLOADS = [*_conversions_to_numbers_and_bytes(), *_conversions_to_texts_and_times(), *_dynamic(), *_sizes()]
+_SIZED = (_S, t.BYTES, t.list_of(t.A), t.map_of(t.A, t.B))
+OVERLOADS = [
+    *function(
+        "int",
+        plain((_I,), _I, _identity),
+        plain((_U,), _I, _int_of_uint),
+        plain((_D,), _I, int_of_double),
+        plain((_S,), _I, int_of_string),
+        plain((t.TIMESTAMP,), _I, lambda v: v.nanos // 10**9),
+        plain((t.DURATION,), _I, lambda v: v.nanos),
+        conversion=True,
+    ),
+    *function(
+        "uint",
+        plain((_U,), _U, _identity),
+        plain((_I,), _U, _uint_of),
+        plain((_D,), _U, _uint_of),
+        plain((_S,), _U, _uint_of_string),
+        conversion=True,
+    ),
+    *function(
+        "double",
+        plain((_D,), _D, _identity),
+        plain((_I,), _D, float),
+        plain((_U,), _D, float),
+        plain((_S,), _D, double_of_string),
+        conversion=True,
+    ),
+    *function("bool", plain((_B,), _B, _identity), plain((_S,), _B, bool_of_string), conversion=True),
+    *function("bytes", plain((t.BYTES,), t.BYTES, _identity), plain((_S,), t.BYTES, str.encode), conversion=True),
+    *function(
+        "string",
+        plain((_S,), _S, _identity),
+        plain((_B,), _S, lambda v: "true" if v else "false"),
+        plain((_I,), _S, str),
+        plain((_U,), _S, lambda v: str(int(v))),
+        plain((_D,), _S, format_double),
+        plain((t.BYTES,), _S, string_of_bytes),
+        plain((t.TIMESTAMP,), _S, format_timestamp),
+        plain((t.DURATION,), _S, format_duration),
+        conversion=True,
+    ),
+    *function(
+        "duration",
+        plain((t.DURATION,), t.DURATION, _identity),
+        plain((_I,), t.DURATION, _no_duration),
+        plain((_S,), t.DURATION, parse_duration),
+        pure=True,
+        conversion=True,
+    ),
+    *function(
+        "timestamp",
+        plain((t.TIMESTAMP,), t.TIMESTAMP, _identity),
+        plain((_I,), t.TIMESTAMP, lambda v: timestamp(v * 10**9)),
+        plain((_S,), t.TIMESTAMP, parse_timestamp),
+        pure=True,
+        conversion=True,
+    ),
+    *function("dyn", plain((t.A,), t.DYN, _identity), conversion=True),
+    *function("type", plain((t.A,), t.type_of(t.A), _type_of), conversion=True),
+    *function("size", *(make((kind,), _I, len) for kind in _SIZED for make in (plain, member))),
+]

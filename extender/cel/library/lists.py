@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.operators import duration, int64, uint64
-from extender.cel.overloads import Overload, Version, function, member, plain
-from extender.cel.prices import SEARCH, WALK, Price
+from extender.cel.overloads import Version, function, member, plain
 from extender.cel.values import NONE, Duration, Optional, Timestamp, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)
@@ -24,20 +22,8 @@ _COMPARABLE = (int, UInt, float, bool, Duration, Timestamp, str, bytes)
 _ORDERED = (t.INT, t.UINT, t.DOUBLE, t.BOOL, t.DURATION, t.TIMESTAMP, t.STRING, t.BYTES)
 
 
-def _sum_ints(items: list[int]) -> int:
-    return functools.reduce(lambda a, b: int64(a + b), items, 0)
-
-
-def _sum_uints(items: list[UInt]) -> UInt:
-    return functools.reduce(lambda a, b: uint64(int(a) + int(b)), items, UInt(0))
-
-
-def _sum_doubles(items: list[float]) -> float:
-    return functools.reduce(lambda a, b: a + b, items, 0.0)
-
-
-def _sum_durations(items: list[Duration]) -> Duration:
-    return duration(sum(item.nanos for item in items))
+def _sum(add: Callable[[Any, Any], object], zero: object) -> Callable[[list[Any]], object]:
+    return lambda items: functools.reduce(add, items, zero)
 
 
 def _order(left: object, right: object) -> int:
@@ -98,11 +84,6 @@ def _flatten(items: Sequence[object], depth: int = 1) -> list[object]:
     return found
 
 
-def sort(items: list[object]) -> list[object]:
-    """Ascending and stable; all items of one ordered type."""
-    return sort_by(items, items)
-
-
 def _compare_keys(left: tuple[Any, Any], right: tuple[Any, Any]) -> int:
     return _order(left[0], right[0])
 
@@ -123,18 +104,6 @@ def _distinct(items: list[object]) -> list[object]:
         if not any(same(item, known) for known in found):
             found.append(item)
     return found
-
-
-def _reversed(items: list[object]) -> list[object]:
-    return items[::-1]
-
-
-def _first(items: list[object]) -> Optional:
-    return Optional(items[0]) if items else NONE
-
-
-def _last(items: list[object]) -> Optional:
-    return Optional(items[-1]) if items else NONE
 
 
 def _range(count: int) -> list[int]:
@@ -158,56 +127,6 @@ def _includes(value: object, wanted: object) -> bool:
     return False
 
 
-INCLUDES = function(
-    "includes", member((t.DYN, t.DYN), t.BOOL, _includes, (1, 36)), price=Price(work=prices.walk_longest)
-)
-_SUMS: list[tuple[t.Type, Callable[..., object]]] = [
-    (t.INT, _sum_ints),
-    (t.UINT, _sum_uints),
-    (t.DOUBLE, _sum_doubles),
-    (t.DURATION, _sum_durations),
-]
-_ITEMS = t.list_of(t.A)
-_PAIRS = Price(prices.pairwise, prices.first_size, work=prices.walk_pairs)
-_SORT = Price(prices.pairwise, prices.first_size, work=prices.sorting)
-_SETS = Price(prices.pairwise, prices.one, work=prices.walk_pairs)
-
-
-def _kubernetes() -> list[Overload]:
-    ordered = [(t.list_of(item), item) for item in _ORDERED]
-    return [
-        *function("isSorted", *(member((items,), t.BOOL, _is_sorted) for items, _ in ordered), price=WALK),
-        *function("min", *(member((items,), item, _extreme("min", -1)) for items, item in ordered), price=WALK),
-        *function("max", *(member((items,), item, _extreme("max", 1)) for items, item in ordered), price=WALK),
-        *function("sum", *(member((t.list_of(item),), item, apply) for item, apply in _SUMS), price=WALK),
-        *function("indexOf", member((_ITEMS, t.A), t.INT, _index_of), price=SEARCH),
-        *function("lastIndexOf", member((_ITEMS, t.A), t.INT, _last_index_of), price=SEARCH),
-    ]
-
-
-def _version_three() -> list[Overload]:
-    anything, sortable = t.list_of(t.DYN), [t.list_of(item) for item in _ORDERED]
-    return [
-        *function("slice", member((_ITEMS, t.INT, t.INT), _ITEMS, _slice, _LISTS_V3)),
-        *function(
-            "flatten",
-            member((t.list_of(_ITEMS),), _ITEMS, _flatten, _LISTS_V3),
-            member((anything, t.INT), anything, _flatten, _LISTS_V3),
-            price=Price(work=prices.walk_longest),
-        ),
-        *function("distinct", member((_ITEMS,), _ITEMS, _distinct, _LISTS_V3), price=_PAIRS),
-        *function("reverse", member((_ITEMS,), _ITEMS, _reversed, _LISTS_V3)),
-        *function("first", member((_ITEMS,), t.optional_of(t.A), _first, _LISTS_V3)),
-        *function("last", member((_ITEMS,), t.optional_of(t.A), _last, _LISTS_V3)),
-        *function(
-            "lists.range",
-            plain((t.INT,), t.list_of(t.INT), _range, _LISTS_V3),
-            price=Price(prices.making_range, prices.range_size),
-        ),
-        *function("sort", *(member((items,), items, sort, _LISTS_V3) for items in sortable), price=_SORT),
-    ]
-
-
 def _equivalent(left: list[object], right: list[object]) -> bool:
     return _contains(left, right) and _contains(right, left)
 
@@ -216,16 +135,43 @@ def _intersects(left: list[object], right: list[object]) -> bool:
     return any(same(x, y) for x in left for y in right)
 
 
-def _sets() -> list[Overload]:
-    return [
-        *function("sets.contains", plain((_ITEMS, _ITEMS), t.BOOL, _contains), price=_SETS),
-        *function(
-            "sets.equivalent",
-            plain((_ITEMS, _ITEMS), t.BOOL, _equivalent),
-            price=replace(_SETS, work=prices.walk_pairs_twice),
-        ),
-        *function("sets.intersects", plain((_ITEMS, _ITEMS), t.BOOL, _intersects), price=_SETS),
-    ]
+INCLUDES = function("includes", member((t.DYN, t.DYN), t.BOOL, _includes, (1, 36)))
+_SUMS = {
+    t.INT: _sum(lambda a, b: int64(a + b), 0),
+    t.UINT: _sum(lambda a, b: uint64(int(a) + int(b)), UInt(0)),
+    t.DOUBLE: _sum(operator.add, 0.0),
+    t.DURATION: lambda items: duration(sum(item.nanos for item in items)),
+}
+_ITEMS = t.list_of(t.A)
 
 
-OVERLOADS = [*_kubernetes(), *_version_three(), *_sets()]
+_ANYTHING = t.list_of(t.DYN)
+_SORTABLE = [(t.list_of(item), item) for item in _ORDERED]
+OVERLOADS = [
+    # Kubernetes'
+    *function("isSorted", *(member((items,), t.BOOL, _is_sorted) for items, _ in _SORTABLE)),
+    *function("min", *(member((items,), item, _extreme("min", -1)) for items, item in _SORTABLE)),
+    *function("max", *(member((items,), item, _extreme("max", 1)) for items, item in _SORTABLE)),
+    *function("sum", *(member((t.list_of(item),), item, apply) for item, apply in _SUMS.items())),
+    *function("indexOf", member((_ITEMS, t.A), t.INT, _index_of)),
+    *function("lastIndexOf", member((_ITEMS, t.A), t.INT, _last_index_of)),
+    # cel-go's lists, version 3
+    *function("slice", member((_ITEMS, t.INT, t.INT), _ITEMS, _slice, _LISTS_V3)),
+    *function(
+        "flatten",
+        member((t.list_of(_ITEMS),), _ITEMS, _flatten, _LISTS_V3),
+        member((_ANYTHING, t.INT), _ANYTHING, _flatten, _LISTS_V3),
+    ),
+    *function("distinct", member((_ITEMS,), _ITEMS, _distinct, _LISTS_V3)),
+    *function("reverse", member((_ITEMS,), _ITEMS, lambda items: items[::-1], _LISTS_V3)),
+    *function("first", member((_ITEMS,), t.optional_of(t.A), lambda x: Optional(x[0]) if x else NONE, _LISTS_V3)),
+    *function("last", member((_ITEMS,), t.optional_of(t.A), lambda x: Optional(x[-1]) if x else NONE, _LISTS_V3)),
+    *function("lists.range", plain((t.INT,), t.list_of(t.INT), _range, _LISTS_V3)),
+    *function(
+        "sort", *(member((items,), items, lambda have: sort_by(have, have), _LISTS_V3) for items, _ in _SORTABLE)
+    ),
+    # cel-go's sets
+    *function("sets.contains", plain((_ITEMS, _ITEMS), t.BOOL, _contains)),
+    *function("sets.equivalent", plain((_ITEMS, _ITEMS), t.BOOL, _equivalent)),
+    *function("sets.intersects", plain((_ITEMS, _ITEMS), t.BOOL, _intersects)),
+]

@@ -1,4 +1,4 @@
-"""ip(), cidr() and the named formats."""
+"""ip(), cidr(), url() and the named formats."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import binascii
 import ipaddress
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from typing import NamedTuple
+from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 
-from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
-from extender.cel.library.conversions import TO_STRING
 from extender.cel.library.time import parse_timestamp
-from extender.cel.library.urls import url_of_request
-from extender.cel.overloads import Overload, function, member, plain
-from extender.cel.prices import PARSE, Price
-from extender.cel.values import NONE, Cidr, Format, Optional
+from extender.cel.overloads import Overload, function, member, plain, succeeds
+from extender.cel.values import NONE, Cidr, Format, Optional, Url, weighed
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -47,17 +44,6 @@ def cidr(text: str) -> Cidr:
     if not slash or _PREFIX.fullmatch(prefix) is None or int(prefix) > parsed.max_prefixlen:
         raise EvalError(f"network address parse error during conversion from string: {shown(text)}")
     return Cidr(parsed, int(prefix))
-
-
-def _holds(apply: Callable[[str], object]) -> Callable[[str], bool]:
-    def test(text: str) -> bool:
-        try:
-            apply(text)
-        except EvalError:
-            return False
-        return True
-
-    return test
 
 
 def _contains_ip(block: Cidr, address: Address) -> bool:
@@ -91,6 +77,121 @@ def _is_link_local_multicast(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv4Address):
         return address in ipaddress.IPv4Network("224.0.0.0/24")
     return address.packed[0] == 0xFF and address.packed[1] % 16 == 2  # noqa: PLR2004 - any flags, the scope link-local
+
+
+# -- url() and its parts, as Go's net/url parses them ---------------------------------------------------------------
+
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(.*)", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+_USER = re.compile(r"[A-Za-z0-9._:~!$&'()*+,;=%@-]*")
+_IN_HOST = r"[A-Za-z0-9._~!$&'()*+,;=:\[\]<>\"-]|[^\x00-\x7f]"
+_HOST = re.compile(rf"(?:{_IN_HOST}|%[89a-fA-F][0-9a-fA-F]|%25)*")
+_ZONE = re.compile(rf"(?:{_IN_HOST}|%[0-9a-fA-F]{{2}})*")
+_PORT = re.compile(r"(?::[0-9]*)?")
+_PATH = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/\[\]%-]*")  # characters that stay as they are
+
+
+class _Parts(NamedTuple):
+    scheme: str = ""
+    host: str = ""
+    path: str = ""
+    query: str = ""
+
+
+def url(text: str) -> Url:
+    """An absolute URL or absolute path. Raises EvalError."""
+    url_of_request(text)
+    text, _, fragment = text.partition("#")
+    parts = _parsed(text, request=False)
+    if _BAD_ESCAPE.search(fragment):
+        raise _error(text, "invalid URL escape")
+    hostname, port = _split_port(parts.host)
+    return Url(text, parts.scheme, parts.host, hostname, port, _escaped(parts.path), _query(parts.query))
+
+
+def url_of_request(text: str) -> object:
+    """Check that the text is an absolute URL or path, maybe with a '#' in its path. Raises EvalError."""
+    return _parsed(text, request=True)
+
+
+def _error(text: str, problem: str) -> EvalError:
+    return EvalError(f"URL parse error during conversion from string: parse {shown(text)}: {problem}")
+
+
+def _parsed(text: str, *, request: bool) -> _Parts:
+    """The parts of a text. The reference parses each twice: as the URL of a request, which has no fragment, and then
+    without its fragment."""
+    if not text or _CONTROL.search(text) or text.startswith(":"):
+        raise _error(text, "no URL")
+    if text == "*":
+        return _Parts(path="*")
+    match = _SCHEME.fullmatch(text)
+    scheme, rest = match.groups() if match else ("", text)
+    scheme = scheme.lower()
+    rest, _, query = rest.partition("?")
+    if not rest.startswith("/"):
+        if not match:
+            raise _error(text, "invalid URI for request")
+        return _Parts(scheme, query=query)
+    host = ""
+    if rest.startswith("//") and (match or not (request or rest.startswith("///"))):
+        authority, slash, tail = rest[2:].partition("/")
+        host, rest = _host(text, scheme, authority), slash + tail
+    if _BAD_ESCAPE.search(rest):
+        raise _error(text, "invalid URL escape")
+    return _Parts(scheme, host, rest, query)
+
+
+def _host(text: str, scheme: str, authority: str) -> str:
+    user, _, host = authority.rpartition("@")
+    if not _USER.fullmatch(user) or _BAD_ESCAPE.search(user):
+        raise _error(text, "invalid userinfo")
+    bracket = host.rfind("[")
+    if bracket > 0:
+        raise _error(text, "invalid IP-literal")
+    if bracket == 0:
+        return _literal(text, host)
+    colon = host.find(":") if scheme in ("http", "https") else host.rfind(":")
+    if colon >= 0 and not _PORT.fullmatch(host[colon:]):
+        raise _error(text, "invalid port")
+    if not _HOST.fullmatch(host):
+        raise _error(text, "invalid character in host name")
+    return unquote(host)
+
+
+def _literal(text: str, host: str) -> str:
+    """An IPv6 address in brackets, with its port."""
+    inner, bracket, port = host[1:].rpartition("]")
+    address, _, zone = inner.partition("%25")
+    if not (bracket and _PORT.fullmatch(port) and _HOST.fullmatch(address) and _ZONE.fullmatch(zone)):
+        raise _error(text, "invalid IP-literal")
+    inner = unquote(inner)
+    try:
+        ipaddress.IPv6Address(inner)
+    except ValueError as error:
+        raise _error(text, "invalid IP-literal") from error
+    return f"[{inner}]{port}"
+
+
+def _split_port(host: str) -> tuple[str, str]:
+    name, colon, port = host.rpartition(":")
+    if not colon or not _PORT.fullmatch(colon + port):
+        name, port = host, ""
+    return (name[1:-1] if name.startswith("[") and name.endswith("]") else name), port
+
+
+def _escaped(path: str) -> str:
+    return path if _PATH.fullmatch(path) else quote(unquote_to_bytes(path), safe="/$&+,:;=@")
+
+
+def _query(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found: dict[str, list[str]] = {}
+    for part in text.split("&"):
+        key, _, value = part.partition("=")
+        if part and ";" not in part and not _BAD_ESCAPE.search(part):
+            found.setdefault(unquote_plus(key), []).append(unquote_plus(value))
+    return tuple((key, tuple(values)) for key, values in found.items())
 
 
 # -- named formats: name to (longest text or None, pattern, whether a trailing dash is allowed as for prefixes) ----
@@ -130,12 +231,12 @@ def _byte(text: str) -> list[str]:
     return []
 
 
-def _parsed(apply: Callable[[str], object], problem: str) -> Callable[[str], list[str]]:
-    return lambda text: [] if _holds(apply)(text) else [problem]
+def _parses(apply: Callable[[str], object], problem: str) -> Callable[[str], list[str]]:
+    return lambda text: [] if succeeds(apply)(text) else [problem]
 
 
 def _date(text: str) -> list[str]:
-    good = _DATE.fullmatch(text) is not None and _holds(parse_timestamp)(f"{text}T00:00:00Z")
+    good = _DATE.fullmatch(text) is not None and succeeds(parse_timestamp)(f"{text}T00:00:00Z")
     return [] if good else ["invalid date"]
 
 
@@ -148,11 +249,11 @@ FORMATS: dict[str, Callable[[str], list[str]]] = {
     "dns1123SubdomainPrefix": _bounded(_SUBDOMAIN, _SUBDOMAIN_LENGTH, prefix=True),
     "dns1035LabelPrefix": _bounded(_LABEL_1035, _LABEL_LENGTH, prefix=True),
     "labelValue": _bounded(_LABEL_VALUE, _LABEL_LENGTH),
-    "uri": _parsed(url_of_request, "invalid URI for request"),
+    "uri": _parses(url_of_request, "invalid URI for request"),
     "uuid": lambda text: [] if _UUID.fullmatch(text) else ["does not match the UUID format"],
     "byte": _byte,
     "date": _date,
-    "datetime": _parsed(parse_timestamp, "invalid datetime"),
+    "datetime": _parses(parse_timestamp, "invalid datetime"),
 }
 
 
@@ -166,23 +267,17 @@ def _named(name: str) -> Optional:
 
 
 _S, _IP, _CIDR = t.STRING, t.IP, t.CIDR
-_TEST = Price(overhead=80)
-_MADE = Price(overhead=20)
 
 
 def _formats() -> list[Overload]:
     found: list[Overload] = []
     for name in FORMATS:
-        found += function(f"format.{name}", plain((), t.FORMAT, lambda name=name: Format(name)), price=_MADE)
+        found += function(f"format.{name}", plain((), t.FORMAT, lambda name=name: Format(name)))
     problems = t.optional_of(t.list_of(_S))
     return [
         *found,
-        *function("format.named", plain((_S,), t.optional_of(t.FORMAT), _named), price=_MADE),
-        *function(
-            "validate",
-            member((t.FORMAT, _S), problems, _validate),
-            price=Price(prices.name_validation, overhead=80, slowness=20),
-        ),
+        *function("format.named", plain((_S,), t.optional_of(t.FORMAT), _named)),
+        *function("validate", member((t.FORMAT, _S), problems, _validate)),
     ]
 
 
@@ -195,30 +290,15 @@ def _addresses() -> list[Overload]:
         "isGlobalUnicast": _is_global_unicast,
     }
     return [
-        *function(
-            "ip",
-            plain((_S,), _IP, ip),
-            member((_CIDR,), _IP, lambda block: block.address),
-            price=Price(prices.address, overhead=150),
-            pure=True,
-        ),
-        *function("isIP", plain((_S,), t.BOOL, _holds(ip)), price=replace(PARSE, overhead=150)),
-        *function(
-            "ip.isCanonical",
-            plain((_S,), t.BOOL, lambda text: str(ip(text)) == text),
-            price=Price(prices.scan_twice, overhead=200),
-        ),
+        *function("ip", plain((_S,), _IP, ip), member((_CIDR,), _IP, lambda block: block.address), pure=True),
+        *function("isIP", plain((_S,), t.BOOL, succeeds(ip))),
+        *function("ip.isCanonical", plain((_S,), t.BOOL, lambda text: str(ip(text)) == text)),
         *function("family", member((_IP,), t.INT, lambda a: a.version)),
-        *(
-            overload
-            for name, test in tests.items()
-            for overload in function(name, member((_IP,), t.BOOL, test), price=_TEST)
-        ),
+        *(overload for name, test in tests.items() for overload in function(name, member((_IP,), t.BOOL, test))),
         *function(
             "string",
             plain((_IP,), _S, str),
             plain((_CIDR,), _S, lambda block: f"{block.address}/{block.prefix}"),
-            price=TO_STRING,
             conversion=True,
         ),
     ]
@@ -226,23 +306,32 @@ def _addresses() -> list[Overload]:
 
 def _blocks() -> list[Overload]:
     return [
-        *function("cidr", plain((_S,), _CIDR, cidr), price=replace(PARSE, overhead=150), pure=True),
-        *function("isCIDR", plain((_S,), t.BOOL, _holds(cidr)), price=replace(PARSE, overhead=150)),
+        *function("cidr", plain((_S,), _CIDR, cidr), pure=True),
+        *function("isCIDR", plain((_S,), t.BOOL, succeeds(cidr))),
         *function(
             "containsIP",
             member((_CIDR, _IP), t.BOOL, _contains_ip),
             member((_CIDR, _S), t.BOOL, lambda block, text: _contains_ip(block, ip(text))),
-            price=Price(prices.containment, overhead=300),
         ),
         *function(
             "containsCIDR",
             member((_CIDR, _CIDR), t.BOOL, _contains_cidr),
             member((_CIDR, _S), t.BOOL, lambda block, text: _contains_cidr(block, cidr(text))),
-            price=Price(prices.block_containment, overhead=350),
         ),
-        *function("masked", member((_CIDR,), _CIDR, _masked), price=Price(overhead=250)),
+        *function("masked", member((_CIDR,), _CIDR, _masked)),
         *function("prefixLength", member((_CIDR,), t.INT, lambda block: block.prefix)),
     ]
 
 
-OVERLOADS = [*_addresses(), *_blocks(), *_formats()]
+_URLS = [
+    *function("url", plain((_S,), t.URL, url), pure=True),
+    *function("isURL", plain((_S,), t.BOOL, succeeds(url_of_request))),
+    *function("getScheme", member((t.URL,), _S, lambda u: u.scheme)),
+    *function("getHost", member((t.URL,), _S, lambda u: u.host)),
+    *function("getHostname", member((t.URL,), _S, lambda u: u.hostname)),
+    *function("getPort", member((t.URL,), _S, lambda u: u.port)),
+    *function("getEscapedPath", member((t.URL,), _S, lambda u: u.path)),
+    *function("getQuery", member((t.URL,), t.map_of(_S, t.list_of(_S)), lambda u: {k: weighed(v) for k, v in u.query})),
+]
+
+OVERLOADS = [*_addresses(), *_blocks(), *_formats(), *_URLS]

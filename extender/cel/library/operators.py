@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, membership and indexing. The compiler makes the closures of && || and ?: itself."""
+"""Arithmetic, comparison, membership, indexing, optional values. The closures of && || and ?: are in closures.py."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 
-from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.overloads import Overload, function, plain
-from extender.cel.prices import Price
+from extender.cel.overloads import Overload, function, member, plain
 from extender.cel.values import (
     FIRST_NANOS,
     INT_MAX,
@@ -116,13 +114,13 @@ def index_list(items: Sequence[object], index: object) -> object:
 
 
 def index_map(mapping: dict[object, object], key: object) -> object:
-    found = _lookup(mapping, key)
+    found = optional_map(mapping, key)
     if found is NONE:
         raise EvalError(f"no such key: {named(key)}")
     return found.value
 
 
-def _lookup(mapping: dict[object, object], key: object) -> Optional:
+def optional_map(mapping: dict[object, object], key: object) -> Optional:
     """A present Optional, or NONE. A mapping with a default value, such as the domains of a device, has every key."""
     hashed = key_of(key)
     try:
@@ -136,10 +134,6 @@ def optional_list(items: Sequence[object], index: object) -> Optional:
     if position is None:
         raise EvalError(f"unsupported index value: {named(index)}")
     return Optional(items[position]) if 0 <= position < len(items) else NONE
-
-
-def optional_map(mapping: dict[object, object], key: object) -> Optional:
-    return _lookup(mapping, key)
 
 
 def index_any(value: object, key: object) -> object:
@@ -180,7 +174,6 @@ def _through(apply: Callable[[list[object], object], Optional]) -> Callable[[Opt
 _I, _U, _D, _S = t.INT, t.UINT, t.DOUBLE, t.STRING
 _DURATION, _TIMESTAMP = t.DURATION, t.TIMESTAMP
 _ITEMS, _MAPPING = t.list_of(t.A), t.map_of(t.A, t.B)
-_SCALAR = Price(scalar=True)
 
 
 def _arithmetic() -> list[Overload]:
@@ -196,7 +189,6 @@ def _arithmetic() -> list[Overload]:
             plain((_DURATION, _DURATION), _DURATION, lambda a, b: duration(a.nanos + b.nanos)),
             plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos, a.east)),
             plain((_DURATION, _TIMESTAMP), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos, b.east)),
-            price=Price(prices.concatenation, prices.sum_size),
         ),
         *function(
             "_-_",
@@ -206,30 +198,26 @@ def _arithmetic() -> list[Overload]:
             plain((_TIMESTAMP, _TIMESTAMP), _DURATION, lambda a, b: duration(a.nanos - b.nanos)),
             plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos - b.nanos, a.east)),
             plain((_DURATION, _DURATION), _DURATION, lambda a, b: duration(a.nanos - b.nanos)),
-            price=_SCALAR,
         ),
         *function(
             "_*_",
             plain((_I, _I), _I, lambda a, b: int64(a * b)),
             plain((_U, _U), _U, lambda a, b: uint64(int(a) * int(b))),
             plain((_D, _D), _D, _times_double),
-            price=_SCALAR,
         ),
         *function(
             "_/_",
             plain((_I, _I), _I, lambda a, b: int64(_divide(a, b))),
             plain((_U, _U), _U, lambda a, b: uint64(_divide(int(a), int(b)))),
             plain((_D, _D), _D, _divide_double),
-            price=_SCALAR,
         ),
         *function(
             "_%_",
             plain((_I, _I), _I, lambda a, b: int64(_modulo(a, b))),
             plain((_U, _U), _U, lambda a, b: uint64(_modulo(int(a), int(b)))),
-            price=_SCALAR,
         ),
-        *function("-_", plain((_I,), _I, lambda a: int64(-a)), plain((_D,), _D, operator.neg), price=_SCALAR),
-        *function("!_", plain((t.BOOL,), t.BOOL, operator.not_), price=_SCALAR),
+        *function("-_", plain((_I,), _I, lambda a: int64(-a)), plain((_D,), _D, operator.neg)),
+        *function("!_", plain((t.BOOL,), t.BOOL, operator.not_)),
     ]
 
 
@@ -237,20 +225,11 @@ def _comparison() -> list[Overload]:
     numbers = (_I, _U, _D)
     same = (t.BOOL, _S, t.BYTES, _TIMESTAMP, _DURATION)
     pairs = [(x, x) for x in same] + [(x, y) for x in numbers for y in numbers]
-    price = Price(prices.ordering, prices.one, work=prices.compare_texts)
     found: list[Overload] = []
     for name, test in {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}.items():
-        found += function(name, *(plain(pair, t.BOOL, _order(test)) for pair in pairs), price=price)
-    found += function(
-        "_==_",
-        plain((t.A, t.A), t.BOOL, equal),
-        price=Price(prices.equality, prices.one, work=prices.walk_shortest),
-    )
-    found += function(
-        "_!=_",
-        plain((t.A, t.A), t.BOOL, not_equal),
-        price=Price(prices.inequality, prices.one, work=prices.walk_shortest),
-    )
+        found += function(name, *(plain(pair, t.BOOL, _order(test)) for pair in pairs))
+    found += function("_==_", plain((t.A, t.A), t.BOOL, equal))
+    found += function("_!=_", plain((t.A, t.A), t.BOOL, not_equal))
     return found
 
 
@@ -260,19 +239,13 @@ def _access() -> list[Overload]:
     through_list = plain((maybe_list, _I), one, _through(optional_list))
     through_map = plain((maybe_map, t.A), value, _through(optional_map))  # type: ignore[arg-type] # a map by its type
     return [
-        *function(
-            "@in",
-            plain((t.A, _ITEMS), t.BOOL, _in_list),
-            plain((t.A, _MAPPING), t.BOOL, _in_map),
-            price=Price(prices.membership, prices.one, work=prices.walk_longest),
-        ),
+        *function("@in", plain((t.A, _ITEMS), t.BOOL, _in_list), plain((t.A, _MAPPING), t.BOOL, _in_map)),
         *function(
             "_[_]",
             plain((_ITEMS, _I), t.A, index_list),
             plain((_MAPPING, t.A), t.B, index_map),
             through_list,
             through_map,
-            price=_SCALAR,
         ),
         *function(
             "_[?_]",
@@ -280,7 +253,6 @@ def _access() -> list[Overload]:
             plain((_MAPPING, t.A), value, optional_map),
             through_list,
             through_map,
-            price=_SCALAR,
         ),
         *function("_?_:_", plain((t.BOOL, t.A, t.A), t.A, lambda c, a, b: a if c else b)),
         *function("_&&_", plain((t.BOOL, t.BOOL), t.BOOL, operator.and_)),
@@ -288,4 +260,40 @@ def _access() -> list[Overload]:
     ]
 
 
-OVERLOADS = [*_arithmetic(), *_comparison(), *_access()]
+# -- optional values (cel-go's optional types library) --------------------------------------------------------------
+
+_ONE = t.optional_of(t.A)
+_WITH_ZERO = (int, float, str, bytes, list, tuple, dict)
+
+
+def _value(box: Optional) -> object:
+    if box.present:
+        return box.value
+    raise EvalError("optional.none() dereference")
+
+
+def _of_non_zero(value: object) -> Optional:
+    if isinstance(value, Duration | Timestamp):
+        zero = value.nanos == (0 if isinstance(value, Duration) else FIRST_NANOS)
+    else:
+        zero = value is None or isinstance(value, Empty) or (isinstance(value, _WITH_ZERO) and not value)
+    return NONE if zero else Optional(value)
+
+
+def _unwrap(boxes: list[Optional]) -> list[object]:
+    return [box.value for box in boxes if box.present]
+
+
+_OPTIONALS = [
+    *function("optional.of", plain((t.A,), _ONE, Optional)),
+    *function("optional.ofNonZeroValue", plain((t.A,), _ONE, _of_non_zero)),
+    *function("optional.none", plain((), _ONE, lambda: NONE)),
+    *function("optional.unwrap", plain((t.list_of(_ONE),), t.list_of(t.A), _unwrap)),
+    *function("unwrapOpt", member((t.list_of(_ONE),), t.list_of(t.A), _unwrap)),
+    *function("hasValue", member((_ONE,), t.BOOL, lambda box: box.present)),
+    *function("value", member((_ONE,), t.A, _value)),
+    # The compiler evaluates the argument of these two only where it is needed.
+    *function("or", member((_ONE, _ONE), _ONE, lambda box, other: box if box.present else other)),
+    *function("orValue", member((_ONE, t.A), t.A, lambda box, other: box.value if box.present else other)),
+]
+OVERLOADS = [*_arithmetic(), *_comparison(), *_access(), *_OPTIONALS]

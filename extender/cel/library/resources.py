@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import replace
 
-from extender.cel import prices
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.overloads import Overload, function, member, plain
-from extender.cel.prices import PARSE, Price
+from extender.cel.overloads import function, member, plain, succeeds
 from extender.cel.values import INT_MAX
 from extender.model import Quantity, Semver, add, from_int, parse_quantity, parse_semver
 
@@ -25,17 +21,6 @@ def quantity(text: str) -> Quantity:
         return parse_quantity(_NO_DIGITS.sub(r"\g<1>0", text) if text else text)
     except ValueError as error:
         raise EvalError(str(error)) from error
-
-
-def _is(parse: Callable[..., object]) -> Callable[..., bool]:
-    def test(*args: object) -> bool:
-        try:
-            parse(*args)
-        except EvalError:
-            return False
-        return True
-
-    return test
 
 
 def _approximate(quantity: Quantity) -> float:
@@ -92,52 +77,32 @@ def _normalized(text: str) -> str:
     return ".".join([*parts, "0", "0"][: max(3, len(parts))])
 
 
-_Q, _V = t.QUANTITY, t.SEMVER
-_BOUNDED = Price(bounded=True)
-_COMPARED = Price(bounded=True, work=prices.compare_versions)
-_PARSE = replace(PARSE, overhead=40, slowness=20)
-_ARITHMETIC = Price(overhead=40)  # a quantity can have 4,300 digits
-
-
 def _int64(number: int) -> int:
     """As Go converts an unsigned number: from 2**63 on it becomes negative."""
     return number - (1 << 64) if number > INT_MAX else number
 
 
-def _comparisons() -> list[Overload]:
-    kinds = (_Q, _V)
-    return [
-        *function("isGreaterThan", *(member((k, k), t.BOOL, lambda a, b: a > b) for k in kinds), price=_COMPARED),
-        *function("isLessThan", *(member((k, k), t.BOOL, lambda a, b: a < b) for k in kinds), price=_COMPARED),
-        *function("compareTo", *(member((k, k), t.INT, _compare) for k in kinds), price=_COMPARED),
-    ]
-
-
+_Q, _V = _KINDS = t.QUANTITY, t.SEMVER
 OVERLOADS = [
-    *function("quantity", plain((t.STRING,), _Q, quantity), price=_PARSE, pure=True),
-    *function("isQuantity", plain((t.STRING,), t.BOOL, _is(quantity)), price=_PARSE, pure=True),
+    *function("quantity", plain((t.STRING,), _Q, quantity), pure=True),
+    *function("isQuantity", plain((t.STRING,), t.BOOL, succeeds(quantity)), pure=True),
     *function("sign", plain((_Q,), t.INT, _sign)),
-    *function("isInteger", member((_Q,), t.BOOL, lambda q: q.int64() is not None), price=_BOUNDED),
+    *function("isInteger", member((_Q,), t.BOOL, lambda q: q.int64() is not None)),
     *function("asInteger", member((_Q,), t.INT, _as_integer)),
-    *function("asApproximateFloat", member((_Q,), t.DOUBLE, _approximate), price=_ARITHMETIC),
-    *function("add", member((_Q, _Q), _Q, _add), member((_Q, t.INT), _Q, _add), price=_ARITHMETIC),
-    *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, _sub), price=_ARITHMETIC),
-    *function(
-        "semver",
-        plain((t.STRING,), _V, semver),
-        plain((t.STRING, t.BOOL), _V, semver),
-        price=_PARSE,
-        pure=True,
-    ),
+    *function("asApproximateFloat", member((_Q,), t.DOUBLE, _approximate)),
+    *function("add", member((_Q, _Q), _Q, _add), member((_Q, t.INT), _Q, _add)),
+    *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, _sub)),
+    *function("semver", plain((t.STRING,), _V, semver), plain((t.STRING, t.BOOL), _V, semver), pure=True),
     *function(
         "isSemver",
-        plain((t.STRING,), t.BOOL, _is(semver)),
-        plain((t.STRING, t.BOOL), t.BOOL, _is(semver)),
-        price=_PARSE,
+        plain((t.STRING,), t.BOOL, succeeds(semver)),
+        plain((t.STRING, t.BOOL), t.BOOL, succeeds(semver)),
         pure=True,
     ),
-    *function("major", member((_V,), t.INT, lambda v: _int64(v.major)), price=_BOUNDED),
-    *function("minor", member((_V,), t.INT, lambda v: _int64(v.minor)), price=_BOUNDED),
-    *function("patch", member((_V,), t.INT, lambda v: _int64(v.patch)), price=_BOUNDED),
-    *_comparisons(),
+    *function("major", member((_V,), t.INT, lambda v: _int64(v.major))),
+    *function("minor", member((_V,), t.INT, lambda v: _int64(v.minor))),
+    *function("patch", member((_V,), t.INT, lambda v: _int64(v.patch))),
+    *function("isGreaterThan", *(member((k, k), t.BOOL, lambda a, b: a > b) for k in _KINDS)),
+    *function("isLessThan", *(member((k, k), t.BOOL, lambda a, b: a < b) for k in _KINDS)),
+    *function("compareTo", *(member((k, k), t.INT, _compare) for k in _KINDS)),
 ]

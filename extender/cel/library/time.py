@@ -13,7 +13,6 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.overloads import Overload, function, member
-from extender.cel.prices import Price
 from extender.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
 
 _UNIT_NANOS = {
@@ -30,9 +29,9 @@ _MAX_DURATION = 256  # characters; a duration without superfluous digits has at 
 _PART = re.compile(r"(\d*)(?:\.(\d*))?(ns|us|µs|μs|ms|s|m|h)")
 # As Go's time.Parse reads RFC 3339: an hour may have one digit, a comma may stand for the point.
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_MOST_OFFSET = (24, 60)  # hours and minutes of the largest zone offset that Go accepts
+_MAX_OFFSET = (24, 60)  # hours and minutes of the largest zone offset that Go accepts
 _ZONE_OFFSET = re.compile(r"([+-]?\d{1,19}):([+-]?\d{1,19})", re.ASCII)  # as cel-go reads it: also 1:5 and +25:00
-_MOST_SECONDS = INT_MAX // 10**9  # Go's largest duration; there, a larger offset overflows
+_MAX_SECONDS = INT_MAX // 10**9  # Go's largest duration; there, a larger offset overflows
 _UTC = ("", "UTC", "Local")  # a kube-scheduler in a container has no other local time
 _FIRST = datetime.datetime(1, 1, 2, tzinfo=datetime.UTC)
 _LAST = datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC)
@@ -77,7 +76,7 @@ def parse_timestamp(text: str) -> Timestamp:
         raise EvalError(f"parsing time {shown(text)}: {error}") from error
     seconds, east = int((moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)).total_seconds()), 0
     if zone != "Z":
-        if int(zone[1:3]) > _MOST_OFFSET[0] or int(zone[4:6]) > _MOST_OFFSET[1]:
+        if int(zone[1:3]) > _MAX_OFFSET[0] or int(zone[4:6]) > _MAX_OFFSET[1]:
             raise EvalError(f"parsing time {shown(text)}: time zone offset out of range")
         east = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
         east = -east if zone[0] == "-" else east
@@ -120,7 +119,7 @@ def _seconds_east(stamp: Timestamp, zone: str) -> int:
     if match is not None:
         sign = -1 if zone.startswith("-") else 1
         seconds = 60 * (int(match.group(1)) * 60 + sign * int(match.group(2)))
-        if abs(seconds) > _MOST_SECONDS:
+        if abs(seconds) > _MAX_SECONDS:
             raise EvalError(f"unknown time zone {shown(zone)}")
         return seconds
     if zone not in _zones():
@@ -176,14 +175,12 @@ def _truncated(unit: int) -> Callable[[Duration], int]:
 
 
 def _getters() -> list[Overload]:
-    """Reading a field of a moment looks up its time zone, on the disk if Python has read others since. The overhead
-    pays for it."""
     found: list[Overload] = []
     for name, run in [("getFullYear", _full_year), *((name, _field(read)) for name, read in _FIELDS.items())]:
         signatures = [member((t.TIMESTAMP,), t.INT, run), member((t.TIMESTAMP, t.STRING), t.INT, run)]
         if name in _DURATION_FIELDS:
             signatures.append(member((t.DURATION,), t.INT, _truncated(_DURATION_FIELDS[name])))
-        found += function(name, *signatures, price=Price(overhead=500))
+        found += function(name, *signatures)
     return found
 
 

@@ -1,6 +1,7 @@
-"""The schema of the policy. Each field has a range, a default and a description, which docs/policy.md repeats.
+"""The policy: the schema and the defaults of the file that the ConfigMap carries. Other modules read the file.
 
-Faults are told in words that need no knowledge of pydantic, with line and column.
+Each field has a range, a default and a description, which docs/policy.md repeats. Faults are told in words that need no
+knowledge of pydantic, with line and column.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from extender.model import BerthError, WireError, one_line, shown
 from extender.wire import Positions, one_value
 
-MOST_POLICY = 16 * 1024  # bytes of a policy's text
-MOST_EFFECTIVE = 256  # merged policies in the cache: pods choose their classes, and so any subset of the overrides
+MAX_POLICY_BYTES = 16 * 1024  # bytes of a policy's text
+MAX_EFFECTIVE = 256  # merged policies in the cache: pods choose their classes, and so any subset of the overrides
 
 
 class PolicyError(BerthError):
@@ -151,7 +152,7 @@ class Policy(_Strict):
     overrides: tuple[Override, ...] = Field(
         (), description="settings that differ by namespace or class; later entries win"
     )
-    _effective: LRUCache[tuple[int, ...], Policy] = PrivateAttr(default_factory=lambda: LRUCache(MOST_EFFECTIVE))
+    _effective: LRUCache[tuple[int, ...], Policy] = PrivateAttr(default_factory=lambda: LRUCache(MAX_EFFECTIVE))
 
     @property
     def digest(self) -> str:
@@ -185,7 +186,7 @@ def load_policy(content: str | bytes) -> Policy:
     """Read a policy from YAML. Raises PolicyError, which names each wrong field with line and column."""
     positions: Positions = {}
     try:
-        found = one_value(content, "the policy", MOST_POLICY, positions)
+        found = one_value(content, "the policy", MAX_POLICY_BYTES, positions)
     except WireError as error:
         raise UnreadablePolicy(str(error)) from error
     if not isinstance(found, dict):
@@ -198,7 +199,7 @@ def load_policy(content: str | bytes) -> Policy:
         raise PolicyError(faults_of(error, positions)) from error
 
 
-_MOST_FAULTS = 5  # faults in one message
+_MAX_FAULTS = 5  # faults in one message
 _VALID = {"integer": "an integer", "dictionary": "an object"}
 _WORDS = (
     (re.compile(r"Extra inputs are not permitted"), "is no known field"),
@@ -231,8 +232,8 @@ def in_plain_words(problem: str) -> str:
 def faults_of(error: ValidationError, positions: Positions) -> str:
     """The faults that pydantic found, on one line: field, problem, value, and line and column if known."""
     faults = error.errors(include_url=False, include_context=False)
-    sentences = [_fault(fault["loc"], fault["msg"], _value(fault), positions) for fault in faults[:_MOST_FAULTS]]
-    return "; ".join(sentences) + (f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else "")
+    sentences = [_fault(fault["loc"], fault["msg"], _value(fault), positions) for fault in faults[:_MAX_FAULTS]]
+    return "; ".join(sentences) + (f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else "")
 
 
 def _fault(loc: tuple[int | str, ...], problem: str, value: str, positions: Positions) -> str:
