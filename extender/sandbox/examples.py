@@ -29,7 +29,7 @@ from extender.model import (
     WireError,
     shown,
 )
-from extender.sandbox.apiserver.readable import decode
+from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.wire import (
     MOST_YAML,
@@ -42,7 +42,6 @@ from extender.wire import (
     parts_of,
     text_of,
 )
-
 
 EXPECT = "berth.dev/expect-"
 _HOSTNAME = "kubernetes.io/hostname"
@@ -250,8 +249,6 @@ def _mask(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 
 # -- gangs -----------------------------------------------------------------------------------------------------
-
-
 
 
 @dataclass(frozen=True, slots=True)
