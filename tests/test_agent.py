@@ -14,9 +14,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from extender.agent.agent_app import AgentApp
 from extender.agent.reader import sysfs_numa
-from extender.agent.reader_process import ReaderProcess, as_reading
+from extender.agent.reader_process import AgentApp, ReaderProcess, as_reading
 from extender.agent.slice_publisher import SlicePublisher, quantize
 from extender.cluster import ApiClient, Credentials
 from extender.fabric import bandwidth, fabric_of, ranked

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from extender.runtime.cache_tasks import HoldExpirer, Rebuilds, WatchProgress
     from extender.runtime.file_reload import LimitedCall, ReloadedFiles
-    from extender.runtime.informers import Informers
+    from extender.runtime.informers import Informers, watched_resources
     from extender.runtime.policy_file import read_policy, reloaded_policy
     from extender.runtime.supervisor import DaemonThreads, Supervisor
-    from extender.runtime.watched_kinds import watched_resources
 
 __all__ = [
     "DaemonThreads",
