@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from extender.cluster import Credentials
 from extender.entry import console_process as console_entry
-from extender.entry.console_process import Pages, Policies
-from extender.entry.desk import both
-from extender.entry.listening import ServerEnded, Tls, serve_all, server
-from extender.entry.serve_process import Desk, Listen, run
+from extender.entry.all_in_one import both
+from extender.entry.console_process import Policies
+from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
+from extender.entry.serve_process import Listen, run
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.sockets import listen_on
@@ -46,7 +46,7 @@ PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "decisio
 SERVE = SERVICE | {"certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policy"}
 BOTH = SERVICE | PEOPLE
-DESK = SERVICE | PEOPLE | {"policies", "console-policy"}
+ALL_IN_ONE = SERVICE | PEOPLE | {"policies", "console-policy"}
 
 
 async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.AsyncClient, probes: str) -> None:
@@ -150,26 +150,26 @@ async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path
             await answers(client, f"{url}/v1/policy", '"generation":2', serving)
 
 
-async def test_a_desk_has_the_tasks_of_both(tmp_path: Path) -> None:
+async def test_serve_with_the_console_has_the_tasks_of_both(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("candidates: 1")
     supervisor, cluster, verbs, pages = Breakable(), Cluster(), free_port(), free_port()
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        listen, desk = Listen(("127.0.0.1", verbs)), Desk(("127.0.0.1", pages))
+        listen, console = Listen(("127.0.0.1", verbs)), Pages(("127.0.0.1", pages))
         credentials = Credentials(api, None, lambda: None)
-        serving = asyncio.create_task(run(credentials, listen, policy, desk, supervisor=supervisor))
+        serving = asyncio.create_task(run(credentials, listen, policy, console, supervisor=supervisor))
         async with ends_on_sigterm(serving):
             await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
-            assert set(supervisor.names) == DESK
+            assert set(supervisor.names) == ALL_IN_ONE
             await answers(client, f"http://127.0.0.1:{pages}/v1/policy", '"generation":1', serving)
 
 
 async def test_a_process_ends_though_a_page_is_open() -> None:
-    """kubelet would kill it after 30 s, and with it the binds in flight of a desk."""
+    """kubelet would kill it after 30 s, and with it the binds in flight of an all-in-one process."""
     cluster, pages = Cluster(), free_port()
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        listen, desk = Listen(("127.0.0.1", free_port())), Desk(("127.0.0.1", pages))
-        serving = asyncio.create_task(run(Credentials(api, None, lambda: None), listen, console=desk))
+        listen, console = Listen(("127.0.0.1", free_port())), Pages(("127.0.0.1", pages))
+        serving = asyncio.create_task(run(Credentials(api, None, lambda: None), listen, console=console))
         async with ends_on_sigterm(serving):
             await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
             request = client.build_request("GET", f"http://127.0.0.1:{pages}/v1/updates")

@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from extender.cluster import ApiClient, Credentials
-from extender.entry.console_process import Pages, Policies
+from extender.entry.console_process import Policies
 from extender.entry.console_process import run as run_console
+from extender.entry.listening import Pages
 from extender.extension import Service
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening

@@ -60,11 +60,11 @@ ATTRIBUTES = {"now", "utcnow", "today", "stdin", "stdout", "stderr"}  # of datet
 SERVE = CORE - {"diagnosis", "manifests"} | {"cluster", "runtime", "extension"}
 COLD = (
     "extender.console", "extender.diagnosis", "extender.web.console", "extender.entry.console_process",
-    "extender.entry.desk", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
+    "extender.entry.all_in_one", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
 )  # fmt: skip
 OF_SERVE = (
     "extender.extension", "extender.web.verbs", "extender.web.serve_app", "extender.web.serve_metrics",
-    "extender.entry.serve_process", "extender.entry.desk",
+    "extender.entry.serve_process", "extender.entry.all_in_one",
 )  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 # cel/dra/terms.py explains selectors.

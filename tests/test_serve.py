@@ -100,7 +100,7 @@ def test_serve_loads_nothing_of_the_console() -> None:
         "extender.web.console",
         "extender.web.record_routes",
         "extender.entry.console_process",
-        "extender.entry.desk",
+        "extender.entry.all_in_one",
         "fastapi",
         "starlette",
     )

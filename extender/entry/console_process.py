@@ -14,7 +14,7 @@ from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.console import Console
 from extender.entry.listening import (
     EventLoop,
-    Tls,
+    Pages,
     check_certificates,
     reloaded_certificates,
     serve_all,
@@ -30,16 +30,6 @@ from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES, RejectionLog
 from extender.web.http_server import Server
 from extender.wire import text_of
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """The address of the pages, as (host, port), and its options."""
-
-    address: tuple[str, int]
-    token: Path | None = None  # a file with the token for explain, fleet and page
-    hosts: tuple[str, ...] = ()  # more host names that requests may have
-    tls: Tls | None = None
 
 
 @dataclass(frozen=True, slots=True)

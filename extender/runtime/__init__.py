@@ -29,11 +29,10 @@ __all__ = [
 ]
 _MODULES = {
     "cache_tasks": ("HoldExpirer", "Rebuilds", "WatchProgress"),
-    "informers": ("Informers",),
+    "informers": ("Informers", "watched_resources"),
     "file_reload": ("LimitedCall", "ReloadedFiles"),
     "policy_file": ("read_policy", "reloaded_policy"),
     "supervisor": ("DaemonThreads", "Supervisor"),
-    "watched_kinds": ("watched_resources",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
