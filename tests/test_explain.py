@@ -64,7 +64,9 @@ async def test_a_pod_s_own_hold_is_no_obstacle_and_costs_no_ranking() -> None:
         await b.settled()
         before = await why(b, "p")
         chosen = (await b.filter("p"))["NodeNames"][0]
-        assert service.cache.held_for(next(pod.uid for pod in service.cache.store.pods.values() if pod.key.name == "p"))
+        assert service.cache.reservations.held_for(
+            next(pod.uid for pod in service.cache.store.pods.values() if pod.key.name == "p")
+        )
         await b.filter("q")
         evaluations = service.filter_service.rankings.evaluations
         found = await why(b, "p")

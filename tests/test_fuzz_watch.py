@@ -171,7 +171,7 @@ class World:
             "passed": answer.passed,
             "failed": orjson.loads(orjson.dumps(answer.failed)),
             "error": answer.error,
-            "held": cache.held_for(self.pod.uid),
+            "held": cache.reservations.held_for(self.pod.uid),
             "holds": cache.reservations.holds,
             "warnings": [] if self.reflector.unreadable else self.service.informers.warnings,
         }

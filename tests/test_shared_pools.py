@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.allocation import Features, NodeInfo
+from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
-from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.cache.object_index import ObjectIndex
 from extender.model import Allocation, Claim, DeviceId, Node, ObjectKey, PoolKey, Result, Taint, TaintRule, from_int
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_node
+from tests.cache_worlds import CountingBuilder
 
 NET, GPU = "net.example.com", "gpu.nvidia.com"
 KINDS = ("t4-4", "t4-4", "dgx1-v100", "t4-4", "dgx1-v100", "t4-4")
@@ -53,36 +50,12 @@ def slice_object(pool: str, count: int = 1, suffix: str = "devices", **spec: Any
     return {"metadata": {"name": f"{pool}-{suffix}"}, "spec": {**about, **spec}}
 
 
-class CountingBuilder(NodeInfoBuilder):
-    """Counts the NodeInfos that it builds. The next `failures` builds fail."""
-
-    def __init__(self) -> None:
-        super().__init__(Features())
-        self.built: Counter[str] = Counter()
-        self.failures = 0
-
-    def build(
-        self,
-        node: Node,
-        store: ObjectIndex,
-        allocated_devices: AllocatedDevices,
-        previous: NodeInfo | None,
-        *,
-        only_use: bool,
-    ) -> NodeInfo:
-        self.built[node.name] += 1
-        if self.failures:
-            self.failures -= 1
-            raise ValueError("broken")
-        return super().build(node, store, allocated_devices, previous, only_use=only_use)
-
-
 def node_of(number: int, side: str) -> Node:
     return decode_node(node_object(f"n{number}", carried_machines()[KINDS[number]], {"side": side}))
 
 
-def filled(builder: NodeInfoBuilder | None = None) -> ClusterCache:
-    cache, decoder, machines = ClusterCache(builder=builder), SliceDecoder(), carried_machines()
+def filled() -> ClusterCache:
+    cache, decoder, machines = ClusterCache(), SliceDecoder(), carried_machines()
     objects = shared_slices()
     for number, kind in enumerate(KINDS):
         name = f"n{number}"
@@ -237,8 +210,8 @@ def hold(cache: ClusterCache, pool: str, device: str) -> None:
 
 
 def test_a_claim_on_a_shared_pool_builds_no_node() -> None:
-    builder = CountingBuilder()
-    cache = filled(builder)
+    cache = filled()
+    builder = CountingBuilder(cache)
     version = cache.snapshot().version
     builder.built.clear()
     hold(cache, "all", "d0")
@@ -257,10 +230,10 @@ def test_only_nodes_that_reach_a_pool_change_with_its_use() -> None:
 
 def before_a_failing_build() -> ClusterCache:
     """The next build of n0 fails, whose label has changed."""
-    builder = CountingBuilder()
-    cache = filled(builder)
+    cache = filled()
+    builder = CountingBuilder(cache)
     cache.snapshot()
-    builder.failures = 1
+    builder.next_fails = True
     cache.apply_node("n0", node_of(0, "right"))
     return cache
 
@@ -359,7 +332,7 @@ def test_a_slice_that_moves_to_another_pool_is_found_by_the_rules_of_that_pool()
     cache.apply_rule("old", TaintRule("old", Taint("old"), pool="all"))
     cache.apply_rule("new", TaintRule("new", Taint("new"), pool="new"))
     cache.snapshot()
-    (device,) = cache.store.pools[PoolKey(NET, "new")]["all-devices"].devices
+    (device,) = cache.slices.pools.by_pool[PoolKey(NET, "new")]["all-devices"].devices
     assert [taint.key for taint in device.taints] == ["new"]
 
 

@@ -55,13 +55,12 @@ def own_cluster(client: ApiClient, clock: Callable[[], float], supervisor: Super
     """A cache of the console's own, with its own watches."""
     features, expirer = Features(), HoldExpirer(clock)
     cache, evaluator = ClusterCache(features, listener=_Listener(expirer)), Evaluator(features)
-    store = cache.store
 
     def forget(_: str) -> None:
-        evaluator.forget_slices(store.deleted_slices)
-        store.deleted_slices.clear()
-        store.deleted_pods.clear()
-        store.take_changed_groups()
+        evaluator.forget_slices(cache.slices.deleted)
+        cache.slices.deleted.clear()
+        cache.store.deleted_pods.clear()
+        cache.store.take_changed_groups()
 
     informers = Informers(client, cache, clock, supervisor, forget, _OBSERVED)
     return ConsoleCluster(cache, evaluator, informers, expirer, Rebuilds(cache))
@@ -90,7 +89,7 @@ class Console:
         writer, evaluator = Writer(client, "berth-console"), self.cluster.evaluator
         self.policy = ActivePolicy(policy)
         if not self.cluster.shared:
-            self.policy.follow(lambda: self.cache.set_live_memory_seconds(self.policy.policy.live_memory_seconds))
+            self.policy.follow(lambda: self.cache.slices.agents.use_seconds(self.policy.policy.live_memory_seconds))
         self.policy.use(policy)
         self.history = DecisionHistory(now_rfc3339())
         self.explainer = Explainer(
@@ -111,8 +110,8 @@ class Console:
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, clock)
         self.decision_reader = DecisionReader(self.cache, self.history, writer.read_pod, self.set_comparer.bound)
-        self.cache.listen(self.decision_reader)
-        self.cache.listen(self.event_recorder)
+        self.cache.listeners.append(self.decision_reader)
+        self.cache.listeners.append(self.event_recorder)
 
     async def __aenter__(self) -> Self:
         start = self.supervisor.start

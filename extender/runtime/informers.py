@@ -211,7 +211,7 @@ class Informers:
         """Wait until every kind is listed, and build the first snapshot."""
         await self.listed()
         self._cache.snapshot()
-        self._log.info("ready", nodes=len(self._cache.store.nodes), slices=len(self._cache.store.slices))
+        self._log.info("ready", nodes=len(self._cache.store.nodes), slices=len(self._cache.slices.published))
 
     @property
     def not_ready(self) -> str:
