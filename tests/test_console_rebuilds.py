@@ -28,7 +28,7 @@ from extender.model import (
     Result,
 )
 from extender.policy import Policy
-from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
+from extender.runtime import Informers, Rebuilds, Supervisor
 from extender.scheduling import Decision, Evaluator, ScoredNode
 from extender.web.console.console_app import routes
 from extender.wire import decode_pod
@@ -48,7 +48,7 @@ def world() -> tuple[Console, CountingBuilder]:
     client = ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None))
     rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
     informers = Informers(client, cache, lambda: 0.0, supervisor, lambda _: None, frozenset())
-    cluster = ConsoleCluster(cache, Evaluator(Features()), informers, HoldExpirer(lambda: 0.0), rebuilds)
+    cluster = ConsoleCluster(cache, Evaluator(Features()), informers, rebuilds)
     cache.apply_pod("u-p", decode_pod({**pod("p"), "metadata": {"name": "p", "namespace": "default", "uid": "u-p"}}))
     cache.snapshot()
     return Console(client, Policy(), lambda: 0.0, supervisor, cluster), builder

@@ -63,6 +63,7 @@ class SliceIndex:
         self.by_node: dict[str, NodeSlices] = {}
         self.shared = SharedSlices()
         self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
+        self._gpus: dict[str, tuple[str, ...]] = {}  # those UUIDs by slice name
         self.fabric: dict[str, Slice] = {}  # the chosen slice of each node's agent, by node
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all slices of agents, by node and name
         self.rejected: dict[str, tuple[str, ...]] = {}  # why other slices of agents were rejected, by node
@@ -121,7 +122,8 @@ class SliceIndex:
             return
         self.pools.put(new)
         if node:
-            self.publishers.update((uuid, node) for device in new.devices if (uuid := gpu_uuid(device)))
+            self._gpus[new.name] = gpus = tuple(filter(None, map(gpu_uuid, new.devices)))
+            self.publishers.update(dict.fromkeys(gpus, node))
             self.by_node.setdefault(node, NodeSlices()).put(new)
         else:
             self.shared.put(new)
@@ -137,9 +139,9 @@ class SliceIndex:
         if not node:
             self.shared.remove(old)
             return
-        for device in old.devices:
-            if self.publishers.get(uuid := gpu_uuid(device)) == node:
-                del self.publishers[uuid]
+        for gpu in self._gpus.pop(old.name):
+            if self.publishers.get(gpu) == node:
+                del self.publishers[gpu]
         self.by_node[node].remove(old)
         if not self.by_node[node]:
             del self.by_node[node]

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from extender.runtime.cache_tasks import HoldExpirer, Rebuilds, WatchProgress
+    from extender.runtime.cache_tasks import Rebuilds, WatchProgress
     from extender.runtime.file_reload import LimitedCall, ReloadedFiles
     from extender.runtime.informers import Informers, watched_resources
     from extender.runtime.policy_file import read_policy, reloaded_policy
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DaemonThreads",
-    "HoldExpirer",
     "Informers",
     "LimitedCall",
     "Rebuilds",
@@ -28,7 +27,7 @@ __all__ = [
     "watched_resources",
 ]
 _MODULES = {
-    "cache_tasks": ("HoldExpirer", "Rebuilds", "WatchProgress"),
+    "cache_tasks": ("Rebuilds", "WatchProgress"),
     "informers": ("Informers", "watched_resources"),
     "file_reload": ("LimitedCall", "ReloadedFiles"),
     "policy_file": ("read_policy", "reloaded_policy"),

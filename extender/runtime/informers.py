@@ -17,7 +17,7 @@ import structlog
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Reflector, WatchedResource
 from extender.model import GroupKey, GroupPolicy, GroupSource, ObjectKey, Slice
-from extender.runtime.cache_tasks import WatchProgress
+from extender.runtime.cache_tasks import HoldExpirer, WatchProgress
 from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.supervisor import Supervisor
 from extender.wire import (
@@ -188,6 +188,7 @@ class Informers:
         self._supervisor = supervisor
         self.progress = WatchProgress()
         self.heartbeat = Heartbeat(clock)
+        self._expirer = HoldExpirer(cache, clock)
         self.reflectors = {
             kind.name: Reflector(
                 client, _observed(kind, after) if kind.name in observed else kind, self.progress.notify, clock=clock
@@ -201,6 +202,7 @@ class Informers:
         for name, reflector in self.reflectors.items():
             self._supervisor.start(f"watch-{name}", reflector.run)
         self._supervisor.start("heartbeat", self.heartbeat.run)
+        self._supervisor.start("hold-expiry", self._expirer.run)
         self._supervisor.start("garbage-collection", partial(run_gc_policy, self._listed_and_built))
 
     async def listed(self) -> None:
