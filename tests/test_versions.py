@@ -26,7 +26,7 @@ pytestmark = pytest.mark.loopback
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
 GROUP = "/apis/resource.k8s.io/"
-QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_looks=3, absent_seconds=0.05)
+QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_checks=3, absent_seconds=0.05)
 NOT_FOUND = Answer(404, b"404 page not found", TEXT)
 
 
@@ -181,7 +181,7 @@ async def test_a_404_that_discovery_does_not_confirm_forgets_nothing(case: str) 
         await eventually(lambda: "a" in cache.slices.rules)
         versions.says = SAYS_NOTHING[case]
         versions.upgrade()
-        await eventually(lambda: found.failures > 2 * QUICK.absent_looks)
+        await eventually(lambda: found.failures > 2 * QUICK.absent_checks)
         assert "a" in cache.slices.rules
         assert found.served
         assert found.problem
@@ -197,7 +197,7 @@ async def test_at_the_start_a_404_that_discovery_does_not_confirm_is_a_failure(c
     versions.says = SAYS_NOTHING[case]
     cluster.apply(rule("a"))
     async with watching(versions, cache) as found:
-        await eventually(lambda: found.failures > 2 * QUICK.absent_looks)
+        await eventually(lambda: found.failures > 2 * QUICK.absent_checks)
         assert not found.listed
         versions.served = ("v1",)
         await eventually(lambda: "a" in cache.slices.rules)
@@ -233,7 +233,7 @@ async def test_two_servers_of_different_versions_behind_one_address() -> None:
         await eventually(lambda: "a" in cache.slices.rules)
         versions.says = looked
         versions.upgrade()
-        await eventually(lambda: found.failures > 4 * QUICK.absent_looks)
+        await eventually(lambda: found.failures > 4 * QUICK.absent_checks)
         assert "a" in cache.slices.rules
 
 

@@ -113,7 +113,7 @@ async def test_many_objects_at_once_let_others_in() -> None:
     task = asyncio.create_task(other())
     kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", apply)
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None, timing=replace(QUICK, stretch_seconds=0.0))
+        found = Reflector(client, kind, lambda: None, timing=replace(QUICK, time_slice_seconds=0.0))
         reflecting_task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
         for i in range(10):

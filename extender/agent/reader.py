@@ -28,13 +28,13 @@ _VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 # nvmlGpuTopologyLevel_t to the position in model.gpu_topology.DISTANCES; None is unknown.
 _LEVELS = {0: 1, 10: 1, 20: 2, 30: 3, 40: 4, 50: 5}
 _FABRIC_COMPLETED = 3  # nvmlGpuFabricState
-_MOST_LINKS = 36  # the most links of any GPU; older bindings of NVML say 18
+_MAX_LINKS = 36  # the most links of any GPU; older bindings of NVML say 18
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # of a field's value, by nvmlValueType_t
 _LOST = frozenset({15, 16})  # GPU is lost, GPU needs a reset: only NVML that is begun anew sees the GPU again
 _LOST_READINGS = 30  # while a GPU is lost, NVML begins anew once in so many readings: five minutes
 _ACTIONS = {1: "needs a GPU reset", 2: "needs a node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
 _APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # caused by a program, not by the GPU
-_MOST_EVENTS = 64  # limit per reading
+_MAX_EVENTS = 64  # limit per reading
 _RISING_ROUNDS = 60  # readings after a rise for which the GPU stays unhealthy: ten minutes of the agent's rounds
 _ERROR_FIELDS = (
     "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
@@ -144,8 +144,8 @@ class Reader:
 
     def _link_count(self, handle: Any) -> int:
         """Return how many link numbers to try. Older drivers lack the field with the count."""
-        count = self._field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT", absent=_MOST_LINKS)
-        return min(count, _MOST_LINKS)
+        count = self._field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT", absent=_MAX_LINKS)
+        return min(count, _MAX_LINKS)
 
     def _far_address(self, handle: Any, link: int) -> str:
         return _normal_address(self._try(lambda: self._nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId, ""))
@@ -272,7 +272,7 @@ class HealthMonitor:
 
     def _collect_events(self, gpus: dict[str, Any]) -> None:
         nvml = self._nvml
-        for _ in range(_MOST_EVENTS):
+        for _ in range(_MAX_EVENTS):
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError_Timeout:

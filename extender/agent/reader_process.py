@@ -29,7 +29,7 @@ _COMMAND = (sys.executable, "-X", "faulthandler", "-m", "extender.agent.reader")
 _DEADLINE_SECONDS = 20.0  # the first call after a boot may take 8 s; a call that takes longer hangs
 _DELAYS = Delays(first=5.0, most=60.0, reset=600.0)
 _END_SECONDS = 5.0  # a killed process that has not ended is blocked in the driver
-_MOST_ANSWER = 1 << 20  # bytes of the readings of all GPUs
+_MAX_ANSWER = 1 << 20  # bytes of the readings of all GPUs
 
 
 class ReadFailed(BerthError):
@@ -98,7 +98,7 @@ class ReaderProcess:
         self._killed = None
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, limit=_MOST_ANSWER
+                *self._command, stdin=PIPE, stdout=PIPE, limit=_MAX_ANSWER
             )
         except OSError as error:
             self._failed(_Failure("crash", f"the process that reads NVML cannot be started: {error}"))

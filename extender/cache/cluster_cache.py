@@ -35,8 +35,8 @@ from extender.model import (
     extended_resources,
 )
 
-_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
-_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
+_MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
+_MAX_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
 
 class CacheListener:
@@ -61,8 +61,8 @@ class ClusterCache:
     def __init__(
         self,
         features: Features | None = None,
-        remembered_changes: int = _REMEMBERED_CHANGES,
-        vacant_states: int = _VACANT_STATES,
+        remembered_changes: int = _MAX_REMEMBERED_CHANGES,
+        vacant_states: int = _MAX_VACANT_STATES,
         listener: CacheListener | None = None,
     ) -> None:
         self.listeners = [listener] if listener is not None else []

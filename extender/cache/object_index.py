@@ -24,8 +24,8 @@ from extender.model import (
     PoolKey,
 )
 
-_LABELS = 64  # whose nodes are remembered
-_GONE = 4096  # members that terminate: their claims show them as bound
+_MAX_LABELS = 64  # whose nodes are remembered
+_MAX_GONE_MEMBERS = 4096  # members that terminate: their claims show them as bound
 
 
 class ObjectIndex:
@@ -37,7 +37,7 @@ class ObjectIndex:
         self.nodes: dict[str, Node] = {}
         self.nodes_version = 0
         # The labels come from pods and PodGroups, so any tenant can name a new one.
-        self._by_label: LRUCache[str, tuple[int, Mapping[str, frozenset[str]]]] = LRUCache(_LABELS)
+        self._by_label: LRUCache[str, tuple[int, Mapping[str, frozenset[str]]]] = LRUCache(_MAX_LABELS)
         self.classes: dict[str, DeviceClass] = {}
         self.classes_version = 0
         self.namespaces: dict[str, dict[str, str]] = {}
@@ -56,7 +56,9 @@ class ObjectIndex:
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
         self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, from a recent read
-        self.gone_members: LRUCache[str, None] = LRUCache(_GONE)  # UIDs that some read showed as terminating or gone
+        self.gone_members: LRUCache[str, None] = LRUCache(
+            _MAX_GONE_MEMBERS
+        )  # UIDs that some read showed as terminating or gone
         self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
         # Groups with other members or another minimum, or whose members may use other nodes or have other annotations.
         # False if nothing happened but that members wait no more.

@@ -35,11 +35,11 @@ LINKS_TOO_OFTEN = f"its agent changes links or GPUs too often: Berth uses one ch
 # Changes of pools that other nodes see, by the slices of one node: one of many nodes, or some with so many nodes
 # together. The driver of a node may publish a slice in the name of a pool that all nodes see, and to build 4,000 nodes
 # takes 0.3 s. 20 writes a second in the name of a rack's pool took a quarter of the time.
-POOL_SECONDS, _FEW_NODES, _NODES_TOGETHER = 5.0, 64, 512
+POOL_SECONDS, _LARGE_POOL_NODES, _NODES_TOGETHER = 5.0, 64, 512
 MAX_NODE_DEVICES = 8192  # see _size; a node with SR-IOV may have 2,048 devices, and twice as many during an update
-_COUNTERS = 8  # that a device consumes and that count as one more device; MIG devices consume some 20
-_POOL = 8  # devices that take as much time as a pool; a driver may publish each slice in a pool of its own
-_NAMED = 32  # of the pools that are left out
+_COUNTERS_PER_DEVICE = 8  # that a device consumes and that count as one more device; MIG devices consume some 20
+_DEVICES_PER_POOL = 8  # devices that take as much time as a pool; a driver may publish each slice in a pool of its own
+_MAX_NAMED = 32  # of the pools that are left out
 TOO_MANY = f"the node has more than {MAX_NODE_DEVICES} devices: Berth leaves out its largest pools"
 _NAME = "metadata.name"
 _Label = tuple[str, str]  # key and value; the key is _NAME for the name of a node
@@ -157,7 +157,7 @@ class SliceIndex:
         self.dirty |= {node for node in named - self.dirty if node == ALL_NODES or self.node_changes.allows(node, now)}
         for pool in {one.pool for one in changed if not _is_of_agent(one)}:
             nodes = self.nodes_of([pool]) - named
-            is_large = ALL_NODES in nodes or len(nodes) >= _FEW_NODES
+            is_large = ALL_NODES in nodes or len(nodes) >= _LARGE_POOL_NODES
             cost = 1.0 if is_large else len(nodes) / _NODES_TOGETHER
             if ALL_NODES in named or not nodes or self._pool_changes.allows("", now, cost):
                 self.dirty |= nodes
@@ -434,12 +434,12 @@ class NodeSlices:
         if before:
             del self._sorted[bisect_left(self._sorted, (before, pool))]
         if pool in self._pools:
-            self._sizes[pool] = (before or _POOL) + by
+            self._sizes[pool] = (before or _DEVICES_PER_POOL) + by
             insort(self._sorted, (self._sizes[pool], pool))
 
     def kept(self) -> dict[PoolKey, dict[str, Slice]]:
         """The slices of the pools that are not left out, by pool and name."""
-        found, left = dict[PoolKey, dict[str, Slice]](), MAX_NODE_DEVICES + _POOL  # one pool is free
+        found, left = dict[PoolKey, dict[str, Slice]](), MAX_NODE_DEVICES + _DEVICES_PER_POOL  # one pool is free
         for size, pool in self._sorted:
             left -= size
             if left < 0:
@@ -449,7 +449,7 @@ class NodeSlices:
 
     def left_out(self, kept: int) -> list[PoolKey]:
         """The largest pools that are left out, sorted by key; `kept` is the number of those that are not."""
-        return sorted(pool for _, pool in self._sorted[max(kept, len(self._sorted) - _NAMED) :])
+        return sorted(pool for _, pool in self._sorted[max(kept, len(self._sorted) - _MAX_NAMED) :])
 
     def __contains__(self, pool: object) -> bool:
         """Whether a slice of the pool names the node."""
@@ -460,7 +460,7 @@ def _size(slice_: Slice) -> int:
     """The number of devices, plus what takes about as much time: the slice itself, and counters."""
     consumed = sum(len(use.counters) for device in slice_.devices for use in device.consumes)
     counters = sum(len(one.counters) for one in slice_.counter_sets)
-    return 1 + len(slice_.devices) + counters + consumed // _COUNTERS
+    return 1 + len(slice_.devices) + counters + consumed // _COUNTERS_PER_DEVICE
 
 
 def tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:

@@ -18,9 +18,9 @@ from math import inf
 
 from extender.model import TokenBuckets
 
-_OUTDATED = 64  # outdated entries that the heap of timers may always have
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again
-_SHOWN = 200  # characters of an error text
+_MAX_OUTDATED = 64  # outdated entries that the heap of timers may always have
+_FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again
+_MAX_SHOWN = 200  # characters of an error text
 _LIVE_MEMORY_SECONDS = 900.0  # until `AgentReports.use_seconds` is called
 
 
@@ -56,7 +56,7 @@ class Timers:
         before = self.next
         self._times[timer] = time
         heappush(self._heap, (time, timer))
-        if len(self._heap) > 2 * len(self._times) + _OUTDATED:
+        if len(self._heap) > 2 * len(self._times) + _MAX_OUTDATED:
             self._heap = [(at, one) for one, at in self._times.items()]
             heapify(self._heap)
         if time < before:
@@ -186,7 +186,7 @@ class FailedNodes:
         """The build of a node failed."""
         if not self.problems:
             self._timers.at(self._TIMER, -inf)
-        self.problems[node] = f"{type(error).__name__}: {error}"[:_SHOWN]
+        self.problems[node] = f"{type(error).__name__}: {error}"[:_MAX_SHOWN]
 
     def built(self, node: str) -> None:
         """A node is built, or deleted."""
@@ -197,5 +197,5 @@ class FailedNodes:
     def expire(self, now: float) -> list[str]:
         """The nodes to build again now."""
         self._timers.at(self._TIMER, now + self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, _MAX_PAUSE)
         return list(self.problems)

@@ -23,8 +23,8 @@ from extender.runtime import ReloadedFiles
 from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.web.http_server import Server
 
-_OPEN_FILES = 4096
-_MOST_CERTIFICATES = 1024 * 1024  # bytes of one file
+_MAX_OPEN_FILES = 4096
+_MAX_CERTIFICATE_BYTES = 1024 * 1024  # bytes of one file
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _raise_file_limit() -> None:
     their handshakes and the connections to the API server, may need 1,800.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    most = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
@@ -188,7 +188,7 @@ def reloaded_certificates(servers: Sequence[Server], tls: Tls) -> ReloadedFiles[
     return ReloadedFiles(
         "certificates",
         tls.files,
-        _MOST_CERTIFICATES,
+        _MAX_CERTIFICATE_BYTES,
         lambda _: check_certificates(tls),
         lambda _: load_certificates(servers, tls),
         known=_contents_of(tls),
@@ -197,7 +197,7 @@ def reloaded_certificates(servers: Sequence[Server], tls: Tls) -> ReloadedFiles[
 
 def _contents_of(tls: Tls) -> list[bytes]:
     """The contents of the files. Raises WireError, also for a pipe."""
-    return [read_mounted(path, _MOST_CERTIFICATES) for path in tls.files]
+    return [read_mounted(path, _MAX_CERTIFICATE_BYTES) for path in tls.files]
 
 
 class EventLoop(uvloop.Loop):

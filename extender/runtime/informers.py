@@ -166,7 +166,7 @@ class Heartbeat:
 
 
 _SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
-_NAMED = 8  # nodes, and objects of each kind, that the warnings name
+_MAX_NAMED = 8  # nodes, and objects of each kind, that the warnings name
 
 
 class Informers:
@@ -253,13 +253,15 @@ class Informers:
         """Faults that do not make Berth unready, one sentence each: at most 8 nodes, and 8 objects of each kind."""
         failed = self._cache.failed_nodes
         found = [f"task {name} keeps failing: {problem}" for name, problem in self._supervisor.failing.items()]
-        found += [f"the NodeInfo of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _NAMED)]
-        found += [f"and of {len(failed) - _NAMED} more nodes"] if len(failed) > _NAMED else []
+        found += [
+            f"the NodeInfo of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _MAX_NAMED)
+        ]
+        found += [f"and of {len(failed) - _MAX_NAMED} more nodes"] if len(failed) > _MAX_NAMED else []
         for kind, reflector in self.reflectors.items():
             unreadable = reflector.unreadable
-            first = islice(unreadable.items(), _NAMED)
+            first = islice(unreadable.items(), _MAX_NAMED)
             found += [f"{kind} {key} cannot be read: {one.problem}" for key, one in first]
-            found += [f"and {len(unreadable) - _NAMED} more {kind}"] if len(unreadable) > _NAMED else []
+            found += [f"and {len(unreadable) - _MAX_NAMED} more {kind}"] if len(unreadable) > _MAX_NAMED else []
         return found
 
 

@@ -22,7 +22,7 @@ from extender.wire import Json, Positions, one_value
 GPU_DRIVER = "gpu.nvidia.com"
 _NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # fixed, so that every run makes the same UUIDs
 _GA102 = "3-GA102"
-_MOST_FILE = 1024 * 1024  # bytes
+_MAX_FILE = 1024 * 1024  # bytes
 _Count = Annotated[int, Field(ge=0, le=1000)]
 _Number = Annotated[float, Field(ge=0, le=100_000)]
 _Link = Annotated[list[_Number], Field(min_length=3)]  # GPU, GPU, number of working links; further entries are notes
@@ -87,7 +87,7 @@ class MachineFile(BaseModel):
 
 def load_machine(path: Path) -> Machine:
     """Read a machine from a YAML or JSON file. Raises WireError that names the file and the field."""
-    return _read(read_file(path, _MOST_FILE), name_of(path))
+    return _read(read_file(path, _MAX_FILE), name_of(path))
 
 
 @cache
@@ -100,7 +100,7 @@ def carried_machines() -> Mapping[str, Machine]:
 
 def _read(content: bytes, where: str) -> Machine:
     positions: Positions = {}
-    value = one_value(content, where, _MOST_FILE, positions)
+    value = one_value(content, where, _MAX_FILE, positions)
     if not isinstance(value, dict):
         raise WireError(where, "a machine file must be a mapping")
     if value.keys().isdisjoint(MachineFile.model_fields):
