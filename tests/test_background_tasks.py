@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from extender.cluster import Credentials
 from extender.entry import console_process as console_entry
-from extender.entry.all_in_one import both
 from extender.entry.console_process import Policies
 from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
 from extender.entry.serve_process import Listen, run
@@ -27,7 +26,7 @@ from extender.web.http_limits import VERBS
 from tests.certificates import NEEDS_OPENSSL, certificate
 from tests.eventually import HANG_SECONDS, eventually
 from tests.process_worlds import free_port
-from tests.supervised_worlds import Breakable, client_of, composed
+from tests.supervised_worlds import Breakable, composed
 
 pytestmark = pytest.mark.loopback
 
@@ -45,7 +44,6 @@ SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "evalua
 PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "decisions"}
 SERVE = SERVICE | {"certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policy"}
-BOTH = SERVICE | PEOPLE
 ALL_IN_ONE = SERVICE | PEOPLE | {"policies", "console-policy"}
 
 
@@ -80,19 +78,6 @@ async def test_every_task_of_the_service_fails_and_starts_again() -> None:
         await eventually(lambda: all(r.lists == 2 for r in reflectors.values() if r.version))
         cluster.add_node("late", carried_machines()["t4-4"])
         await eventually(lambda: "late" in app.service.cache.store.nodes)
-
-
-async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> None:
-    supervisor = Breakable()
-    cluster = Cluster(bookmark_seconds=0.5)
-    async with (
-        cluster.serving() as api,
-        both(api, supervisor=supervisor) as (app, console),
-        client_of(console) as client,
-    ):
-        await eventually(lambda: not app.service.informers.not_ready)
-        assert set(supervisor.names) == BOTH
-        await each_fails_and_starts_again(supervisor, client, "")
 
 
 @asynccontextmanager
@@ -161,6 +146,7 @@ async def test_serve_with_the_console_has_the_tasks_of_both(tmp_path: Path) -> N
         async with ends_on_sigterm(serving):
             await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
             assert set(supervisor.names) == ALL_IN_ONE
+            await each_fails_and_starts_again(supervisor, client, f"http://127.0.0.1:{pages}")
             await answers(client, f"http://127.0.0.1:{pages}/v1/policy", '"generation":1', serving)
 
 
@@ -229,5 +215,5 @@ def test_every_task_is_documented_at_its_process() -> None:
     files = {"certificates", "policies", "console-policy"}
     assert serve | common | WATCHES == SERVE | {"bind", "take-back"}
     assert console | common | WATCHES == CONSOLE
-    assert (serve | console | common | WATCHES) - files == BOTH | {"bind", "take-back"}, "as in `berth run`"
+    assert (serve | console | common | WATCHES) - files == SERVICE | PEOPLE | {"bind", "take-back"}, "as in `berth run`"
     assert one == {"sandbox-scheduler"}
