@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.entry.serve_process import application
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.sandbox import Cluster, listening
 from extender.web.asgi import Receive, Scope, Send
+from tests.applications import serve_application
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.http_worlds import connected, hang_up, status
 from tests.process_starter import ROOT
@@ -38,7 +38,7 @@ async def test_not_ready_names_each_missing_kind_with_its_cause(status: int, mes
         )
         await send({"type": "http.response.body", "body": body})
 
-    async with listening(api, "127.0.0.1", 0) as url, application(url) as app:
+    async with listening(api, "127.0.0.1", 0) as url, serve_application(url) as app:
         informers = app.service.informers
         text = f"not listed yet: resourceclaims ({message}); run berth doctor for a remedy"
         await eventually(lambda: informers.not_ready == text, lambda: informers.not_ready)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -101,13 +99,3 @@ def start_pages(
         console.supervisor.start("console-policy", partial(active.run, rejected))
     app = ConsoleApp(console, opened.access, rejections=rejections)
     return {server(app, opened.pages.address, PAGES, opened.pages.tls, rejections): opened.sockets}
-
-
-@asynccontextmanager
-async def application(
-    api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
-) -> AsyncIterator[ConsoleApp]:
-    """The ASGI application of the console, for an API server without authentication."""
-    credentials = Credentials(api_url, None, lambda: None)
-    async with ApiClient(credentials) as client, Console(client, policy or Policy(), supervisor=supervisor) as console:
-        yield ConsoleApp(console)

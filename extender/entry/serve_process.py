@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,13 +96,3 @@ async def run(
             running |= start_pages(over, opened, Policies(policy_file), known, rejections)
             end_waits.append(over.overview.end_updates)
         await serve_all(running, *end_waits)
-
-
-@asynccontextmanager
-async def application(
-    api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
-) -> AsyncIterator[ServeApp]:
-    """The ASGI application of serve without a console, for an API server without authentication."""
-    credentials = Credentials(api_url, None, lambda: None)
-    async with ApiClient(credentials) as client, Service(client, policy or Policy(), supervisor=supervisor) as service:
-        yield ServeApp(service, Probes(service))
