@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import UNUSED, ChangeLog
+from extender.allocation import ChangeLog
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations
@@ -30,7 +29,6 @@ from extender.model import (
     ReservationState,
     Result,
     Slice,
-    from_int,
     only_node,
 )
 from extender.runtime.cache_tasks import HoldExpirer
@@ -40,41 +38,6 @@ from extender.wire import SliceDecoder, decode_node
 from tests.skipping_loop import in_virtual_time
 
 POOL = PoolKey("d", "p")
-results = st.builds(
-    lambda device, share, amount: Result(
-        "r", DeviceId("d", "p", device), share_id=share, consumed={"memory": from_int(amount)} if share else None
-    ),
-    st.sampled_from("abc"),
-    st.sampled_from(["", "s1", "s2"]),
-    st.integers(0, 50),
-)
-steps = st.lists(st.tuples(st.sampled_from(["1", "2", "3"]), st.lists(results, max_size=3)), max_size=12)
-
-
-@given(steps)
-def test_usage_ends_where_it_began(sequence: list) -> None:
-    """No device is in use after each holder is dropped."""
-    allocated = AllocatedDevices()
-    for holder, held in sequence:
-        allocated.put(("claim", holder), held)
-    for holder in "123":
-        allocated.drop(("claim", holder))
-    assert allocated.pool(POOL) == UNUSED
-    assert not allocated.pools()
-
-
-@given(steps, st.randoms(use_true_random=False))
-def test_usage_does_not_depend_on_order(sequence: list, rng: random.Random) -> None:
-    """Only the last `put` of each holder counts, independent of the order."""
-    last = dict(sequence)
-    first, second = AllocatedDevices(), AllocatedDevices()
-    for holder, held in sequence:
-        first.put(("claim", holder), held)
-    items = list(last.items())
-    rng.shuffle(items)
-    for holder, held in items:
-        second.put(("claim", holder), held)
-    assert first.pool(POOL) == second.pool(POOL)
 
 
 def filled() -> ClusterCache:
