@@ -54,10 +54,9 @@ class SliceIndex:
     """
 
     def __init__(self, timers: Timers) -> None:
-        self.published: dict[str, Slice] = {}  # without the taints of rules, by name
+        self.published: dict[str, Slice] = {}  # by name, without the taints of rules that the other indexes have
         self.deleted: set[str] = set()  # names of slices that changed or were deleted, until the caller clears it
         self.rules: dict[str, TaintRule] = {}
-        self._effective: dict[str, Slice] = {}  # with the taints of rules; all other indexes use these
         self._to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
         self.pools = PoolSlices()
         self.by_node: dict[str, NodeSlices] = {}
@@ -83,7 +82,7 @@ class SliceIndex:
 
         `now` is in seconds of the service's clock. A slice of a node's agent counts as its report.
         """
-        old = self._effective.get(name)
+        old = self._effective(name)
         both = [one for one in (old, new) if one is not None]
         reported = {
             one.selection.node_name: self.fabric.get(one.selection.node_name) for one in both if _is_of_agent(one)
@@ -111,8 +110,12 @@ class SliceIndex:
         nodes = self.pools.nodes(pool)
         return nodes != before and not ("" in nodes and "" in before)
 
+    def _effective(self, name: str) -> Slice | None:
+        """The slice of a name as the other indexes have it: with taints, unless it is of an agent."""
+        published = self.published.get(name)
+        return published if published is None or _is_of_agent(published) else self.pools.by_pool[published.pool][name]
+
     def _add(self, new: Slice) -> None:
-        self._effective[new.name] = new
         node = new.selection.node_name
         if _is_of_agent(new):
             kept = self._agent_slices.setdefault(node, {})
@@ -129,7 +132,6 @@ class SliceIndex:
             self.shared.put(new)
 
     def _remove(self, old: Slice) -> None:
-        del self._effective[old.name]
         node = old.selection.node_name
         if _is_of_agent(old):
             discard(self._agent_slices, node, old.name)
@@ -245,10 +247,10 @@ class SliceIndex:
         """Compute the taints of up to `most` slices after a change of rules; returns how many are left."""
         for name in list(islice(self._to_taint, most)):
             del self._to_taint[name]
-            published, before = self.published.get(name), self._effective.get(name)
-            if published is None or before is None:
+            before = self._effective(name)
+            if before is None or _is_of_agent(before):
                 continue
-            now = tainted(published, self.rules.values())
+            now = tainted(self.published[name], self.rules.values())
             if now != before:
                 self.deleted.add(name)
                 self._remove(before)
