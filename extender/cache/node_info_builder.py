@@ -1,4 +1,16 @@
-"""Builds NodeInfos from the object index. The cache builds only marked nodes again and keeps all other NodeInfos."""
+"""Builds the NodeInfo of one node. The cache builds only marked nodes again and keeps all other NodeInfos.
+
+A build has three steps, and each keeps what did not change:
+
+1. The inventory: the pools and devices that the node sees, from its slices and from shared ones.
+2. The hardware: how the GPUs are joined, as the agent or else the product says, and what selectors and scores read of
+   an idle node. It stays until the slices change.
+3. The use: the devices that claims, binds and holds have, and the memory that the agent sees in use.
+
+The result is a NodeInfo in a state. The keys of states are interned signatures, so nodes with equal hardware and equal
+use are in one state, and are evaluated once. The use of shared pools is apart in a state: a claim on a device that
+thousands of nodes see moves them all to other states, and builds none (see NodeInfos).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +50,7 @@ from extender.allocation import (
     uses_of,
 )
 from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex
+from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex, set_or_drop
 from extender.fabric import MAX_NODE_GPUS, Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source
 
@@ -240,9 +252,8 @@ class NodeInfoBuilder:
             self._shared_pools,
             before,
         )
-        self.driver_problems.pop(node.name, None)
+        set_or_drop(self.driver_problems, node.name, (TOO_MANY,) if left_out else None)
         if left_out:
-            self.driver_problems[node.name] = (TOO_MANY,)
             pools += tuple(Pool(key, trouble=TOO_MANY) for key in left_out)
         if previous is not None and previous.node.labels == node.labels and _same(before, pools):
             return previous.inventory
@@ -313,15 +324,11 @@ class NodeInfoBuilder:
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
     def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device]) -> Fabric | None:
-        reported: Fabric | None = None
-        problems: tuple[str, ...] = ()
+        reported, problems = None, tuple[str, ...]()
         if live is not None:
             publisher = partial(_other_publisher, self._slices.publishers, node, {gpu_uuid(device) for device in gpus})
             reported, problems = live_fabric(live, gpus, publisher)
-        if problems:
-            self.agent_problems[node] = problems
-        else:
-            self.agent_problems.pop(node, None)
+        set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
     def _hardware_signature(
