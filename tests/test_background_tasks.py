@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from extender.cluster import Credentials
 from extender.entry import console_process as console_entry
-from extender.entry.console_process import Policies
 from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
 from extender.entry.serve_process import Listen, run
 from extender.runtime import Supervisor
@@ -123,7 +122,7 @@ async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         serving = asyncio.create_task(console_entry.run(
             Credentials(api, None, lambda: None), Pages(("127.0.0.1", port), tls=tls),
-            Policies(policy), supervisor,
+            policy, supervisor=supervisor,
         ))  # fmt: skip
         url = f"https://127.0.0.1:{port}"
         async with ends_on_sigterm(serving):

@@ -31,31 +31,26 @@ class ReservationEvent(StrEnum):
     FORGET = "bind failed and was undone"
 
 
+_NONE, _HELD, _BINDING = ReservationState.NONE, ReservationState.HELD, ReservationState.BINDING
 TRANSITIONS: dict[tuple[ReservationState, ReservationEvent], ReservationState] = {
-    (ReservationState.NONE, ReservationEvent.HOLD): ReservationState.HELD,
+    (_NONE, ReservationEvent.HOLD): _HELD,
+    (_NONE, ReservationEvent.ASSUME): _BINDING,
     # Events of claims without a reservation change nothing. A rollback can end after the watch confirmed the claim.
-    (ReservationState.NONE, ReservationEvent.RELEASE): ReservationState.NONE,
-    (ReservationState.NONE, ReservationEvent.CONFIRM): ReservationState.NONE,
-    (ReservationState.NONE, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.NONE, ReservationEvent.FORGET): ReservationState.NONE,
-    (
-        ReservationState.HELD,
-        ReservationEvent.FORGET,
-    ): ReservationState.HELD,  # the failed bind was an earlier one; the hold is newer
-    (ReservationState.HELD, ReservationEvent.EXPIRE): ReservationState.NONE,
-    (ReservationState.HELD, ReservationEvent.RELEASE): ReservationState.NONE,
-    (ReservationState.HELD, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.HELD, ReservationEvent.CONFIRM): ReservationState.NONE,  # another process allocated it
-    (ReservationState.NONE, ReservationEvent.ASSUME): ReservationState.BINDING,
-    (ReservationState.HELD, ReservationEvent.ASSUME): ReservationState.BINDING,
-    (
-        ReservationState.BINDING,
-        ReservationEvent.HOLD,
-    ): ReservationState.BINDING,  # a filter request during the bind changes nothing
-    (ReservationState.BINDING, ReservationEvent.RELEASE): ReservationState.BINDING,
-    (ReservationState.BINDING, ReservationEvent.CONFIRM): ReservationState.NONE,
-    (ReservationState.BINDING, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.BINDING, ReservationEvent.FORGET): ReservationState.NONE,
+    (_NONE, ReservationEvent.RELEASE): _NONE,
+    (_NONE, ReservationEvent.CONFIRM): _NONE,
+    (_NONE, ReservationEvent.CLAIM_DELETED): _NONE,
+    (_NONE, ReservationEvent.FORGET): _NONE,
+    (_HELD, ReservationEvent.ASSUME): _BINDING,
+    (_HELD, ReservationEvent.FORGET): _HELD,  # the failed bind was an earlier one; the hold is newer
+    (_HELD, ReservationEvent.EXPIRE): _NONE,
+    (_HELD, ReservationEvent.RELEASE): _NONE,
+    (_HELD, ReservationEvent.CLAIM_DELETED): _NONE,
+    (_HELD, ReservationEvent.CONFIRM): _NONE,  # another process allocated it
+    (_BINDING, ReservationEvent.HOLD): _BINDING,  # a filter request during the bind changes nothing
+    (_BINDING, ReservationEvent.RELEASE): _BINDING,
+    (_BINDING, ReservationEvent.CONFIRM): _NONE,
+    (_BINDING, ReservationEvent.CLAIM_DELETED): _NONE,
+    (_BINDING, ReservationEvent.FORGET): _NONE,
 }
 
 

@@ -72,7 +72,7 @@ async def run(
         # Imported here, as below, so that serve alone loads no code of the console.
         from extender.entry.console_process import open_pages
 
-        opened = open_pages(console, "--console")
+        pages_sockets = open_pages(console, "--console")
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(credentials))
         service = await stack.enter_async_context(
@@ -90,9 +90,11 @@ async def run(
         running, end_waits = dict(zip(servers, sockets, strict=True)), [service.binder.end_waits]
         if console is not None:
             from extender.entry.all_in_one import console_over
-            from extender.entry.console_process import Policies, start_pages
+            from extender.entry.console_process import follow_policy, pages_server
 
             over = await stack.enter_async_context(console_over(service, policy))
-            running |= start_pages(over, opened, Policies(policy_file), known, rejections)
+            if policy_file is not None:
+                follow_policy(over, policy_file, known)
+            running[pages_server(over, console, rejections)] = pages_sockets
             end_waits.append(over.overview.end_updates)
         await serve_all(running, *end_waits)
