@@ -29,7 +29,10 @@ _MAX_GONE_MEMBERS = 4096  # members that terminate: their claims show them as bo
 
 
 class ObjectIndex:
-    """All objects as of the last event. A change marks nodes in the index of slices, which says whose devices it is."""
+    """All objects as of the last event.
+
+    The slice index knows the nodes of each pool: a change of a node, or of the devices of a claim, marks nodes there.
+    """
 
     def __init__(self, allocated_devices: AllocatedDevices, slices: SliceIndex) -> None:
         self._allocated_devices = allocated_devices
@@ -151,7 +154,7 @@ class ObjectIndex:
         self.of_groups.put(old, new, self._slices.pools.node_of(new) if new is not None and new.group else "")
 
     def index_groups_on(self, pool: PoolKey) -> None:
-        """A pool names other nodes: claims may be listed before the slice that says which node their devices are on."""
+        """Find the nodes of the claims of a pool again: a claim may be listed before the slice that names its node."""
         for claim in self.claims_on(pool):
             self._index_group(claim, claim)
 

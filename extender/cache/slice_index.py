@@ -46,7 +46,7 @@ _Label = tuple[str, str]  # key and value; the key is _NAME for the name of a no
 
 
 class SliceIndex:
-    """All slices as of the last event, and the marks of the nodes that they, or claims, change.
+    """All slices as of the last event, and marks on the nodes that a slice, a claim or a node object changed.
 
     `dirty` are the nodes whose NodeInfo must be built again, `dirty_use` those where only the allocated devices
     changed. `dirty_pools` are the pools of several nodes whose allocated devices changed. After a change of a rule,
@@ -78,7 +78,7 @@ class SliceIndex:
     # -- events ----------------------------------------------------------------------------------------------
 
     def put(self, name: str, new: Slice | None, now: float = 0.0) -> list[PoolKey]:
-        """Put a slice; None deletes it. Returns the pools of one node that now name another node.
+        """Put a slice; None deletes it. Returns the pools that name other nodes now, but for those that many nodes see.
 
         `now` is in seconds of the service's clock. A slice of a node's agent counts as its report.
         """
