@@ -50,7 +50,7 @@ class Fleet:
                     apply["resourceslices"](obj["metadata"]["name"], obj)
         self.names = sorted(self.cache.store.nodes)
         self.filter_service = FilterService(self.cache, policy, Evaluator(features), lambda: 0.0)
-        self.gpus = sum(len(s.devices) for s in self.cache.store.slices.values()) // 2
+        self.gpus = sum(len(s.devices) for s in self.cache.slices.published.values()) // 2
 
     def place(self, number: int, count: int) -> Placement | None:
         """Place a job on the best node, as filter and bind would."""

@@ -68,10 +68,10 @@ class Soak:
     def counted(self) -> dict[str, int]:
         """How many objects of each kind there are."""
         fleet = self.fleet
-        agents = {"agents": len(fleet.cache.store.fabric), "silent": len(fleet.cache.store.silent_agents)}
+        agents = {"agents": len(fleet.cache.slices.fabric), "silent": len(fleet.cache.slices.agents.silent)}
         return {
             "nodes": len(fleet.cache.store.nodes),
-            **fleet.cache.interned(),
+            **fleet.cache.builder.interned(),
             **fleet.filter_service.remembered(),
             **agents,
         }

@@ -112,7 +112,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and these end this
     for name in _MODULES:
         import_module(f"extender.cli.{name}")
-    import_module("extender.entry.desk")
+    import_module("extender.entry.all_in_one")
     gc.freeze()
     while True:
         request, files, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from extender.entry.serve_process import application
 from extender.sandbox import Cluster, carried_machines, listening
+from tests.applications import serve_application
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import Serving, patient
 
@@ -57,7 +57,7 @@ async def replicas(nodes: dict[str, str]) -> AsyncIterator[tuple[list[Serving], 
         for gate in gates:
             api = await stack.enter_async_context(listening(gate, "127.0.0.1", 0))
             stack.callback(cluster.store.cut_watches)  # a server ends at once where no watch is open
-            app = await stack.enter_async_context(application(api, patient()))
+            app = await stack.enter_async_context(serve_application(api, patient()))
             url = await stack.enter_async_context(listening(app, "127.0.0.1", 0))
             await eventually(lambda app=app: not app.service.informers.not_ready)
             client = await stack.enter_async_context(

@@ -11,7 +11,7 @@ import httpx
 
 from extender.cluster import Writer, now_rfc3339
 from extender.console import Console
-from extender.entry.desk import both
+from extender.entry.all_in_one import both
 from extender.extension import no_span
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import httpx
 
 from extender.cluster import Delays
-from extender.entry.serve_process import application
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.web.serve_app import ServeApp
+from tests.applications import serve_application
 from tests.eventually import HANG_SECONDS, eventually
 
 QUICK = Delays(first=0.001, most=0.01)
@@ -64,7 +64,7 @@ async def composed(supervisor: Supervisor) -> AsyncIterator[tuple[Cluster, Serve
     """The service without a console, and a client of it."""
     cluster = Cluster(bookmark_seconds=0.5)
     cluster.add_node("n1", carried_machines()["t4-4"])
-    async with cluster.serving() as api, application(api, supervisor=supervisor) as app:
+    async with cluster.serving() as api, serve_application(api, supervisor=supervisor) as app:
         await eventually(lambda: not app.service.informers.not_ready)
         async with client_of(app) as client:
             yield cluster, app, client

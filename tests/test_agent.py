@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from extender.agent.agent_app import AgentApp
 from extender.agent.reader import sysfs_numa
-from extender.agent.reader_process import ReaderProcess, as_reading
+from extender.agent.reader_process import AgentApp, ReaderProcess, as_reading
 from extender.agent.slice_publisher import SlicePublisher, quantize
 from extender.cluster import ApiClient, Credentials
 from extender.fabric import bandwidth, fabric_of, ranked
@@ -114,17 +115,12 @@ def drop_taints(resource: str, obj: dict) -> None:
 
 
 def test_hysteresis_holds_at_an_edge() -> None:
-    reading = as_reading(library.reader(Library(MACHINES["t4-4"])).read()[0])
-    step = 256 << 20
-    first = quantize(
-        (reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step}),),
-        (),
-    )
+    """A free memory that moves around the edge of a step of 256 MiB."""
+    reading, edge = as_reading(library.reader(Library(MACHINES["t4-4"])).read()[0]), 10 * 256 << 20
+    first = quantize((replace(reading, memory_free_bytes=edge),), ())
     for wobble in (-100 << 20, 100 << 20, -200 << 20):
-        moved = reading.__class__(
-            **{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step + wobble}
-        )
-        assert quantize((moved,), first)[0].memory_free_bytes == 10 * step
+        moved = replace(reading, memory_free_bytes=edge + wobble)
+        assert quantize((moved,), first)[0].memory_free_bytes == edge
 
 
 CODES = [
@@ -154,31 +150,24 @@ async def test_any_call_may_fail(call: str) -> None:
                     )
 
 
-async def test_hidden_switch_is_still_a_switch() -> None:
-    async with publishing(Library(MACHINES["hgx-h100-8"], hidden_switch=True)) as (cluster, agent):
-        await agent.step()
-        assert published(cluster).graph.switch_links == (18,) * 8
+CLIQUE = "3f6d0b9e-1c55-4a8e-9d1a-6a2f00000001.32766"
 
 
-async def test_links_that_are_down_do_not_count() -> None:
-    nvml = Library(MACHINES["hgx-h100-8"])
-    nvml.down = {(3, link) for link in range(6)}
+@pytest.mark.parametrize(
+    ("machine", "options", "down", "fact", "value"),
+    [
+        ("hgx-h100-8", {"hidden_switch": True}, (), "graph.switch_links", (18,) * 8),
+        ("hgx-h100-8", {}, range(6), "graph.switch_links", (18, 18, 18, 12, 18, 18, 18, 18)),
+        ("gb200-nvl72-tray", {"clique": CLIQUE}, (), "clique", CLIQUE),
+    ],
+    ids=["a hidden switch is still a switch", "links that are down do not count", "the clique of a rack"],
+)
+async def test_facts_of_a_machine(machine: str, options: Any, down: Sequence[int], fact: str, value: object) -> None:
+    nvml = Library(MACHINES[machine], **options)
+    nvml.down = {(3, link) for link in down}
     async with publishing(nvml) as (cluster, agent):
         await agent.step()
-        assert published(cluster).graph.switch_links == (18, 18, 18, 12, 18, 18, 18, 18)
-
-
-async def test_clique_of_a_rack() -> None:
-    clique = "3f6d0b9e-1c55-4a8e-9d1a-6a2f00000001.32766"
-    async with publishing(Library(MACHINES["gb200-nvl72-tray"], clique=clique)) as (cluster, agent):
-        await agent.step()
-        assert published(cluster).clique == clique
-
-
-async def test_mig_hides_memory_only() -> None:
-    async with publishing(Library(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
-        await agent.step()
-        assert published(cluster).gpus[0].memory_free_bytes is None
+        assert attrgetter(fact)(published(cluster)) == value
 
 
 async def test_sick_gpu_says_so() -> None:
@@ -377,13 +366,12 @@ async def test_a_driver_without_events_or_mig_has_none(broken: str) -> None:
         assert all(gpu.healthy for gpu in found.gpus)
 
 
-async def test_mig_mode_is_published() -> None:
+async def test_mig_is_published_and_hides_memory_only() -> None:
     async with publishing(Library(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
         await agent.step()
-        assert all(
-            d["attributes"]["migEnabled"] == {"bool": True}
-            for d in cluster.store["resourceslices", NAME]["spec"]["devices"]
-        )
+        assert published(cluster).gpus[0].memory_free_bytes is None
+        devices = cluster.store["resourceslices", NAME]["spec"]["devices"]
+        assert all(d["attributes"]["migEnabled"] == {"bool": True} for d in devices)
 
 
 async def test_a_heartbeat_every_five_minutes_and_no_sooner() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from extender.allocation import FleetBaseline
 from extender.cache import ClusterCache
-from extender.cache.object_index import LINK_SECONDS
+from extender.cache.slice_index import LINK_SECONDS
 from extender.fabric import Graphs, bandwidth, best_gbps, choose_fabric, gpu_uuid, live_fabric, ranked, ring
 from extender.fabric.agent_slices import read_fabric
 from extender.fabric.ring import MAX_MESH

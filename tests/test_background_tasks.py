@@ -16,10 +16,8 @@ from structlog.testing import capture_logs
 
 from extender.cluster import Credentials
 from extender.entry import console_process as console_entry
-from extender.entry.console_process import Pages, Policies
-from extender.entry.desk import both
-from extender.entry.listening import ServerEnded, Tls, serve_all, server
-from extender.entry.serve_process import Desk, Listen, run
+from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
+from extender.entry.serve_process import Listen, run
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.sockets import listen_on
@@ -27,7 +25,7 @@ from extender.web.http_limits import VERBS
 from tests.certificates import NEEDS_OPENSSL, certificate
 from tests.eventually import HANG_SECONDS, eventually
 from tests.process_worlds import free_port
-from tests.supervised_worlds import Breakable, client_of, composed
+from tests.supervised_worlds import Breakable, composed
 
 pytestmark = pytest.mark.loopback
 
@@ -45,8 +43,7 @@ SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "evalua
 PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "decisions"}
 SERVE = SERVICE | {"certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policy"}
-BOTH = SERVICE | PEOPLE
-DESK = SERVICE | PEOPLE | {"policies", "console-policy"}
+ALL_IN_ONE = SERVICE | PEOPLE | {"policies", "console-policy"}
 
 
 async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.AsyncClient, probes: str) -> None:
@@ -80,19 +77,6 @@ async def test_every_task_of_the_service_fails_and_starts_again() -> None:
         await eventually(lambda: all(r.lists == 2 for r in reflectors.values() if r.version))
         cluster.add_node("late", carried_machines()["t4-4"])
         await eventually(lambda: "late" in app.service.cache.store.nodes)
-
-
-async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> None:
-    supervisor = Breakable()
-    cluster = Cluster(bookmark_seconds=0.5)
-    async with (
-        cluster.serving() as api,
-        both(api, supervisor=supervisor) as (app, console),
-        client_of(console) as client,
-    ):
-        await eventually(lambda: not app.service.informers.not_ready)
-        assert set(supervisor.names) == BOTH
-        await each_fails_and_starts_again(supervisor, client, "")
 
 
 @asynccontextmanager
@@ -138,7 +122,7 @@ async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         serving = asyncio.create_task(console_entry.run(
             Credentials(api, None, lambda: None), Pages(("127.0.0.1", port), tls=tls),
-            Policies(policy), supervisor,
+            policy, supervisor=supervisor,
         ))  # fmt: skip
         url = f"https://127.0.0.1:{port}"
         async with ends_on_sigterm(serving):
@@ -150,26 +134,27 @@ async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path
             await answers(client, f"{url}/v1/policy", '"generation":2', serving)
 
 
-async def test_a_desk_has_the_tasks_of_both(tmp_path: Path) -> None:
+async def test_serve_with_the_console_has_the_tasks_of_both(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("candidates: 1")
     supervisor, cluster, verbs, pages = Breakable(), Cluster(), free_port(), free_port()
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        listen, desk = Listen(("127.0.0.1", verbs)), Desk(("127.0.0.1", pages))
+        listen, console = Listen(("127.0.0.1", verbs)), Pages(("127.0.0.1", pages))
         credentials = Credentials(api, None, lambda: None)
-        serving = asyncio.create_task(run(credentials, listen, policy, desk, supervisor=supervisor))
+        serving = asyncio.create_task(run(credentials, listen, policy, console, supervisor=supervisor))
         async with ends_on_sigterm(serving):
             await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
-            assert set(supervisor.names) == DESK
+            assert set(supervisor.names) == ALL_IN_ONE
+            await each_fails_and_starts_again(supervisor, client, f"http://127.0.0.1:{pages}")
             await answers(client, f"http://127.0.0.1:{pages}/v1/policy", '"generation":1', serving)
 
 
 async def test_a_process_ends_though_a_page_is_open() -> None:
-    """kubelet would kill it after 30 s, and with it the binds in flight of a desk."""
+    """kubelet would kill it after 30 s, and with it the binds in flight of an all-in-one process."""
     cluster, pages = Cluster(), free_port()
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        listen, desk = Listen(("127.0.0.1", free_port())), Desk(("127.0.0.1", pages))
-        serving = asyncio.create_task(run(Credentials(api, None, lambda: None), listen, console=desk))
+        listen, console = Listen(("127.0.0.1", free_port())), Pages(("127.0.0.1", pages))
+        serving = asyncio.create_task(run(Credentials(api, None, lambda: None), listen, console=console))
         async with ends_on_sigterm(serving):
             await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
             request = client.build_request("GET", f"http://127.0.0.1:{pages}/v1/updates")
@@ -229,5 +214,5 @@ def test_every_task_is_documented_at_its_process() -> None:
     files = {"certificates", "policies", "console-policy"}
     assert serve | common | WATCHES == SERVE | {"bind", "take-back"}
     assert console | common | WATCHES == CONSOLE
-    assert (serve | console | common | WATCHES) - files == BOTH | {"bind", "take-back"}, "as in `berth run`"
+    assert (serve | console | common | WATCHES) - files == SERVICE | PEOPLE | {"bind", "take-back"}, "as in `berth run`"
     assert one == {"sandbox-scheduler"}

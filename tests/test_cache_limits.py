@@ -81,7 +81,7 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
         fleet.hold(0, node, taken)
         fleet.cache.snapshot()
     gc.collect()
-    found = fleet.cache.interned()
+    found = fleet.cache.builder.interned()
     kinds = "states", "allocation_signatures", "hardware_signatures", "attribute_signatures"
     assert tuple(found[kind] for kind in kinds) == (
         5,
@@ -95,11 +95,11 @@ def test_counters_of_a_pool_go_with_its_node() -> None:
     fleet = Fleet("mig")
     fleet.fill(2, 0.5)
     fleet.cache.snapshot()
-    assert fleet.cache.interned()["counters"] == 2
+    assert fleet.cache.builder.interned()["counters"] == 2
     fleet.remove_node("node-000001")
     fleet.cache.snapshot()
     gc.collect()
-    found = fleet.cache.interned()
+    found = fleet.cache.builder.interned()
     assert found["counters"] == found["hardware"] == 1
 
 
@@ -117,18 +117,18 @@ def test_agents_are_forgotten_with_their_nodes() -> None:
         cache.expire(0.0)
         if silent_before:
             cache.expire(2000.0)
-            assert cache.store.silent_agents == {"n"}
+            assert cache.slices.agents.silent == {"n"}
         go("slice" if slice_first else "node")
         go("node" if slice_first else "slice")
         cache.expire(2001.0)
         cache.expire(9000.0)
-        assert not cache.store.silent_agents
-        assert not cache.oldest_agent(9000.0)
+        assert not cache.slices.agents.silent
+        assert not cache.slices.agents.oldest(9000.0)
         cache.apply_slice(agent.name, agent)
         cache.apply_node("n", Node("n"))
         cache.expire(9001.0)
         cache.expire(20000.0)
-        assert cache.store.silent_agents == {"n"}, "a node of that name came back, its agent did not"
+        assert cache.slices.agents.silent == {"n"}, "a node of that name came back, its agent did not"
 
 
 def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:

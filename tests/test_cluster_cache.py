@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 from functools import partial
 
@@ -11,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import UNUSED, ChangeLog
-from extender.cache import CacheListener, ClusterCache
+from extender.allocation import ChangeLog
+from extender.cache import ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations
 from extender.cache.timers import TimerKind, Timers
@@ -26,54 +25,19 @@ from extender.model import (
     NodeSelection,
     ObjectKey,
     PoolKey,
+    Reservation,
     ReservationState,
     Result,
     Slice,
-    from_int,
     only_node,
 )
-from extender.runtime import HoldExpirer
+from extender.runtime.cache_tasks import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_node
 from tests.skipping_loop import in_virtual_time
 
 POOL = PoolKey("d", "p")
-results = st.builds(
-    lambda device, share, amount: Result(
-        "r", DeviceId("d", "p", device), share_id=share, consumed={"memory": from_int(amount)} if share else None
-    ),
-    st.sampled_from("abc"),
-    st.sampled_from(["", "s1", "s2"]),
-    st.integers(0, 50),
-)
-steps = st.lists(st.tuples(st.sampled_from(["1", "2", "3"]), st.lists(results, max_size=3)), max_size=12)
-
-
-@given(steps)
-def test_usage_ends_where_it_began(sequence: list) -> None:
-    """No device is in use after each holder is dropped."""
-    allocated = AllocatedDevices()
-    for holder, held in sequence:
-        allocated.put(("claim", holder), held)
-    for holder in "123":
-        allocated.drop(("claim", holder))
-    assert allocated.pool(POOL) == UNUSED
-    assert not allocated.pools()
-
-
-@given(steps, st.randoms(use_true_random=False))
-def test_usage_does_not_depend_on_order(sequence: list, rng: random.Random) -> None:
-    """Only the last `put` of each holder counts, independent of the order."""
-    last = dict(sequence)
-    first, second = AllocatedDevices(), AllocatedDevices()
-    for holder, held in sequence:
-        first.put(("claim", holder), held)
-    items = list(last.items())
-    rng.shuffle(items)
-    for holder, held in items:
-        second.put(("claim", holder), held)
-    assert first.pool(POOL) == second.pool(POOL)
 
 
 def filled() -> ClusterCache:
@@ -174,11 +138,11 @@ def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, in
 def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:
     """Ten thousand holds that ended early: the next deadline is that of the one which is left."""
     timers = Timers()
-    reservations = Reservations(AllocatedDevices(), timers=timers)
-    reservations.hold("kept", "kept", "n1", held("gpu-0"), 5.0)
+    reservations = Reservations(AllocatedDevices(), timers)
+    reservations.apply(ReservationEvent.HOLD, "kept", reserved(deadline=5.0))
     for number in range(10_000):
-        reservations.hold("c", "pod", "n1", held("gpu-1"), 20.0 + number)
-        reservations.release("pod")
+        reservations.apply(ReservationEvent.HOLD, "c", reserved(deadline=20.0 + number))
+        reservations.apply(ReservationEvent.RELEASE, "c")
         assert timers.entries < 100
     assert timers.next == 5.0
     assert timers.due(5.0) == [(TimerKind.HOLD, "kept")]
@@ -193,36 +157,30 @@ def test_every_state_has_a_way_out() -> None:
     assert {event for _, event in TRANSITIONS} <= set(ReservationEvent)
 
 
-def in_state(state: ReservationState) -> Reservations:
-    reservations = Reservations(AllocatedDevices())
-    if state is ReservationState.HELD:
-        reservations.hold("c", "pod", "n1", held("gpu-0"), 10.0)
-    elif state is ReservationState.BINDING:
-        reservations.assume("c", "pod", "n1", held("gpu-0"))
-    return reservations
+def reserved(state: ReservationState = ReservationState.HELD, deadline: float = 10.0) -> Reservation:
+    return Reservation("pod", "n1", held("gpu-0"), state, deadline)
+
+
+NEW = {
+    ReservationEvent.HOLD: reserved(ReservationState.HELD),
+    ReservationEvent.ASSUME: reserved(ReservationState.BINDING),
+}
 
 
 @pytest.mark.parametrize("state", list(ReservationState))
 @pytest.mark.parametrize("event", list(ReservationEvent))
 def test_the_table_has_the_running_transitions(state: ReservationState, event: ReservationEvent) -> None:
-    """Each event in each state leads to the state in the table, or it is an error, or it has no effect."""
-    reservations = in_state(state)
-    happens = {
-        ReservationEvent.HOLD: lambda: reservations.hold("c", "other", "n2", held("gpu-1"), 20.0),
-        ReservationEvent.ASSUME: lambda: reservations.assume("c", "other", "n2", held("gpu-1")),
-        ReservationEvent.EXPIRE: lambda: reservations.expire("c"),
-        ReservationEvent.RELEASE: lambda: reservations.release_claim("c"),
-        ReservationEvent.CONFIRM: lambda: reservations.confirm("c"),
-        ReservationEvent.CLAIM_DELETED: lambda: reservations.claim_deleted("c"),
-        ReservationEvent.FORGET: lambda: reservations.forget("c"),
-    }
+    """Each event in each state leads to the state in the table, or it is an error."""
+    reservations = Reservations(AllocatedDevices(), Timers())
+    for first, new in NEW.items():
+        if state is new.state:
+            reservations.apply(first, "c", new)
     after = TRANSITIONS.get((state, event))
-    if after is None and event in (ReservationEvent.HOLD, ReservationEvent.ASSUME, ReservationEvent.EXPIRE):
+    if after is None:
         with pytest.raises(InvalidTransition, match=event.value):
-            happens[event]()
-        after = state
+            reservations.apply(event, "c", NEW.get(event))
     else:
-        happens[event]()
+        reservations.apply(event, "c", NEW.get(event))
     assert reservations.state("c") is (after or state)
     assert bool(reservations.in_flight) is (reservations.state("c") is ReservationState.BINDING)
     assert reservations.holds == (reservations.state("c") is ReservationState.HELD)
@@ -323,38 +281,30 @@ def test_changes_are_known_or_said_to_be_unknown(noted: list[set[str]], kept: in
     assert ChangeLog().since(0) is None
 
 
-class Rescheduling(CacheListener):
-    def __init__(self, expirer: HoldExpirer) -> None:
-        self._expirer = expirer
-
-    def deadline_moved(self) -> None:
-        self._expirer.reschedule()
-
-
 def test_an_agent_becomes_silent_on_time_though_no_other_event_comes() -> None:
     """The first report of an agent starts the timer, and a policy with a shorter time moves it."""
 
     async def run() -> None:
         clock = asyncio.get_running_loop().time
-        expirer = HoldExpirer(clock)
-        cache = ClusterCache(listener=Rescheduling(expirer))
-        cache.set_live_memory_seconds(900.0)
+        cache = ClusterCache()
+        expirer = HoldExpirer(cache, clock)
+        cache.slices.agents.use_seconds(900.0)
         machine = carried_machines()["t4-4"]
         slices = {name: SliceDecoder().decode(fabric_slice(name, machine)) for name in ("n1", "n2")}
         for name in slices:
             cache.apply_node(name, decode_node(node_object(name, machine, {})))
-        task = asyncio.create_task(expirer.run(cache))
+        task = asyncio.create_task(expirer.run())
         await asyncio.sleep(1)  # the task waits, and has no deadline
         cache.apply_slice("fabric-n1", slices["n1"], clock())
         await asyncio.sleep(899)
-        assert not cache.store.silent_agents
+        assert not cache.slices.agents.silent
         await asyncio.sleep(2)
-        assert cache.store.silent_agents == {"n1"}
+        assert cache.slices.agents.silent == {"n1"}
         cache.apply_slice("fabric-n2", slices["n2"], clock())
         await asyncio.sleep(1)  # the task waits until the deadline of this report
-        cache.set_live_memory_seconds(100.0)
+        cache.slices.agents.use_seconds(100.0)
         await asyncio.sleep(100)
-        assert cache.store.silent_agents == {"n1", "n2"}
+        assert cache.slices.agents.silent == {"n1", "n2"}
         task.cancel()
 
     in_virtual_time(run())

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from extender.cluster import ApiClient, Credentials
-from extender.entry.console_process import Pages, Policies
 from extender.entry.console_process import run as run_console
+from extender.entry.listening import Pages
 from extender.extension import Service
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
@@ -78,7 +78,7 @@ async def serve(cluster: Cluster, api: str) -> AsyncIterator[Serve]:
 async def console(api: str, pages: int) -> AsyncIterator[httpx.AsyncClient]:
     """The console as `berth console` runs it, and a client of its pages."""
     credentials = Credentials(api, None, lambda: None)
-    task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages)), Policies()))
+    task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages))))
     try:
         await answers(f"http://127.0.0.1:{pages}/readyz", 200)
         url = f"http://127.0.0.1:{pages}"
@@ -252,7 +252,7 @@ async def test_the_console_says_when_it_is_not_ready(path: str) -> None:
 
     async with listening(api, "127.0.0.1", 0) as url:
         credentials = Credentials(url, None, lambda: None)
-        task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages)), Policies()))
+        task = asyncio.create_task(run_console(credentials, Pages(("127.0.0.1", pages))))
         try:
             await answers(f"http://127.0.0.1:{pages}{path}", 503, "berth is not ready, not listed yet: resourceclaims")
         finally:

@@ -28,30 +28,30 @@ from extender.model import (
     Result,
 )
 from extender.policy import Policy
-from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
+from extender.runtime import Informers, Rebuilds, Supervisor
 from extender.scheduling import Decision, Evaluator, ScoredNode
 from extender.web.console.console_app import routes
 from extender.wire import decode_pod
+from tests.cache_worlds import MOST, NODES, STRETCH, CountingBuilder, many_nodes, shared_slice
 from tests.running_berth import pod
-from tests.test_rebuilds import MOST, NODES, STRETCH, filled, shared_slice
-from tests.test_shared_pools import CountingBuilder
 
 KEY = ObjectKey("default", "p")
 CHOSEN = ScoredNode("n1", 1.0, ("gpu.nvidia.com/n1/gpu-0",), 0.0, 0.0, "", ())
 DECIDED = DecidedPod(KEY, "u-p", Decision("now", CHOSEN))
 
 
-def world(builder: CountingBuilder) -> Console:
+def world() -> tuple[Console, CountingBuilder]:
     """A console that is not started. Its time is the number of looks at the clock."""
     ticks, supervisor = count(), Supervisor()
-    cache = filled(builder)
+    cache = many_nodes()
+    builder = CountingBuilder(cache)
     client = ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None))
     rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
     informers = Informers(client, cache, lambda: 0.0, supervisor, lambda _: None, frozenset())
-    cluster = ConsoleCluster(cache, Evaluator(Features()), informers, HoldExpirer(lambda: 0.0), rebuilds)
+    cluster = ConsoleCluster(cache, Evaluator(Features()), informers, rebuilds)
     cache.apply_pod("u-p", decode_pod({**pod("p"), "metadata": {"name": "p", "namespace": "default", "uid": "u-p"}}))
     cache.snapshot()
-    return Console(client, Policy(), lambda: 0.0, supervisor, cluster)
+    return Console(client, Policy(), lambda: 0.0, supervisor, cluster), builder
 
 
 async def listed() -> None:
@@ -171,8 +171,7 @@ OTHERS = [page, fleet, node, claims]
 @pytest.mark.parametrize("work", [*ENDLESS, *QUESTIONS, *WITH_READS, *OTHERS])
 async def test_the_event_loop_is_free_between_stretches(work: Callable[[Console], Coroutine[Any, Any, object]]) -> None:
     """Attack: block the console with changes that many nodes see."""
-    builder = CountingBuilder()
-    console = world(builder)
+    console, builder = world()
     running = work(console)
     shared_slice(console.cache)
     assert console.cache.backlog >= NODES

@@ -29,7 +29,7 @@ from extender.cluster import (
 from extender.cluster.api_errors import Gone, Invalid, Unexpected, error_for
 from extender.cluster.credentials import TokenCache
 from extender.sandbox import listening
-from extender.web.asgi import Receive, Scope, Send
+from extender.web.asgi import Answer, Receive, Scope, Send
 from tests.certificates import NEEDS_OPENSSL, certificate
 from tests.eventually import HANG_SECONDS, eventually
 
@@ -59,25 +59,25 @@ def kubeconfig(folder: Path, script: str, *args: str) -> Path:
     return path
 
 
-def answering(status: object) -> str:
+def printing(status: object) -> str:
     answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
     return f"print({json.dumps(json.dumps(answer))})"
 
 
 ODD_ANSWERS = {
-    answering({"token": "t", "expirationTimestamp": 5}): "an unexpected value",
-    answering({"token": {"a": 1}}): "printable ASCII text",
-    answering({"token": "t\r\nX-Other: header"}): "printable ASCII text",
-    answering({"token": "t\u00e9"}): "printable ASCII text",
-    answering({"token": ""}): "printable ASCII text",
-    answering([]): "neither a token nor a client certificate",
-    answering(5): "an unexpected value",
+    printing({"token": "t", "expirationTimestamp": 5}): "an unexpected value",
+    printing({"token": {"a": 1}}): "printable ASCII text",
+    printing({"token": "t\r\nX-Other: header"}): "printable ASCII text",
+    printing({"token": "t\u00e9"}): "printable ASCII text",
+    printing({"token": ""}): "printable ASCII text",
+    printing([]): "neither a token nor a client certificate",
+    printing(5): "an unexpected value",
     "print('[' * 100_000)": "an unexpected value",
 }
 
 
 def test_a_plugin_s_token_is_used(tmp_path: Path) -> None:
-    found = load_credentials(kubeconfig(tmp_path, answering({"token": "t0"})))
+    found = load_credentials(kubeconfig(tmp_path, printing({"token": "t0"})))
     assert found.token() == "Bearer t0"
 
 
@@ -86,9 +86,9 @@ def test_a_plugin_s_token_is_used(tmp_path: Path) -> None:
     [
         ("import sys; sys.exit('no network')", "process returned 1. no network"),
         ("print('hello')", "failed to decode process output"),
-        (answering({}), "neither a token nor a client certificate"),
-        (answering({"clientCertificateData": "x"}), "neither a token nor a client certificate"),
-        (answering({"token": "t", "expirationTimestamp": "soon"}), "soon"),
+        (printing({}), "neither a token nor a client certificate"),
+        (printing({"clientCertificateData": "x"}), "neither a token nor a client certificate"),
+        (printing({"token": "t", "expirationTimestamp": "soon"}), "soon"),
         ("print('{}')", "missing key 'apiVersion'"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_plugin_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_a_plugin_that_fails_later_is_named_too(tmp_path: Path) -> None:
     """Its token has expired, and it cannot renew it."""
     found = load_credentials(
-        kubeconfig(tmp_path, answering({"token": "t0", "expirationTimestamp": "2020-01-01T00:00:00Z"}))
+        kubeconfig(tmp_path, printing({"token": "t0", "expirationTimestamp": "2020-01-01T00:00:00Z"}))
     )
     (tmp_path / "plugin.py").write_text("import sys; sys.exit('revoked')")
     with pytest.raises(ClusterError, match=r"credential plugin .* failed: process returned 1. revoked"):
@@ -251,41 +251,38 @@ async def test_a_request_without_credentials_says_why_and_is_not_sent() -> None:
 
 # -- statuses ------------------------------------------------------------------------------------------------
 
-STATUSES = {
-    300: Unexpected,
-    301: Unexpected,
-    304: Unexpected,
-    400: Invalid,
-    401: Forbidden,
-    403: Forbidden,
-    404: NotFound,
-    405: Unexpected,
-    406: Unexpected,
-    408: Unavailable,
-    409: Conflict,
-    410: Gone,
-    413: Unexpected,
-    415: Unexpected,
-    418: Unexpected,
-    422: Invalid,
-    429: TooMany,
-    500: Unavailable,
-    502: Unavailable,
-    503: Unavailable,
-    504: Unavailable,
-    599: Unavailable,
-    600: Unexpected,
-    999: Unexpected,
+STATUSES: dict[type[ClusterError], tuple[int, ...]] = {
+    Unexpected: (300, 301, 304, 405, 406, 413, 415, 418, 600, 999),
+    Invalid: (400, 422),
+    Forbidden: (401, 403),
+    NotFound: (404,),
+    Unavailable: (408, 500, 502, 503, 504, 599),
+    Conflict: (409,),
+    Gone: (410,),
+    TooMany: (429,),
 }
 
 
-@pytest.mark.parametrize("status", STATUSES)
-def test_each_status_has_its_class_of_error(status: int) -> None:
-    for message in ("words", 'spec: Invalid value: {"say": "x: Forbidden: y"}: words'):
-        found = error_for(status, message, 1.0)
-        assert type(found) is STATUSES[status]
-    assert "words" in str(found)
-    assert type(found) is not Unexpected or str(status) in str(found)
+@pytest.mark.parametrize("error", STATUSES)
+def test_each_status_has_its_class_of_error(error: type[ClusterError]) -> None:
+    for status in STATUSES[error]:
+        for message in ("words", 'spec: Invalid value: {"say": "x: Forbidden: y"}: words'):
+            found = error_for(status, message, 1.0)
+            assert type(found) is error
+            assert "words" in str(found)
+            assert error is not Unexpected or str(status) in str(found)
+
+
+@asynccontextmanager
+async def answering(answer: Answer) -> AsyncIterator[ApiClient]:
+    """A client of a server that always sends this answer."""
+
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await answer.to(send)
+
+    async with listening(api, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        yield client
 
 
 @pytest.mark.parametrize(
@@ -302,11 +299,7 @@ def test_each_status_has_its_class_of_error(status: int) -> None:
     ],
 )
 async def test_retry_after_is_capped(header: str, seconds: float) -> None:
-    async def api(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 429, "headers": [(b"retry-after", header.encode())]})
-        await send({"type": "http.response.body", "body": b"{}"})
-
-    async with listening(api, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+    async with answering(Answer(429, b"{}", more=((b"retry-after", header.encode()),))) as client:
         with pytest.raises(TooMany) as raised:
             await client.post("/api/v1/nodes", {})
     assert raised.value.retry_after == seconds
@@ -365,11 +358,7 @@ async def test_a_redirected_write_is_no_success() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>login</html>", b"[]", b"7", b"null"])
 async def test_an_answer_that_is_no_object_is_an_error(body: bytes) -> None:
-    async def api(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": body})
-
-    async with listening(api, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+    async with answering(Answer(200, body)) as client:
         with pytest.raises(Unavailable):
             await client.get("/api/v1/nodes")
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 from extender.policy import Policy
 from extender.sandbox import carried_machines
+from tests.cache_worlds import shared_slice
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_rebuilds import shared_slice
 
 NODES = {f"n{number}": "t4-4" for number in range(100)}
 

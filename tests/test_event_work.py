@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,8 @@ from extender.allocation import SHARES, Features, Inventory, PoolUse
 from extender.allocation.pools import is_relevant
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
-from extender.cache.object_index import ObjectIndex
-from extender.cache.slice_indexes import MAX_NODE_DEVICES, TOO_MANY, PoolSlices, SharedSlices
+from extender.cache.slice_index import MAX_NODE_DEVICES, TOO_MANY, PoolSlices, SharedSlices, SliceIndex
+from extender.cache.timers import Timers
 from extender.model import (
     Allocation,
     Claim,
@@ -115,40 +116,34 @@ def of_node(name: str, node: str = "n1", devices: int = 2) -> Slice:
     return Slice(name, POOL, 1, 1, NodeSelection(node, all_nodes=not node), devices=found)
 
 
-class CountedClaims(AllocatedDevices):
-    """Allocated devices that count how often the claims of a pool are read."""
-
-    reads = 0
-
-    def claims(self, key: PoolKey) -> set[str]:
-        self.reads += 1
-        return super().claims(key)
+@contextmanager
+def no_claims_are_read() -> Iterator[None]:
+    """No claim of any pool is read while the context lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(AllocatedDevices, "claims")
+        yield
 
 
 def test_a_write_of_a_slice_reads_no_claims_of_its_pool_while_its_node_stays() -> None:
     """The claims of one pool may be thousands of a tenant's. To read them took 45 ms for each write of a slice."""
-    allocated = CountedClaims()
-    index = ObjectIndex(allocated)
+    cache = ClusterCache()
     claim = Claim(ObjectKey("a", "c"), "u", "1", group="g", allocation=Allocation((share("s-0", 1, {}),)))
-    index.put_claim(claim.key, claim, listed=False)
-    index.put_slice("s", of_node("s"))
-    assert index.of_groups.claims == {("a", "g"): {claim.key: "n1"}}
-    allocated.reads = 0
-    index.put_slice("s", replace(of_node("s"), resource_version="2"))
-    index.put_slice("t", of_node("t"))
-    assert not allocated.reads
-    assert index.of_groups.claims == {("a", "g"): {claim.key: "n1"}}
+    cache.apply_claim(claim.key, claim)
+    cache.apply_slice("s", of_node("s"))
+    assert cache.store.of_groups.claims == {("a", "g"): {claim.key: "n1"}}
+    with no_claims_are_read():
+        cache.apply_slice("s", replace(of_node("s"), resource_version="2"))
+        cache.apply_slice("t", of_node("t"))
+    assert cache.store.of_groups.claims == {("a", "g"): {claim.key: "n1"}}
 
 
 def test_a_slice_of_one_node_in_a_pool_of_all_nodes_reads_no_claims() -> None:
     """The driver of one node may write such a slice again and again."""
-    allocated = CountedClaims()
-    index = ObjectIndex(allocated)
-    index.put_slice("all", of_node("all", ""))
-    allocated.reads = 0
-    for new in (of_node("own"), None, of_node("own")):
-        index.put_slice("own", new)
-    assert not allocated.reads
+    cache = ClusterCache()
+    cache.apply_slice("all", of_node("all", ""))
+    with no_claims_are_read():
+        for new in (of_node("own"), None, of_node("own")):
+            cache.apply_slice("own", new)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", "", None])), max_size=12))
@@ -179,14 +174,14 @@ class CountedRule(TaintRule):
 
 def test_the_devices_of_a_slice_are_compared_with_the_rules_of_its_pool_only() -> None:
     """A fleet may have a rule for each device that is out of order: thousands, each about another pool."""
-    index = ObjectIndex(AllocatedDevices())
+    index = SliceIndex(Timers())
     for number in range(100):
         rule = CountedRule(f"other-{number}", Taint("k"), POOL.driver, f"p{number}", "s-0")
         index.put_rule(rule.name, rule)
     index.put_rule("own", CountedRule("own", Taint("own"), POOL.driver, POOL.name, "s-0"))
     CountedRule.compared = 0
-    index.put_slice("s", of_node("s"))
-    assert [device.taints for device in index.pools[POOL]["s"].devices] == [(Taint("own"),), ()]
+    index.put("s", of_node("s"))
+    assert [device.taints for device in index.pools.by_pool[POOL]["s"].devices] == [(Taint("own"),), ()]
     assert CountedRule.compared == 2
 
 
@@ -237,7 +232,7 @@ def test_the_devices_after_some_writes_are_those_of_a_new_cache() -> None:
     for name in slices:
         cache.apply_slice(name, None)
     assert not cache.snapshot().node_infos["n1"].inventory.devices
-    assert not cache.interned()["known_slices"]
+    assert not cache.builder.interned()["known_slices"]
 
 
 def test_a_node_with_too_many_devices_loses_its_largest_pools_and_nothing_else() -> None:

@@ -64,7 +64,9 @@ async def test_a_pod_s_own_hold_is_no_obstacle_and_costs_no_ranking() -> None:
         await b.settled()
         before = await why(b, "p")
         chosen = (await b.filter("p"))["NodeNames"][0]
-        assert service.cache.held_for(next(pod.uid for pod in service.cache.store.pods.values() if pod.key.name == "p"))
+        assert service.cache.reservations.held_for(
+            next(pod.uid for pod in service.cache.store.pods.values() if pod.key.name == "p")
+        )
         await b.filter("q")
         evaluations = service.filter_service.rankings.evaluations
         found = await why(b, "p")
@@ -160,10 +162,11 @@ def test_explaining_changes_nothing() -> None:
             await refused(b, "p", "0/1 nodes are available: 1 in use.")
             await eventually(lambda: b.console.event_recorder.events == 1)
             allocated = b.app.service.cache.allocated_devices
-            before = {key: allocated.pool(key) for key in allocated.pools()}
+            pools = list(b.app.service.cache.slices.pools.by_pool)
+            before = {key: allocated.pool(key) for key in pools}
             writes = b.cluster.store.version
             await why(b, "p", free="default/a")
-            assert {key: allocated.pool(key) for key in allocated.pools()} == before
+            assert {key: allocated.pool(key) for key in pools} == before
             assert b.cluster.store.version == writes
 
     asyncio.run(body())

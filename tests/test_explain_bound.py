@@ -9,11 +9,11 @@ from pathlib import Path
 import yaml
 
 from extender.cli.main import commands
-from extender.entry.console_process import application
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.scheduling import runner_up_text
+from tests.applications import console_application
 from tests.commands import berth, berth_beside
 from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually
@@ -60,7 +60,7 @@ def test_a_process_that_did_not_bind_the_pod_reads_the_annotation_of_the_binding
         async with berthing({"n1": H100}) as b:
             await run_pod(b, "p", [claim("c", 2)])
             note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
-            async with application(b.api) as other:
+            async with console_application(b.api) as other:
                 await eventually(lambda: not other.console.informers.not_ready)
                 found = await other.console.explainer.pod(ObjectKey("default", "p"))
                 assert found["outcome"] == "bound"

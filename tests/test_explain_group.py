@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from extender.cli.cluster_dump import take_dump
-from extender.entry.console_process import application
 from extender.sandbox.apiserver.registry import RESOURCES
+from tests.applications import console_application
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.explain_worlds import refused
@@ -329,7 +329,7 @@ async def test_a_group_that_runs_is_explained_by_its_claims() -> None:
 
 async def test_a_console_keeps_no_list_of_changed_groups() -> None:
     """Only serve reads that list; in a console it would grow with every pod that names a group."""
-    async with berthing(NODES) as b, application(b.api) as other:
+    async with berthing(NODES) as b, console_application(b.api) as other:
         store = other.console.cache.store
         await eventually(lambda: not other.console.informers.not_ready)
         for i in range(3):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from extender.entry.serve_process import application
 from extender.model import BerthError, Container, ObjectKey
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling import special_claim
+from tests.applications import serve_application
 from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, patient, pod
@@ -99,7 +99,7 @@ async def test_a_process_that_has_just_started_binds_no_pod_before_it_knows_the_
 
     cluster.api.intercept = hold_back
     uids = {one["metadata"]["name"]: one["metadata"]["uid"] for one in map(cluster.apply, (extended("p"), pod("q")))}
-    async with cluster.serving() as api, application(api, patient()) as app:
+    async with cluster.serving() as api, serve_application(api, patient()) as app:
         missing = "berth is not ready, not listed yet: deviceclasses"
         await eventually(lambda: app.service.informers.not_ready_text == missing)
         with pytest.raises(BerthError, match=missing):
@@ -127,7 +127,7 @@ async def test_a_class_that_the_watch_has_not_shown_yet_lets_no_pod_start_withou
                 await shown.wait()
         await cluster.api(scope, receive, send)
 
-    async with listening(late, "127.0.0.1", 0) as api, application(api, patient()) as app:
+    async with listening(late, "127.0.0.1", 0) as api, serve_application(api, patient()) as app:
         await eventually(lambda: not app.service.informers.not_ready and lists["watch"])
         cluster.apply(
             {"kind": "DeviceClass", "metadata": {"name": "late"}, "spec": {"extendedResourceName": "x.dev/late"}}

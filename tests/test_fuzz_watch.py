@@ -75,8 +75,7 @@ class World:
         script = Script(self.kind, self._lines())
         self.service = Service(cast("ApiClient", script), Policy(), clock=lambda: 0.0)
         cache, evaluator, informers = self.service.cache, self.service.evaluator, self.service.informers
-        expirer, rebuilds = self.service.expirer, self.service.rebuilds
-        cluster = ConsoleCluster(cache, evaluator, informers, expirer, rebuilds, shared=True)
+        cluster = ConsoleCluster(cache, evaluator, informers, self.service.rebuilds, shared=True)
         self.console = Console(cast("ApiClient", script), Policy(), clock=lambda: 0.0, cluster=cluster)
         self.reflector = informers.reflectors[self.kind]
         self.pod = decode_pod(OBJECTS["pods"]["pod"])
@@ -171,7 +170,7 @@ class World:
             "passed": answer.passed,
             "failed": orjson.loads(orjson.dumps(answer.failed)),
             "error": answer.error,
-            "held": cache.held_for(self.pod.uid),
+            "held": cache.reservations.held_for(self.pod.uid),
             "holds": cache.reservations.holds,
             "warnings": [] if self.reflector.unreadable else self.service.informers.warnings,
         }

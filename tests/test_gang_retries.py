@@ -31,7 +31,7 @@ async def refused() -> AsyncIterator[tuple[Berthing, str, set[tuple[str, str]]]]
         await b.settled()
         nodes = await planned(b, "p0", "p1", "p2")
         service = b.app.service
-        held = service.cache.held_for(b.pod("p2")["metadata"]["uid"])
+        held = service.cache.reservations.held_for(b.pod("p2")["metadata"]["uid"])
         devices = {(result.device.pool, result.device.device) for result in held}
 
         async def refuse(_: str, path: str) -> ApiError | None:
@@ -65,7 +65,7 @@ async def test_events_of_its_claim_do_not_take_the_devices_of_a_refused_member()
         await b.settled()
         nodes, cache = await planned(b, "p0", "p1", "p2"), b.app.service.cache
         uid, events = b.pod("p2")["metadata"]["uid"], 0
-        devices = cache.held_for(uid)
+        devices = cache.reservations.held_for(uid)
 
         async def refuse(method: str, path: str) -> ApiError | None:
             nonlocal events
@@ -81,7 +81,7 @@ async def test_events_of_its_claim_do_not_take_the_devices_of_a_refused_member()
         assert events, "the undo reads the pod while its claim is allocated"
         await b.settled()
         assert len(b.held()) == 14, "the claim of p2 is taken back"
-        assert cache.held_for(uid) == devices
+        assert cache.reservations.held_for(uid) == devices
 
 
 async def test_a_refused_member_that_does_not_come_back_leaves_its_devices_to_others() -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from extender.sandbox import Cluster, carried_machines
-from extender.sandbox.apiserver.tables import duration_text
+from extender.sandbox.apiserver.kubectl_documents import duration_text
 from tests.eventually import HANG_SECONDS
 from tests.running_berth import claim, pod
 

@@ -60,11 +60,11 @@ ATTRIBUTES = {"now", "utcnow", "today", "stdin", "stdout", "stderr"}  # of datet
 SERVE = CORE - {"diagnosis", "manifests"} | {"cluster", "runtime", "extension"}
 COLD = (
     "extender.console", "extender.diagnosis", "extender.web.console", "extender.entry.console_process",
-    "extender.entry.desk", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
+    "extender.entry.all_in_one", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
 )  # fmt: skip
 OF_SERVE = (
     "extender.extension", "extender.web.verbs", "extender.web.serve_app", "extender.web.serve_metrics",
-    "extender.entry.serve_process", "extender.entry.desk",
+    "extender.entry.serve_process", "extender.entry.all_in_one",
 )  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 # cel/dra/terms.py explains selectors.
@@ -312,3 +312,20 @@ def test_every_export_is_imported_by_another_package() -> None:
     found = {f"{package}.{name}" for path in PYTHON for package, name in facts(path).imported}
     exports = {f"{package}.{name}" for package, names in API.items() for name in names if package != "extender.cel"}
     assert exports <= found, "no other package needs these: delete them from the __init__"
+
+
+# Where tasks are made beside the supervisor, and why it need not know them.
+TASKS = {
+    "extender/runtime/supervisor.py": "it is the supervisor",
+    "extender/entry/listening.py": "serve_all awaits its servers",
+    "extender/web/http_server.py": "a handshake ends with its connection, and at most 256 last at once",
+    "extender/sandbox/scheduler.py": "the sandbox's scheduler",
+}
+
+
+def test_no_task_is_made_beside_the_supervisor() -> None:
+    found = set()
+    for path in FILES:
+        if facts(path).attributes & {"create_task", "ensure_future", "TaskGroup"}:
+            found.add(str(path.relative_to(ROOT.parent)))
+    assert found == set(TASKS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, cycle, repeat
 from typing import Any, cast
 
 import pytest
@@ -69,16 +70,28 @@ async def test_an_object_that_is_too_long_ends_the_list() -> None:
         await Server("ResourceClaimList", [MOST + 1]).list()
 
 
-async def test_a_list_with_ever_new_continue_tokens_ends_with_an_error() -> None:
+@pytest.mark.parametrize(
+    ("tokens", "problem", "pages"),
+    [
+        (map(str, count(1)), "it has more than 7 pages", 7),
+        (repeat("again"), "two pages have the same continue token", 2),
+        (cycle(("a", "b")), "two pages have the same continue token", 3),
+    ],
+    ids=["ever new tokens", "one token", "two tokens"],
+)
+async def test_a_list_that_does_not_end_is_an_error(tokens: Iterator[str], problem: str, pages: int) -> None:
     class Endless(Server):
-        tokens = 0
+        asked_for = 0
 
         async def get(self, path: str, params: Mapping[str, str], most_bytes: int = MOST) -> Any:
-            self.tokens += 1
-            version = {"resourceVersion": "1", "continue": str(self.tokens)}
-            return {"kind": self.kind, "items": [], "metadata": version}
+            self.asked_for += 1
+            return {
+                "kind": self.kind,
+                "items": [],
+                "metadata": {"resourceVersion": "1", "continue": next(tokens)},
+            }
 
     server = Endless("NodeList", [])
-    with pytest.raises(Unavailable, match="the list does not end; it has more than 7 pages"):
+    with pytest.raises(Unavailable, match=f"the list does not end; {problem}"):
         await server.list(most_pages=7)
-    assert server.tokens == 7
+    assert server.asked_for == pages

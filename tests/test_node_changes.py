@@ -7,8 +7,8 @@ from math import inf
 
 from extender.allocation import left_of
 from extender.cache import ClusterCache
-from extender.cache.object_index import NODE_BURST as BURST
-from extender.cache.object_index import NODE_SECONDS as SECONDS
+from extender.cache.slice_index import NODE_BURST as BURST
+from extender.cache.slice_index import NODE_SECONDS as SECONDS
 from extender.cache.timers import Cooldown, TimerKind, Timers
 from extender.fabric import DRIVER
 from extender.model import (

@@ -81,7 +81,7 @@ def test_allocated_devices_consume_counters_until_the_node_has_the_new_generatio
     claim = decode_claim({**taken, "status": {"allocation": {"devices": {"results": results}}}})
     cache.apply_claim(claim.key, claim)
     found = cache.snapshot().node_infos["n"]
-    offline = usage_of(list(cache.store.slices.values()), [DeviceId("d", "p", "a")], {})
+    offline = usage_of(list(cache.slices.published.values()), [DeviceId("d", "p", "a")], {})
     (used,) = found.inventory.pools
     assert left_of(used, found.allocated_state) == left_of(used, offline) == {("s", "c"): NANO}
 

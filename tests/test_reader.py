@@ -20,8 +20,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from extender.agent import reader_process
-from extender.agent.agent_app import AgentApp
-from extender.agent.reader_process import ReaderProcess, ReadFailed
+from extender.agent.reader_process import AgentApp, ReaderProcess, ReadFailed
 from extender.cluster import Delays
 from extender.fabric import Reading
 from extender.runtime import Supervisor

@@ -8,26 +8,11 @@ from itertools import count
 
 import pytest
 
-from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.model import Allocation, Claim, DeviceId, ObjectKey, Result, Taint, TaintRule
 from extender.runtime import Rebuilds
-from extender.sandbox import carried_machines
-from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import SliceDecoder, decode_node
+from tests.cache_worlds import MOST, NODES, STRETCH, CountingBuilder, many_nodes, shared_slice
 from tests.running_berth import berthing, claim, pod
-from tests.test_shared_pools import CountingBuilder
-
-NODES = 40
-STRETCH = 3  # looks at the clock
-MOST = 4 * STRETCH  # nodes or slices of one stretch
-
-
-def shared_slice(cache: ClusterCache) -> None:
-    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": [{"name": "d0"}]}
-    cache.apply_slice("net", SliceDecoder().decode({"metadata": {"name": "net"}, "spec": spec}))
 
 
 def whole_driver(cache: ClusterCache) -> None:
@@ -56,20 +41,11 @@ def a_claim_on_each_node(cache: ClusterCache) -> None:
 CHANGES = [shared_slice, whole_driver, one_device_everywhere, one_shared_device, a_claim_on_each_node]
 
 
-def filled(builder: NodeInfoBuilder) -> ClusterCache:
-    cache, decoder, machine = ClusterCache(builder=builder), SliceDecoder(), carried_machines()["t4-4"]
-    for number in range(NODES):
-        cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", machine, {})))
-        found = decoder.decode(gpu_slice(f"n{number}", machine))
-        cache.apply_slice(found.name, found)
-    return cache
-
-
 @pytest.mark.parametrize("change", CHANGES)
 async def test_other_tasks_run_between_stretches(change: Callable[[ClusterCache], None]) -> None:
     """Attack: stall serve with claims of thousands of nodes that end between two calls of kube-scheduler."""
-    builder, ticks = CountingBuilder(), count()
-    cache = filled(builder)
+    cache, ticks = many_nodes(), count()
+    builder = CountingBuilder(cache)
     cache.snapshot()
     rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
     change(cache)
@@ -96,7 +72,7 @@ async def test_other_tasks_run_between_stretches(change: Callable[[ClusterCache]
 def test_a_snapshot_completes_what_was_begun(change: Callable[[ClusterCache], None]) -> None:
     """No snapshot has old and new nodes: whether it comes early or late, all of the change is in it."""
     for begun in range(0, 3 * NODES, 7):
-        cache = filled(NodeInfoBuilder(Features()))
+        cache = many_nodes()
         version = cache.snapshot().version
         change(cache)
         if begun:
@@ -120,8 +96,8 @@ async def test_a_filter_call_right_after_a_rule_sees_it_on_all_nodes() -> None:
 
 async def test_a_caller_ends_though_each_stretch_is_followed_by_another_change() -> None:
     """A caller waits for the changes that came before it: drivers may change slices faster than nodes are built."""
-    builder, ticks = CountingBuilder(), count()
-    cache = filled(builder)
+    cache, ticks = many_nodes(), count()
+    builder = CountingBuilder(cache)
     cache.snapshot()
     rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
     shared_slice(cache)

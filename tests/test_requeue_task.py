@@ -11,7 +11,6 @@ from typing import cast
 import pytest
 
 from extender.cluster import Delays, Unavailable, Writer
-from extender.entry.serve_process import application
 from extender.extension import Service
 from extender.extension.evaluations import Evaluations
 from extender.extension.gang_hints import GangHints
@@ -20,6 +19,7 @@ from extender.extension.requeue import Requeuer
 from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.sandbox import Cluster, carried_machines
 from tests import running_berth
+from tests.applications import serve_application
 from tests.eventually import eventually
 from tests.supervised_worlds import Breakable, composed
 
@@ -168,7 +168,7 @@ async def test_pods_that_wait_at_the_start_are_requeued_once(waits: bool) -> Non
     if waits:
         cluster.apply(running_berth.claim("c"))
         cluster.apply(running_berth.pod("p", "c"))
-    async with cluster.serving() as api, application(api) as app:
+    async with cluster.serving() as api, serve_application(api) as app:
         await eventually(lambda: not app.service.informers.not_ready)
         if waits:
             await eventually(lambda: app.service.requeuer.touches)

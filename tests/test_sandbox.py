@@ -13,8 +13,7 @@ import pytest
 
 from extender.model import FINALIZER
 from extender.sandbox import Cluster, carried_machines, listening
-from extender.sandbox.apiserver.patch import strategic
-from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.registry import RESOURCES, strategic_patch
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.http_worlds import HEAD, connected, left
 from tests.running_berth import claim, pod
@@ -194,7 +193,7 @@ POD_SPEC = {"containers": [{"name": "a", "image": "x"}, {"name": "b"}], "nodeSel
 )
 def test_a_strategic_merge_patch_follows_its_directives(change: dict, expected: dict) -> None:
     target = {**POD_SPEC, "finalizers": ["a", "b"], "args": ["old"]}
-    assert strategic(target, change) == {**target, **expected}
+    assert strategic_patch(target, change) == {**target, **expected}
 
 
 def test_busy_gpus_belong_to_a_running_pod() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
-from extender.entry.serve_process import application
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.sandbox import Cluster, listening
-from extender.web.asgi import Receive, Scope, Send
+from extender.web.asgi import Answer, Receive, Scope, Send
+from tests.applications import serve_application
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.http_worlds import connected, hang_up, status
-from tests.process_starter import ROOT
 from tests.process_worlds import served, served_with_console
 
 
@@ -32,13 +29,9 @@ async def test_not_ready_names_each_missing_kind_with_its_cause(status: int, mes
         if "resourceclaims" not in scope.get("path", ""):
             await cluster.api(scope, receive, send)
             return
-        body = json.dumps({"kind": "Status", "message": message, "code": status}).encode()
-        await send(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-length", str(len(body)).encode())]}
-        )
-        await send({"type": "http.response.body", "body": body})
+        await Answer(status, json.dumps({"kind": "Status", "message": message, "code": status}).encode()).to(send)
 
-    async with listening(api, "127.0.0.1", 0) as url, application(url) as app:
+    async with listening(api, "127.0.0.1", 0) as url, serve_application(url) as app:
         informers = app.service.informers
         text = f"not listed yet: resourceclaims ({message}); run berth doctor for a remedy"
         await eventually(lambda: informers.not_ready == text, lambda: informers.not_ready)
@@ -86,27 +79,6 @@ async def test_one_address_has_both_and_nothing_for_people(tmp_path: Path) -> No
             ("/v1/explain/a/b", 404),
         ):
             assert (await client.get(f"http://127.0.0.1:{port}{path}")).status_code == status, path
-
-
-def test_serve_loads_nothing_of_the_console() -> None:
-    """serve loads neither the packages of the console nor the framework of its pages."""
-    code = "import sys; import extender.entry.serve_process; print(*sys.modules, sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    others = (
-        "extender.console",
-        "extender.diagnosis",
-        "extender.manifests",
-        "extender.cel.dra.terms",
-        "extender.web.console",
-        "extender.web.record_routes",
-        "extender.entry.console_process",
-        "extender.entry.desk",
-        "fastapi",
-        "starlette",
-    )
-    loaded = done.stdout.split()
-    assert "extender.extension.service" in loaded
-    assert not [name for name in loaded if any(name == other or name.startswith(f"{other}.") for other in others)]
 
 
 async def test_policy_is_read_again_and_a_wrong_one_is_not_used(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from extender.allocation import Pool, left_of
 from extender.cache import ClusterCache
-from extender.cache.object_index import NODE_BURST as BURST
-from extender.cache.object_index import POOL_SECONDS as SECONDS
+from extender.cache.slice_index import NODE_BURST as BURST
+from extender.cache.slice_index import POOL_SECONDS as SECONDS
 from extender.model import (
     Allocation,
     Claim,

@@ -22,7 +22,6 @@ from extender.wire import Json
 from tests.eventually import eventually
 from tests.running_berth import claim, pod
 from tests.supervised_worlds import QUICK, client_of
-from tests.test_layers import FILES, ROOT, facts
 
 
 async def test_an_error_of_a_task_is_logged_with_its_trace_and_the_task_starts_again() -> None:
@@ -357,20 +356,3 @@ async def test_binds_and_rollbacks_are_supervised() -> None:
         await eventually(lambda: supervisor.failures["bind"] == 1)
         service.orphans.deallocate_unsuitable(next(iter(service.cache.store.claims.values())))
         await eventually(lambda: supervisor.failures["take-back"] == 1)
-
-
-# Where else tasks are made, and why the supervisor need not know them.
-ELSEWHERE = {
-    "extender/runtime/supervisor.py": "it is the supervisor",
-    "extender/entry/listening.py": "serve_all awaits its servers",
-    "extender/web/http_server.py": "a handshake ends with its connection, and at most 256 last at once",
-    "extender/sandbox/scheduler.py": "the sandbox's scheduler",
-}
-
-
-def test_no_task_is_made_beside_the_supervisor() -> None:
-    found = set()
-    for path in FILES:
-        if facts(path).attributes & {"create_task", "ensure_future", "TaskGroup"}:
-            found.add(str(path.relative_to(ROOT.parent)))
-    assert found == set(ELSEWHERE)

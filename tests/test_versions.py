@@ -26,7 +26,7 @@ pytestmark = pytest.mark.loopback
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
 GROUP = "/apis/resource.k8s.io/"
-QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_looks=3, absent_seconds=0.05)
+QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_checks=3, absent_seconds=0.05)
 NOT_FOUND = Answer(404, b"404 page not found", TEXT)
 
 
@@ -105,11 +105,11 @@ async def test_the_newest_version_that_is_served(served: tuple[str, ...], unaske
     versions = Versions(cluster, *served)
     cluster.apply(rule("before"))
     async with watching(versions, cache) as found:
-        await eventually(lambda: found.listed and "before" in cache.store.rules)
+        await eventually(lambda: found.listed and "before" in cache.slices.rules)
         cluster.apply(rule("after"))
-        await eventually(lambda: "after" in cache.store.rules)
+        await eventually(lambda: "after" in cache.slices.rules)
         cluster.api.registry.delete(RULES, ("", "before"))
-        await eventually(lambda: "before" not in cache.store.rules)
+        await eventually(lambda: "before" not in cache.slices.rules)
         assert unasked not in versions.asked
         assert found.failures == 0
 
@@ -121,14 +121,14 @@ async def test_an_upgraded_server_is_noticed() -> None:
     cluster.apply(rule("a"))
     async with watching(versions, cache) as found:
         await eventually(lambda: found.listed and versions.asked.get("v1", 0) > 1)
-        assert not cache.store.rules
+        assert not cache.slices.rules
         assert not found.problem
         assert found.silence == 0
         versions.served = ("v1beta2",)
-        await eventually(lambda: "a" in cache.store.rules)
+        await eventually(lambda: "a" in cache.slices.rules)
         versions.upgrade("v1")
         cluster.apply(rule("b"))
-        await eventually(lambda: {"a", "b"} <= cache.store.rules.keys())
+        await eventually(lambda: {"a", "b"} <= cache.slices.rules.keys())
 
 
 async def test_rules_stay_when_only_a_newer_version_than_before_is_served() -> None:
@@ -137,7 +137,7 @@ async def test_rules_stay_when_only_a_newer_version_than_before_is_served() -> N
     versions = Versions(cluster, "v1beta2")
     cluster.apply(rule("a"))
     async with watching(versions, cache) as found:
-        await eventually(lambda: "a" in cache.store.rules)
+        await eventually(lambda: "a" in cache.slices.rules)
         lost: list[str] = []
         found.kind = replace(found.kind, apply=lambda key, obj: lost.append(key) if obj is None else None)
         versions.upgrade("v1")
@@ -152,11 +152,11 @@ async def test_rules_go_with_the_version_that_served_them() -> None:
     versions = Versions(cluster, "v1")
     cluster.apply(rule("a"))
     async with watching(versions, cache):
-        await eventually(lambda: "a" in cache.store.rules)
+        await eventually(lambda: "a" in cache.slices.rules)
         versions.upgrade()
-        await eventually(lambda: not cache.store.rules)
+        await eventually(lambda: not cache.slices.rules)
         versions.served = ("v1beta2",)
-        await eventually(lambda: "a" in cache.store.rules)
+        await eventually(lambda: "a" in cache.slices.rules)
 
 
 EMPTY = Answer(200, b"{}")
@@ -178,16 +178,16 @@ async def test_a_404_that_discovery_does_not_confirm_forgets_nothing(case: str) 
     versions = Versions(cluster, "v1")
     cluster.apply(rule("a"))
     async with watching(versions, cache) as found:
-        await eventually(lambda: "a" in cache.store.rules)
+        await eventually(lambda: "a" in cache.slices.rules)
         versions.says = SAYS_NOTHING[case]
         versions.upgrade()
-        await eventually(lambda: found.failures > 2 * QUICK.absent_looks)
-        assert "a" in cache.store.rules
+        await eventually(lambda: found.failures > 2 * QUICK.absent_checks)
+        assert "a" in cache.slices.rules
         assert found.served
         assert found.problem
         cluster.apply(rule("b"))
         versions.served = ("v1",)
-        await eventually(lambda: "b" in cache.store.rules and not found.problem)
+        await eventually(lambda: "b" in cache.slices.rules and not found.problem)
 
 
 @pytest.mark.parametrize("case", SAYS_NOTHING)
@@ -197,10 +197,10 @@ async def test_at_the_start_a_404_that_discovery_does_not_confirm_is_a_failure(c
     versions.says = SAYS_NOTHING[case]
     cluster.apply(rule("a"))
     async with watching(versions, cache) as found:
-        await eventually(lambda: found.failures > 2 * QUICK.absent_looks)
+        await eventually(lambda: found.failures > 2 * QUICK.absent_checks)
         assert not found.listed
         versions.served = ("v1",)
-        await eventually(lambda: "a" in cache.store.rules)
+        await eventually(lambda: "a" in cache.slices.rules)
 
 
 async def test_at_the_start_one_look_shows_that_a_kind_is_absent() -> None:
@@ -230,11 +230,11 @@ async def test_two_servers_of_different_versions_behind_one_address() -> None:
         return _resources("devicetaintrules") if path.endswith("/v1") and not next(turns) else answer
 
     async with watching(versions, cache) as found:
-        await eventually(lambda: "a" in cache.store.rules)
+        await eventually(lambda: "a" in cache.slices.rules)
         versions.says = looked
         versions.upgrade()
-        await eventually(lambda: found.failures > 4 * QUICK.absent_looks)
-        assert "a" in cache.store.rules
+        await eventually(lambda: found.failures > 4 * QUICK.absent_checks)
+        assert "a" in cache.slices.rules
 
 
 async def test_without_the_right_to_read_discovery_the_404_counts() -> None:
@@ -245,9 +245,9 @@ async def test_without_the_right_to_read_discovery_the_404_counts() -> None:
     async with watching(versions, cache) as found:
         await eventually(lambda: found.listed)
         versions.served = ("v1",)
-        await eventually(lambda: "a" in cache.store.rules)
+        await eventually(lambda: "a" in cache.slices.rules)
         versions.upgrade()
-        await eventually(lambda: not cache.store.rules)
+        await eventually(lambda: not cache.slices.rules)
 
 
 @pytest.mark.parametrize(("served", "names"), [(("v1",), ["a"]), (("v1beta2",), ["a"]), ((), [])])

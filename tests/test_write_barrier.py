@@ -198,10 +198,12 @@ async def test_a_part_that_an_earlier_write_leaves_too_small_goes_to_the_first(
             uid = one.pod(name)["metadata"]["uid"]
             await eventually(lambda uid=uid: reserved(a, uid))
         if slices == "go":
-            caches = [one.app.service.cache.store for one in (a, b)]
-            for name in [name for name in caches[0].slices if name.startswith("d.example.com")]:
+            caches = [one.app.service.cache.slices for one in (a, b)]
+            for name in [name for name in caches[0].published if name.startswith("d.example.com")]:
                 a.cluster.store.remove("resourceslices", ("", name))
-            await eventually(lambda: not any(key.driver == "d.example.com" for store in caches for key in store.pools))
+            await eventually(
+                lambda: not any(key.driver == "d.example.com" for found in caches for key in found.pools.by_pool)
+            )
         for gate in gates:
             gate.open()
         answers = {name: await bind for name, bind in binds.items()}

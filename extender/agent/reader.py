@@ -3,7 +3,7 @@
 As a program it is the agent's reader process: it prints the readings as a line of JSON for each line that it gets.
 That process imports nothing else of Berth, and no package but `pynvml`, so that it needs little memory.
 
-Sources: NVIDIA's NVML reference, logs of real machines.
+Sources: NVIDIA's NVML reference (fields, events), its XID catalogue, logs of real machines.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import byref
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-from extender.agent.gpu_health import HealthMonitor
 
 T = TypeVar("T")
 
@@ -29,10 +28,20 @@ _VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 # nvmlGpuTopologyLevel_t to the position in model.gpu_topology.DISTANCES; None is unknown.
 _LEVELS = {0: 1, 10: 1, 20: 2, 30: 3, 40: 4, 50: 5}
 _FABRIC_COMPLETED = 3  # nvmlGpuFabricState
-_MOST_LINKS = 36  # the most links of any GPU; older bindings of NVML say 18
+_MAX_LINKS = 36  # the most links of any GPU; older bindings of NVML say 18
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # of a field's value, by nvmlValueType_t
 _LOST = frozenset({15, 16})  # GPU is lost, GPU needs a reset: only NVML that is begun anew sees the GPU again
 _LOST_READINGS = 30  # while a GPU is lost, NVML begins anew once in so many readings: five minutes
+_ACTIONS = {1: "needs a GPU reset", 2: "needs a node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
+_APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # caused by a program, not by the GPU
+_MAX_EVENTS = 64  # limit per reading
+_RISING_ROUNDS = 60  # readings after a rise for which the GPU stays unhealthy: ten minutes of the agent's rounds
+_ERROR_FIELDS = (
+    "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+)
+Field = Callable[[Any, str], int]
 
 
 def sysfs_numa(address: str, devices: Path = _PCI_DEVICES) -> int:
@@ -135,8 +144,8 @@ class Reader:
 
     def _link_count(self, handle: Any) -> int:
         """Return how many link numbers to try. Older drivers lack the field with the count."""
-        count = self._field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT", absent=_MOST_LINKS)
-        return min(count, _MOST_LINKS)
+        count = self._field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT", absent=_MAX_LINKS)
+        return min(count, _MAX_LINKS)
 
     def _far_address(self, handle: Any, link: int) -> str:
         return _normal_address(self._try(lambda: self._nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId, ""))
@@ -230,6 +239,99 @@ def _normal_address(bus_id: Any) -> str:
     if not colon or domain.startswith("ffff"):
         return ""
     return f"{domain[-4:]}:{rest}"
+
+
+# -- health: recovery actions, failed row remapping, critical XIDs, rising NVLink errors ---------------------
+
+
+class HealthMonitor:
+    """Keeps the state that NVML reports only once: XIDs, and the counters of the reading before."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._events: Any = None
+        self._registered: set[str] = set()
+        self._xids: dict[str, int] = {}
+        self._errors: dict[str, int] = {}
+        self._rising: dict[str, int] = {}
+
+    def listen(self, gpus: dict[str, Any]) -> None:
+        """Collect the XIDs since the last call; none if the driver has no events. `gpus` maps UUID to NVML handle."""
+        nvml = self._nvml
+        try:
+            if self._events is None:
+                self._events = nvml.nvmlEventSetCreate()
+        except (nvml.NVMLError, AttributeError):
+            return
+        for uuid, handle in gpus.items():
+            if uuid not in self._registered:
+                self._registered.add(uuid)
+                with suppress(nvml.NVMLError):  # this GPU has no events
+                    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+        self._collect_events(gpus)
+
+    def _collect_events(self, gpus: dict[str, Any]) -> None:
+        nvml = self._nvml
+        for _ in range(_MAX_EVENTS):
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+            except nvml.NVMLError_Timeout:
+                return
+            except nvml.NVMLError:
+                self.stop_listening()  # the next reading registers again
+                return
+            uuid = self._uuid(event.device)
+            if uuid in gpus and int(event.eventData) not in _APPLICATION_XIDS:
+                self._xids[uuid] = int(event.eventData)
+
+    def _uuid(self, handle: Any) -> str:
+        try:
+            uuid = self._nvml.nvmlDeviceGetUUID(handle) if handle else ""
+        except self._nvml.NVMLError:
+            return ""  # the GPU is lost
+        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+    def stop_listening(self) -> None:
+        """Free the event set, before NVML shuts down or after an error."""
+        if self._events is not None:
+            with suppress(self._nvml.NVMLError):
+                self._nvml.nvmlEventSetFree(self._events)
+        self._events = None
+        self._registered.clear()
+
+    def remember(self, xids: dict[str, int]) -> None:
+        """Take over the XIDs that an earlier process has read, by UUID."""
+        self._xids = xids | self._xids
+
+    def xid(self, uuid: str) -> int:
+        """Return the last critical XID of a GPU; 0 if there was none."""
+        return self._xids.get(uuid, 0)
+
+    def link_errors(self, uuid: str, handle: Any, field: Field) -> int:
+        """Return the number of NVLink errors since the driver was loaded, and remember whether it rose."""
+        found = sum(field(handle, name) for name in _ERROR_FIELDS)
+        before = self._errors.get(uuid)
+        self._errors[uuid] = found
+        if before is not None and found > before:
+            self._rising[uuid] = _RISING_ROUNDS
+        elif self._rising.get(uuid):
+            self._rising[uuid] -= 1
+        return found
+
+    def note(self, uuid: str, action: int, remapped: Any) -> str:
+        """Return why a GPU is unhealthy, in a few words; '' for a healthy GPU.
+
+        `action` is NVML's recovery action, `remapped` its tuple (.., .., pending, failed) of remapped rows or None.
+        """
+        if action:
+            return _ACTIONS.get(action, f"recovery action {action}")
+        if self.xid(uuid):
+            return f"XID {self.xid(uuid)}"
+        if remapped is not None and remapped[3]:
+            return "row remapping failed"
+        if remapped is not None and remapped[2]:
+            return "row remapping is pending"
+        return "NVLink errors are rising" if self._rising.get(uuid) else ""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Runs the reader in a process of its own: a crash of NVML is a log line, a metric and the next try.
 
-A call of NVML may also hang. Then the process is killed.
+A call of NVML may also hang. Then the process is killed. `AgentApp` answers kubelet's liveness probe and Prometheus.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ import structlog
 from extender.cluster import Backoff, Delays
 from extender.fabric import Reading
 from extender.model import UNKNOWN_DISTANCE, BerthError
+from extender.runtime import Supervisor
+from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
+from extender.web.metrics import COUNTER, TASK_FAILURES, MetricSource, Scrapes
 
 _COMMAND = (sys.executable, "-X", "faulthandler", "-m", "extender.agent.reader")  # names the call that crashed
 _DEADLINE_SECONDS = 20.0  # the first call after a boot may take 8 s; a call that takes longer hangs
 _DELAYS = Delays(first=5.0, most=60.0, reset=600.0)
 _END_SECONDS = 5.0  # a killed process that has not ended is blocked in the driver
-_MOST_ANSWER = 1 << 20  # bytes of the readings of all GPUs
+_MAX_ANSWER = 1 << 20  # bytes of the readings of all GPUs
 
 
 class ReadFailed(BerthError):
@@ -95,7 +98,7 @@ class ReaderProcess:
         self._killed = None
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, limit=_MOST_ANSWER
+                *self._command, stdin=PIPE, stdout=PIPE, limit=_MAX_ANSWER
             )
         except OSError as error:
             self._failed(_Failure("crash", f"the process that reads NVML cannot be started: {error}"))
@@ -145,3 +148,44 @@ def _end_of(code: int) -> str:
     with suppress(ValueError):
         return f"the process that reads NVML crashed with {Signals(-code).name}"
     return f"the process that reads NVML ended by signal {-code}"
+
+
+# -- the answers to kubelet and Prometheus -------------------------------------------------------------------
+
+
+READ_FAILURES: MetricSource[AgentApp] = MetricSource(
+    "berth_nvml_failures_total",
+    COUNTER,
+    "Failed readings of NVML by cause: crash, hang, or nvml (NVML answered with an error)",
+    lambda app: {(cause,): float(count) for cause, count in app.reader.failures.items()},
+    ("cause",),
+)
+
+
+class AgentApp:
+    """GET /livez: 200 with the tasks that keep failing and why NVML cannot be read. GET /metrics: failures.
+
+    Neither is a reason to restart the agent: the supervisor restarts the task, the next try has a new reader process.
+    """
+
+    reader: ReaderProcess
+
+    def __init__(self, reader: ReaderProcess, supervisor: Supervisor) -> None:
+        self.reader = reader
+        self.supervisor = supervisor
+        self._scrapes = Scrapes((TASK_FAILURES, READ_FAILURES), self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive  # requests have no body
+        if scope["type"] == "http":
+            await self._answer(scope["method"], scope["path"]).to(send)
+
+    def _answer(self, method: str, path: str) -> Answer:
+        if method not in ("GET", "HEAD"):
+            return Answer(405, b"only GET is answered", TEXT)
+        if path == "/metrics":
+            return self._scrapes.answer()
+        if path != "/livez":
+            return Answer(404, b"berth agent has only /livez and /metrics", TEXT)
+        failing = [f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items()]
+        return Answer(200, "; ".join(["ok", *failing, *filter(None, [self.reader.problem])]).encode(), TEXT)

@@ -86,9 +86,6 @@ class AllocatedDevices:
         devices = pool.devices.values() if pool is not None else ()
         return {uid for device in devices for (kind, uid), _ in device.entries if kind == CLAIM}
 
-    def pools(self) -> set[PoolKey]:
-        return set(self._by_pool)
-
 
 class _Pool:
     """The use of one pool. What an event costs grows with the devices in use, not with the shares of each."""

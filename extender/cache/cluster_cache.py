@@ -1,4 +1,4 @@
-"""The cluster cache: it applies watch events, keeps reservations and creates snapshots.
+"""The cluster cache: it applies watch events, keeps reservations and creates snapshots. The package tells the story.
 
 Only one thread may use it, and no method blocks.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 
-from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
+from extender.allocation import ChangeLog, Features, Snapshot
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.cache.node_infos import NodeInfos
-from extender.cache.object_index import LINKS_TOO_OFTEN, ObjectIndex
-from extender.cache.reservations import Reservations
-from extender.cache.timers import AgentReports, FailedNodes, TimerKind, Timers
-from extender.fabric import DRIVER as FABRIC_DRIVER
+from extender.cache.object_index import ObjectIndex
+from extender.cache.reservations import ReservationEvent, Reservations
+from extender.cache.slice_index import LINKS_TOO_OFTEN, SliceIndex
+from extender.cache.timers import FailedNodes, TimerKind, Timers
 from extender.model import (
     Claim,
     DeviceClass,
@@ -26,15 +27,16 @@ from extender.model import (
     ObjectKey,
     Pod,
     PoolKey,
+    Reservation,
+    ReservationState,
     Result,
     Slice,
     TaintRule,
     extended_resources,
 )
 
-_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
-_LIVE_MEMORY_SECONDS = 900.0  # until set_live_memory_seconds is called
-_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
+_MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
+_MAX_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
 
 class CacheListener:
@@ -51,26 +53,28 @@ class CacheListener:
 
 
 class ClusterCache:
-    """The objects of the watches, and reservations. Events only mark nodes; `snapshot` rebuilds the marked nodes."""
+    """The objects of the watches, and reservations. Events only mark nodes; `snapshot` rebuilds the marked nodes.
+
+    All times are in seconds of the service's clock.
+    """
 
     def __init__(
         self,
         features: Features | None = None,
-        builder: NodeInfoBuilder | None = None,
-        remembered_changes: int = _REMEMBERED_CHANGES,
-        vacant_states: int = _VACANT_STATES,
+        remembered_changes: int = _MAX_REMEMBERED_CHANGES,
+        vacant_states: int = _MAX_VACANT_STATES,
         listener: CacheListener | None = None,
     ) -> None:
-        self._listeners = [listener] if listener is not None else []
-        self.allocated_devices = AllocatedDevices()
+        self.listeners = [listener] if listener is not None else []
         self._timers = Timers(self._deadline_moved)
-        self.store = ObjectIndex(self.allocated_devices, self._timers)
+        self.allocated_devices = AllocatedDevices()
+        self.slices = SliceIndex(self._timers)
+        self.store = ObjectIndex(self.allocated_devices, self.slices)
         self.reservations = Reservations(self.allocated_devices, self._timers)
-        self._builder = builder or NodeInfoBuilder(features or Features())
+        self.builder = NodeInfoBuilder(features or Features(), self.slices, self.allocated_devices)
         self._node_infos = NodeInfos(vacant_states)
         self._fleet = FleetBaselineCounter()
         self._request_mix = RequestMixEstimator()
-        self._agents = AgentReports(self._timers, self.store.silent_agents, _LIVE_MEMORY_SECONDS)
         self._changes, self._gains = ChangeLog(known_since=0), ChangeLog(known_since=0)
         self._gained: set[str] = set()  # nodes that gained room in the current rebuild
         self._remembered_changes = remembered_changes
@@ -80,28 +84,17 @@ class ClusterCache:
         self._extended_resources: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
 
-    def listen(self, listener: CacheListener) -> None:
-        """Tell one more listener about the events from now on."""
-        self._listeners.append(listener)
-
-    # -- events ----------------------------------------------------------------------------------------------
+    # -- events: None deletes an object ----------------------------------------------------------------------
 
     def apply_slice(self, name: str, new: Slice | None, now: float = 0.0) -> None:
-        """Apply a slice; None deletes it. `now` is in seconds of the service's clock.
-
-        An event of a node's fabric slice counts as a report of its agent.
-        """
-        old = self.store.slices.get(name)
-        self.store.put_slice(name, new, now)
-        self._builder.forget_slice(name)
-        if new is not None and new.pool.driver == FABRIC_DRIVER:
-            self._agents.report(new.selection.node_name, now)  # the changed slice marks the node already
-        elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:
-            self._agents.forget(old.selection.node_name)
+        """Apply a slice. An event of a node's fabric slice counts as a report of its agent."""
+        for pool in self.slices.put(name, new, now):
+            self.store.index_groups_on(pool)
+        self.builder.forget_slice(name)
         self._snapshot = None
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
-        self.store.put_rule(name, new)
+        self.slices.put_rule(name, new)
         self._snapshot = None
 
     def apply_class(self, name: str, new: DeviceClass | None) -> None:
@@ -110,7 +103,7 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool = False) -> None:
-        """Apply a claim, by list or watch; None deletes it. A new allocation confirms the claim's reservation.
+        """Apply a claim, by list or watch. A new allocation confirms the claim's reservation.
 
         A hold of a claim that stays allocated is for the time after its undo (GangPlans.keep).
         """
@@ -120,82 +113,77 @@ class ClusterCache:
         if new is not None and new.allocation is not None and new.allocation != known:
             self.confirm(new.uid)
         if gone:
-            self._freed(self.reservations.claim_deleted(gone))
+            self._freed(self.reservations.apply(ReservationEvent.CLAIM_DELETED, gone))
         if new is not None:
             self._request_mix.observe(new)
         self._snapshot = None
 
     def apply_node(self, name: str, new: Node | None) -> None:
-        """Apply a node; None deletes it, and its agent with it.
-
-        A new node may find an old fabric slice of its name. Its agent counts as silent until the slice changes.
-        """
-        if new is None:
-            self._agents.forget(name)
-        elif name not in self.store.nodes and name in self.store.fabric:
-            self._agents.node_appeared(name)
+        """Apply a node. A new node may find an old fabric slice of its name: its agent counts as silent."""
         self.store.put_node(name, new)
         self._snapshot = None
 
     def apply_pod(self, uid: str, new: Pod | None) -> None:
-        """Apply a pod by UID; None deletes it. A bound, deleted, terminating or ended pod loses its holds."""
+        """Apply a pod by UID. A bound, deleted, terminating or ended pod loses its holds."""
         if new is None or new.node_name or new.deleting or new.ended:
-            self._freed(self.reservations.release(uid))
+            self._freed(self._released(self.reservations.held_by(uid)))
         before = self.store.pods.get(uid)
         self.store.put_pod(uid, new)
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.pod_changed(before, new)
         self._snapshot = None
 
     def apply_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
-        """Apply the policy of a group's object; None deletes it."""
+        """Apply the policy of a group's object."""
         self.store.put_group_policy(key, new)
-
-    def member_bound(self, key: GroupKey, uid: str) -> None:
-        """Remove a member that this process bound from the waiting ones, before the watch of pods does."""
-        self.store.forget_member(key, uid)
-
-    def use_bound_members(self, key: GroupKey, members: Mapping[str, str] | None) -> None:
-        """Use the bound members of a group as just read, UID to node; None forgets them."""
-        if members is None:
-            self.store.bound_members.pop(key, None)
-        else:
-            self.store.bound_members[key] = members
-            self.store.gone_members.update((uid, None) for uid, node in members.items() if not node)
 
     def apply_namespace(self, name: str, labels: dict[str, str] | None) -> None:
         self.store.put_namespace(name, labels)
         self._snapshot = None
 
-    # -- reservations ----------------------------------------------------------------------------------------
+    # -- reservations: see the table in reservations.py --------------------------------------------------------
 
     def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
-        """See Reservations.hold. `deadline` is in seconds of the service's clock."""
-        self._touch(self.reservations.hold(claim_uid, pod_uid, node, results, deadline))
+        """Hold devices for a claim of a pod. Raises InvalidTransition if the claim is held already."""
+        new = Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
+        self._touch(self.reservations.apply(ReservationEvent.HOLD, claim_uid, new))
 
-    def held_for(self, pod_uid: str) -> tuple[Result, ...]:
-        """The devices that filter holds for a pod."""
-        return self.reservations.held_for(pod_uid)
+    def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> None:
+        """A bind starts to write these results into a claim. Raises InvalidTransition if another bind writes it."""
+        new = Reservation(pod_uid, node, results, ReservationState.BINDING, inf)
+        self._touch(self.reservations.apply(ReservationEvent.ASSUME, claim_uid, new))
+        self._snapshot = None
+
+    def confirm(self, claim_uid: str) -> None:
+        """End the reservation of a claim that the watch showed allocated, and free the devices that the claim lacks."""
+        reservation = self.reservations.by_claim.get(claim_uid)
+        kept = {result.device for result in self.allocated_devices.results((CLAIM, claim_uid))}
+        frees = reservation is not None and any(result.device not in kept for result in reservation.results)
+        (self._freed if frees else self._touch)(self.reservations.apply(ReservationEvent.CONFIRM, claim_uid))
+        self._snapshot = None
+
+    def forget(self, claim_uid: str) -> None:
+        """End the reservation of a claim whose bind failed. The watch may have confirmed the write before."""
+        self._freed(self.reservations.apply(ReservationEvent.FORGET, claim_uid))
+        self._snapshot = None
 
     def release(self, pod_uid: str) -> bool:
         """End the holds of a pod before its next filter request. Returns whether that freed devices.
 
         If so, the caller must call `freed` after the filter request.
         """
-        return self._touch(self.reservations.release(pod_uid))
-
-    def freed(self) -> None:
-        """Tell the listeners about the devices that `release` freed."""
-        for listener in self._listeners:
-            listener.freed()
+        return self._touch(self._released(self.reservations.held_by(pod_uid)))
 
     def release_claim(self, claim_uid: str) -> None:
-        """End the hold of a claim before its bind, which may choose another node."""
-        self._freed(self.reservations.release_claim(claim_uid))
+        """End the hold of a claim before its bind, which may choose another node on the newest snapshot."""
+        self._freed(self._released([claim_uid]))
 
     def release_node(self, node: str, kept: Container[str] = ()) -> None:
-        """End the holds on a node, except those of the pods `kept`, by UID."""
-        self._freed(self.reservations.release_node(node, kept))
+        """End the holds on a node, except those of the pods `kept`, by UID.
+
+        A bind takes precedence over holds that may never be used.
+        """
+        self._freed(self._released(self.reservations.held_on(node, kept)))
 
     @contextmanager
     def without_holds(self, node: str, kept: Container[str] = ()) -> Iterator[Snapshot]:
@@ -207,23 +195,24 @@ class ClusterCache:
             finally:
                 self._touch(touched)
 
-    def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> None:
-        """See Reservations.assume."""
-        self._touch(self.reservations.assume(claim_uid, pod_uid, node, results))
-        self._snapshot = None
+    def freed(self) -> None:
+        """Tell the listeners about the devices that `release` freed."""
+        for listener in self.listeners:
+            listener.freed()
 
-    def confirm(self, claim_uid: str) -> None:
-        """End the reservation of a claim that the watch showed allocated, and free the devices that the claim lacks."""
-        reservation = self.reservations.by_claim.get(claim_uid)
-        kept = {result.device for result in self.allocated_devices.results((CLAIM, claim_uid))}
-        frees = reservation is not None and any(result.device not in kept for result in reservation.results)
-        (self._freed if frees else self._touch)(self.reservations.confirm(claim_uid))
-        self._snapshot = None
+    def _released(self, claim_uids: list[str]) -> set[PoolKey]:
+        return set[PoolKey]().union(*(self.reservations.apply(ReservationEvent.RELEASE, uid) for uid in claim_uids))
 
-    def forget(self, claim_uid: str) -> None:
-        """End the reservation of a claim whose bind failed."""
-        self._freed(self.reservations.forget(claim_uid))
+    def _freed(self, pools: set[PoolKey]) -> None:
+        if self._touch(pools):
+            self.freed()
+
+    def _touch(self, pools: set[PoolKey]) -> bool:
+        if not pools:
+            return False
+        self.slices.touch_pools(pools)
         self._snapshot = None
+        return True
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -233,15 +222,15 @@ class ClusterCache:
         for kind, name in self._timers.due(now):
             match kind:
                 case TimerKind.HOLD:
-                    touched |= self.reservations.expire(name)
+                    touched |= self.reservations.apply(ReservationEvent.EXPIRE, name)
                 case TimerKind.AGENT:
-                    if self._agents.expire(name, exists=name in self.store.nodes):
-                        self.store.dirty.add(name)
+                    if self.slices.agents.expire(name, exists=name in self.store.nodes):
+                        self.slices.dirty.add(name)
                 case TimerKind.FAILED_NODES:
-                    self.store.dirty.update(self._failed.expire(now))
+                    self.slices.dirty.update(self._failed.expire(now))
                     frees = True
                 case _:
-                    self.store.end_wait(kind, name, now)
+                    self.slices.end_wait(kind, name, now)
                     frees |= kind is not TimerKind.LINK_CHANGES
             self._snapshot = None
         if self._touch(touched) or frees:
@@ -249,43 +238,12 @@ class ClusterCache:
 
     @property
     def next_deadline(self) -> float:
-        """The earliest time at which `expire` has work, in seconds of the service's clock; or infinity."""
+        """The earliest time at which `expire` has work; or infinity."""
         return self._timers.next
 
-    def set_live_memory_seconds(self, seconds: float) -> None:
-        """Use the memory data of an agent for `seconds` after its last report."""
-        self._agents.use_seconds(seconds)
-
-    def oldest_agent(self, now: float) -> float:
-        """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
-        return self._agents.oldest(now)
-
     def _deadline_moved(self) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.deadline_moved()
-
-    def _freed(self, pools: set[PoolKey]) -> None:
-        if self._touch(pools):
-            self.freed()
-
-    def _touch(self, pools: set[PoolKey]) -> bool:
-        if not pools:
-            return False
-        self.store.touch_pools(pools)
-        self._snapshot = None
-        return True
-
-    @property
-    def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
-        """Contradictions in the data of node agents and drivers, by node, as of the last snapshot."""
-        found = dict.fromkeys(self.store.link_changes.waiting, (LINKS_TOO_OFTEN,))
-        for problems in (self.store.rejected_slices, self._builder.agent_problems, self._builder.driver_problems):
-            found |= {node: (*found.get(node, ()), *sentences) for node, sentences in problems.items()}
-        return found
-
-    def interned(self) -> dict[str, int]:
-        """See NodeInfoBuilder.interned."""
-        return self._builder.interned()
 
     # -- snapshots -------------------------------------------------------------------------------------------
 
@@ -302,15 +260,23 @@ class ClusterCache:
         return self._version
 
     @property
+    def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
+        """Contradictions in the data of node agents and drivers, by node, as of the last snapshot."""
+        found = dict.fromkeys(self.slices.link_changes.waiting, (LINKS_TOO_OFTEN,))
+        for problems in (self.slices.rejected, self.builder.agent_problems, self.builder.driver_problems):
+            found |= {node: (*found.get(node, ()), *sentences) for node, sentences in problems.items()}
+        return found
+
+    @property
     def backlog(self) -> int:
         """How many slices and nodes the next snapshot must compute again."""
-        return self.store.backlog
+        return self.slices.backlog(self.store.nodes)
 
     def rebuild(self, most: int) -> None:
         """Compute up to `most` slices or nodes of the backlog again, so that the next snapshot has less to do."""
-        if self.store.compute_taints(most):
+        if self.slices.compute_taints(most):
             return
-        dirty, used = self.store.take_some_dirty_nodes(most)
+        dirty, used = self.slices.take_some_dirty_nodes(most, self.store.nodes)
         for name in dirty:
             self._rebuild_node(name, only_use=False)
         for name in used:
@@ -318,7 +284,7 @@ class ClusterCache:
         self._note([*dirty, *used])
 
     def _rebuild(self) -> None:
-        dirty, used, pools = self.store.take_dirty_nodes()
+        dirty, used, pools = self.slices.take_dirty_nodes(self.store.nodes)
         if not dirty and not used and not pools:
             return
         used |= self._node_infos.nodes_to_build(pools)
@@ -328,8 +294,10 @@ class ClusterCache:
             self._rebuild_node(name, only_use=False)
         for name in used - dirty:
             self._rebuild_node(name, only_use=True)
-        if pools:
-            changed |= self._use_shared(pools)
+        if pools:  # move the nodes that see these pools to the states with their current use
+            moved, gained = self._node_infos.use_shared(pools, self.builder)
+            changed.update(moved)
+            self._gained.update(gained)
         self._note(changed)
 
     def _note(self, changed: Collection[str]) -> None:
@@ -340,35 +308,22 @@ class ClusterCache:
             log.forget(self._remembered_changes)
         self._gained.clear()
 
-    def _use_shared(self, pools: set[PoolKey]) -> set[str]:
-        """Move the nodes that see these pools to the states with their current use; returns the names of the nodes."""
-        moved, gained = self._node_infos.use_shared(
-            pools,
-            lambda group: self._builder.shared_use(group, self.allocated_devices),
-            self._builder.with_shared_use,
-        )
-        self._gained.update(gained)
-        return set(moved)
-
     def _rebuild_node(self, name: str, *, only_use: bool) -> None:
         node_infos = self._node_infos
         node, old = self.store.nodes.get(name), node_infos.get(name)
         if node is None:
             self._failed.built(name)
-            self._builder.forget(name)
+            self.builder.forget(name)
             node_infos.put(name, None)
             self._fleet.replace(old, None)
             return
         try:
-            new = self._builder.build(node, self.store, self.allocated_devices, old, only_use=only_use)
+            new = self.builder.build(node, old, only_use=only_use)
         except Exception as error:  # noqa: BLE001 - a fault in one node's objects must not stop the other nodes
             self._failed.failed(name, error)
             return
         self._failed.built(name)
-        self._put_node_info(name, old, new)
-
-    def _put_node_info(self, name: str, old: NodeInfo | None, new: NodeInfo) -> None:
-        self._node_infos.put(name, new)
+        node_infos.put(name, new)
         if old is None or new.gained(old):
             self._gained.add(name)
         self._fleet.replace(old, new)

@@ -30,17 +30,17 @@ from extender.model import (
     whole_gpus,
 )
 
-_WINDOW = 512  # claims remembered
-_ENOUGH = 32  # claims before the learned mix replaces the default mix
-_STEP = 1 / 16  # shares are rounded to multiples of this
-_MOVED = 1 / 8  # the mix changes after a share moved by more than this
+_MAX_CLAIMS = 512  # claims remembered
+_MIN_CLAIMS = 32  # claims before the learned mix replaces the default mix
+_SHARE_STEP = 1 / 16  # shares are rounded to multiples of this
+_MIN_MOVE = 1 / 8  # the mix changes after a share moved by more than this
 _EIGHTH = WHOLE // 8  # fractions of a GPU are rounded up to multiples of this
 
 
 class RequestMixEstimator:
     """Counts the requests of the last allocated claims, as (number of GPUs, bytes of memory of a shared GPU or 0)."""
 
-    def __init__(self, window: int = _WINDOW) -> None:
+    def __init__(self, window: int = _MAX_CLAIMS) -> None:
         # UID of a claim to its request.
         self._claims: FairCache[str, tuple[int, int]] = FairCache(window)
         self._counts: Counter[tuple[int, int]] = Counter()
@@ -67,7 +67,7 @@ class RequestMixEstimator:
 
     def mix(self, most_memory: int) -> RequestMix:
         """The expected request mix; the same object until it changes. `most_memory` is in bytes, of the largest GPU."""
-        if self._changed and len(self._claims) >= _ENOUGH:
+        if self._changed and len(self._claims) >= _MIN_CLAIMS:
             self._changed = False
             self._refresh(most_memory)
         return self._mix
@@ -79,10 +79,10 @@ class RequestMixEstimator:
         total = sum(now.values())
         before = dict(self._mix)
         moved = max(abs(now[shape] / total - before.get(shape, 0.0)) for shape in now.keys() | before.keys())
-        if moved > _MOVED:
-            rounded = {shape: round(count / total / _STEP) * _STEP for shape, count in now.items()}
+        if moved > _MIN_MOVE:
+            rounded = {shape: round(count / total / _SHARE_STEP) * _SHARE_STEP for shape, count in now.items()}
             kept = sorted((shape, share) for shape, share in rounded.items() if share)
-            self._mix = tuple(kept) or ((max(now, key=lambda shape: now[shape]), _STEP),)
+            self._mix = tuple(kept) or ((max(now, key=lambda shape: now[shape]), _SHARE_STEP),)
 
 
 def _shape(gpus: int, requested: int, most_memory: int) -> RequestShape:

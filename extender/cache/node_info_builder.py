@@ -1,4 +1,16 @@
-"""Builds NodeInfos from the object index. The cache builds only marked nodes again and keeps all other NodeInfos."""
+"""Builds the NodeInfo of one node. The cache builds only marked nodes again and keeps all other NodeInfos.
+
+A build has three steps, and each keeps what did not change:
+
+1. The inventory: the pools and devices that the node sees, from its slices and from shared ones.
+2. The hardware: how the GPUs are joined, as the agent or else the product says, and what selectors and scores read of
+   an idle node. It stays until the slices change.
+3. The use: the devices that claims, binds and holds have, and the memory that the agent sees in use.
+
+The result is a NodeInfo in a state. The keys of states are interned signatures, so nodes with equal hardware and equal
+use are in one state, and are evaluated once. The use of shared pools is apart in a state: a claim on a device that
+thousands of nodes see moves them all to other states, and builds none (see NodeInfos).
+"""
 
 from __future__ import annotations
 
@@ -38,8 +50,7 @@ from extender.allocation import (
     uses_of,
 )
 from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.object_index import ObjectIndex
-from extender.cache.slice_indexes import TOO_MANY, NodeSlices
+from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex, set_or_drop
 from extender.fabric import MAX_NODE_GPUS, Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source
 
@@ -80,8 +91,10 @@ class NodeInfoBuilder:
     Interned objects live as long as a NodeInfo, a ranking or another reader refers to them.
     """
 
-    def __init__(self, features: Features) -> None:
+    def __init__(self, features: Features, slices: SliceIndex, allocated_devices: AllocatedDevices) -> None:
         self._features = features
+        self._slices = slices
+        self._allocated_devices = allocated_devices
         self._graphs = Graphs()
         self._shared_pools: KnownPools = WeakValueDictionary()
         self._known_slices = KnownSlices()
@@ -98,33 +111,26 @@ class NodeInfoBuilder:
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
         self.driver_problems: dict[str, tuple[str, ...]] = {}  # impossible data of drivers, by node
 
-    def build(
-        self,
-        node: Node,
-        store: ObjectIndex,
-        allocated_devices: AllocatedDevices,
-        previous: NodeInfo | None,
-        *,
-        only_use: bool,
-    ) -> NodeInfo:
+    def build(self, node: Node, previous: NodeInfo | None, *, only_use: bool) -> NodeInfo:
         """The NodeInfo of one node. `only_use`: only claims and reservations changed since `previous`."""
-        waiting, waits = store.waiting_pools, node.name in store.node_changes.waiting
+        slices = self._slices
+        waiting, waits = slices.waiting_pools, node.name in slices.node_changes.waiting
         known = previous.inventory.pools if only_use and previous is not None else ()
         if any(pool.counter_sets and (waits or pool.key in waiting) for pool in known):
             only_use = False  # its shared counters may depend on a slice that was deleted
-        found = previous.inventory if only_use and previous is not None else self._inventory(node, store, previous)
-        hardware = self._hardware_of(node, store, found)
+        found = previous.inventory if only_use and previous is not None else self._inventory(node, previous)
+        hardware = self._hardware_of(node, found)
         fabric, gpu_bits = hardware.fabric, hardware.gpu_bits
-        shared = self.shared_use(hardware.group, allocated_devices) if hardware.group is not None else None
+        shared = self.shared_use(hardware.group) if hardware.group is not None else None
         common = shared.pools if shared is not None else {}
-        pools = {pool.key: allocated_devices.pool(pool.key) for pool in found.pools if pool.key not in common}
+        pools = {pool.key: self._allocated_devices.pool(pool.key) for pool in found.pools if pool.key not in common}
         # A NodeInfo never changes. So it copies the counters now, before later events change the store.
-        counted = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
+        counted = {pool.key: self._consumed(pool, pools[pool.key]) for pool in found.pools if pool.counter_sets}
         use = AllocatedState(pools)
         if counted:
             use = AllocatedState(pools, lambda pool: counted[pool.key].consumed if pool.key in counted else {})
-        busy, held = taken_mask(found, use), held_mask(found, pools, allocated_devices)
-        agent_is_fresh = node.name not in store.silent_agents
+        busy, held = taken_mask(found, use), self._held_mask(found, pools)
+        agent_is_fresh = node.name not in slices.agents.silent
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
         consumed = tuple(one.digest for one in counted.values())
         shares, live = share_digest(found, pools), (drift, tuple(overuse.items()))
@@ -182,8 +188,9 @@ class NodeInfoBuilder:
         }
         return {name: len(table) for name, table in tables.items()}
 
-    def shared_use(self, group: PoolGroup, allocated_devices: AllocatedDevices) -> SharedUse:
+    def shared_use(self, group: PoolGroup) -> SharedUse:
         """The current use of the shared pools of a group."""
+        allocated_devices = self._allocated_devices
         pools = {part.key: allocated_devices.pool(part.key) for part in group.parts}
         busy = tuple(taken_of(part, pools[part.key]) for part in group.parts)
         held = tuple(
@@ -196,6 +203,14 @@ class NodeInfoBuilder:
         if found is None:
             found = self._shared_uses[key] = SharedUse(group, pools, busy, held)
         return found
+
+    def _held_mask(self, found: Inventory, pools: Container[PoolKey]) -> int:
+        """The devices of these pools that only holds keep in use, as a bit mask."""
+        mask = 0
+        for first, part in found.parts:
+            if part.key in pools:
+                mask |= part.mask(self._allocated_devices.only_held(part.key)) << first
+        return mask
 
     def with_shared_use(self, state: NodeState, shared: SharedUse) -> NodeState:
         """The state that differs only in the use of shared pools."""
@@ -223,30 +238,30 @@ class NodeInfoBuilder:
 
     # -- the inventory ---------------------------------------------------------------------------------------
 
-    def _inventory(self, node: Node, store: ObjectIndex, previous: NodeInfo | None) -> Inventory:
-        own = store.by_node.get(node.name, NodeSlices())
+    def _inventory(self, node: Node, previous: NodeInfo | None) -> Inventory:
+        slices = self._slices
+        own = slices.by_node.get(node.name, NodeSlices())
         kept = own.kept()
         left_out = own.left_out(len(kept))
         before = previous.inventory.pools if previous is not None else ()
         pools = gather(
             node,
-            (slice_ for slice_ in _nearby(node, store, kept) if slice_.pool in kept or slice_.pool not in own),
-            store.pool_slices.whole,
+            (slice_ for slice_ in _nearby(node, slices, kept) if slice_.pool in kept or slice_.pool not in own),
+            slices.pools.whole,
             self._features,
             self._shared_pools,
             before,
         )
-        self.driver_problems.pop(node.name, None)
+        set_or_drop(self.driver_problems, node.name, (TOO_MANY,) if left_out else None)
         if left_out:
-            self.driver_problems[node.name] = (TOO_MANY,)
             pools += tuple(Pool(key, trouble=TOO_MANY) for key in left_out)
         if previous is not None and previous.node.labels == node.labels and _same(before, pools):
             return previous.inventory
         return inventory(node, pools, self._known_slices)
 
-    def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
+    def _consumed(self, pool: Pool, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
-        current = slices_of(pool, store.pool_slices.whole(pool.key))
+        current = slices_of(pool, self._slices.pools.whole(pool.key))
         known = self._counters.get(pool.key)
         if known is None or known.slices is not current or known.use != use:
             consumed = consumed_counters(current, use)
@@ -255,12 +270,12 @@ class NodeInfoBuilder:
 
     # -- the hardware ----------------------------------------------------------------------------------------
 
-    def _hardware_of(self, node: Node, store: ObjectIndex, found: Inventory) -> _Hardware:
-        known, live = self._hardware.get(node.name), store.fabric.get(node.name)
-        if known is not None and node.name in store.link_changes.waiting:
+    def _hardware_of(self, node: Node, found: Inventory) -> _Hardware:
+        known, live = self._hardware.get(node.name), self._slices.fabric.get(node.name)
+        if known is not None and node.name in self._slices.link_changes.waiting:
             live = known.live
         if known is None or known.inventory is not found or known.live is not live:
-            fabric, gpu_bits = self._fabric(node.name, live, found, store, known)
+            fabric, gpu_bits = self._fabric(node.name, live, found, known)
             is_same = known is not None and known.fabric is fabric and found.has_same_gpus(known.inventory)
             partitions = known.partitions if known is not None and is_same else partitions_of(found, gpu_bits)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions)
@@ -290,7 +305,7 @@ class NodeInfoBuilder:
         return group
 
     def _fabric(
-        self, node: str, live: Slice | None, found: Inventory, store: ObjectIndex, known: _Hardware | None
+        self, node: str, live: Slice | None, found: Inventory, known: _Hardware | None
     ) -> tuple[Fabric | None, tuple[int, ...]]:
         gpus = _whole_gpus(found)
         if len(gpus) > MAX_NODE_GPUS:
@@ -298,26 +313,22 @@ class NodeInfoBuilder:
             self.agent_problems[node] = (problem,)
             return None, ()
         devices = list(gpus.values())
-        if known is not None and _reads_the_same(known, live, found, node, store):
+        if known is not None and _reads_the_same(known, live, found, node, self._slices.publishers):
             fabric: Fabric | None = known.fabric
         else:
-            reported = self._agent_fabric(node, live, devices, store)
+            reported = self._agent_fabric(node, live, devices)
             fabric = choose_fabric(reported, devices, self._graphs) if gpus else None
         if fabric is None:
             return None, ()
         bits = {gpu_uuid(device): bit for bit, device in gpus.items()}
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
-    def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device], store: ObjectIndex) -> Fabric | None:
-        reported: Fabric | None = None
-        problems: tuple[str, ...] = ()
+    def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device]) -> Fabric | None:
+        reported, problems = None, tuple[str, ...]()
         if live is not None:
-            publisher = partial(_other_publisher, store, node, {gpu_uuid(device) for device in gpus})
+            publisher = partial(_other_publisher, self._slices.publishers, node, {gpu_uuid(device) for device in gpus})
             reported, problems = live_fabric(live, gpus, publisher)
-        if problems:
-            self.agent_problems[node] = problems
-        else:
-            self.agent_problems.pop(node, None)
+        set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
     def _hardware_signature(
@@ -333,13 +344,13 @@ class NodeInfoBuilder:
         return interned(self._hardware_signatures, hardware_signature)
 
 
-def _nearby(node: Node, store: ObjectIndex, own: Mapping[PoolKey, Mapping[str, Slice]]) -> list[Slice]:
+def _nearby(node: Node, slices: SliceIndex, own: Mapping[PoolKey, Mapping[str, Slice]]) -> list[Slice]:
     """The node's own slices, slices of no single node, and the counter sets of the pools of both."""
-    found = [slice_ for slices in own.values() for slice_ in slices.values()]
-    found += store.shared_slices.of(node)
+    found = [slice_ for of_pool in own.values() for slice_ in of_pool.values()]
+    found += slices.shared.of(node)
     seen = {slice_.name for slice_ in found}
     for key in {slice_.pool for slice_ in found}:
-        found += [s for s in store.pool_slices.with_counters.get(key, {}).values() if s.name not in seen]
+        found += [s for s in slices.pools.with_counters.get(key, {}).values() if s.name not in seen]
     return found
 
 
@@ -348,24 +359,26 @@ def _whole_gpus(found: Inventory) -> dict[int, Device]:
     return {first + bit: part.devices[bit].device for first, part in found.parts for bit in part.gpus}
 
 
-def _other_publisher(store: ObjectIndex, node: str, own: Collection[str], uuid: str) -> str:
+def _other_publisher(publishers: Mapping[str, str], node: str, own: Collection[str], uuid: str) -> str:
     """The other node whose driver publishes a UUID, or '' if the node's own driver publishes it, too.
 
     `own` are the UUIDs of the node's driver. Without this exception, a driver could void the data of other nodes'
     agents.
     """
-    publisher = store.publishers.get(uuid, node)
+    publisher = publishers.get(uuid, node)
     return publisher if publisher != node and uuid not in own else ""
 
 
-def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory, node: str, store: ObjectIndex) -> bool:
+def _reads_the_same(
+    known: _Hardware, live: Slice | None, found: Inventory, node: str, publishers: Mapping[str, str]
+) -> bool:
     """Whether the inputs of the fabric are those of `known`, so that it stays valid. Most changes touch no GPU.
 
     The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
     """
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
         return False
-    elsewhere = {gpu.uuid for gpu in known.fabric.gpus if live and store.publishers.get(gpu.uuid, node) != node}
+    elsewhere = {gpu.uuid for gpu in known.fabric.gpus if live and publishers.get(gpu.uuid, node) != node}
     if elsewhere and not elsewhere <= {gpu_uuid(device) for device in _whole_gpus(found).values()}:
         return False
     if known.inventory.has_same_gpus(found):
@@ -403,15 +416,6 @@ def counter_amounts(pool: Pool) -> bytes:
 def mask_of(bits: Iterable[int]) -> int:
     """The mask of these bits; -1 stands for none."""
     return sum(1 << bit for bit in bits if bit >= 0)
-
-
-def held_mask(found: Inventory, pools: Container[PoolKey], allocated_devices: AllocatedDevices) -> int:
-    """The devices of these pools that only holds keep in use, as a bit mask."""
-    mask = 0
-    for first, part in found.parts:
-        if part.key in pools:
-            mask |= part.mask(allocated_devices.only_held(part.key)) << first
-    return mask
 
 
 def share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cachetools import LRUCache
 
 from extender.allocation import AllocatedState, Inventory, NodeInfo, NodeState, PoolGroup, SharedUse
+from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.model import PoolKey
 
 
@@ -65,12 +66,7 @@ class NodeInfos(Mapping[str, NodeInfo]):
         """
         return {name for key in pools & self._followers.keys() for name in self._followers[key]}
 
-    def use_shared(
-        self,
-        pools: set[PoolKey],
-        use_of: Callable[[PoolGroup], SharedUse],
-        with_use: Callable[[NodeState, SharedUse], NodeState],
-    ) -> tuple[list[str], list[str]]:
+    def use_shared(self, pools: set[PoolKey], builder: NodeInfoBuilder) -> tuple[list[str], list[str]]:
         """Move all nodes to the states that have the current use of these shared pools.
 
         Returns the names of the nodes in moved states, and of those of them that may have gained room.
@@ -83,9 +79,9 @@ class NodeInfos(Mapping[str, NodeInfo]):
                 continue
             now = uses.get(before.group)
             if now is None:
-                now = uses[before.group] = use_of(before.group)
+                now = uses[before.group] = builder.shared_use(before.group)
             if now is not before:
-                names = self._move_all(state, with_use(state, now))
+                names = self._move_all(state, builder.with_shared_use(state, now))
                 moved += names
                 gained += names if now.gained(before) else ()
         return moved, gained

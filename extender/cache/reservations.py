@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from math import inf
 
 from extender.cache.allocated_devices import BIND, HOLD, AllocatedDevices, Holder
 from extender.cache.timers import TimerKind, Timers
@@ -32,31 +31,26 @@ class ReservationEvent(StrEnum):
     FORGET = "bind failed and was undone"
 
 
+_NONE, _HELD, _BINDING = ReservationState.NONE, ReservationState.HELD, ReservationState.BINDING
 TRANSITIONS: dict[tuple[ReservationState, ReservationEvent], ReservationState] = {
-    (ReservationState.NONE, ReservationEvent.HOLD): ReservationState.HELD,
+    (_NONE, ReservationEvent.HOLD): _HELD,
+    (_NONE, ReservationEvent.ASSUME): _BINDING,
     # Events of claims without a reservation change nothing. A rollback can end after the watch confirmed the claim.
-    (ReservationState.NONE, ReservationEvent.RELEASE): ReservationState.NONE,
-    (ReservationState.NONE, ReservationEvent.CONFIRM): ReservationState.NONE,
-    (ReservationState.NONE, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.NONE, ReservationEvent.FORGET): ReservationState.NONE,
-    (
-        ReservationState.HELD,
-        ReservationEvent.FORGET,
-    ): ReservationState.HELD,  # the failed bind was an earlier one; the hold is newer
-    (ReservationState.HELD, ReservationEvent.EXPIRE): ReservationState.NONE,
-    (ReservationState.HELD, ReservationEvent.RELEASE): ReservationState.NONE,
-    (ReservationState.HELD, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.HELD, ReservationEvent.CONFIRM): ReservationState.NONE,  # another process allocated it
-    (ReservationState.NONE, ReservationEvent.ASSUME): ReservationState.BINDING,
-    (ReservationState.HELD, ReservationEvent.ASSUME): ReservationState.BINDING,
-    (
-        ReservationState.BINDING,
-        ReservationEvent.HOLD,
-    ): ReservationState.BINDING,  # a filter request during the bind changes nothing
-    (ReservationState.BINDING, ReservationEvent.RELEASE): ReservationState.BINDING,
-    (ReservationState.BINDING, ReservationEvent.CONFIRM): ReservationState.NONE,
-    (ReservationState.BINDING, ReservationEvent.CLAIM_DELETED): ReservationState.NONE,
-    (ReservationState.BINDING, ReservationEvent.FORGET): ReservationState.NONE,
+    (_NONE, ReservationEvent.RELEASE): _NONE,
+    (_NONE, ReservationEvent.CONFIRM): _NONE,
+    (_NONE, ReservationEvent.CLAIM_DELETED): _NONE,
+    (_NONE, ReservationEvent.FORGET): _NONE,
+    (_HELD, ReservationEvent.ASSUME): _BINDING,
+    (_HELD, ReservationEvent.FORGET): _HELD,  # the failed bind was an earlier one; the hold is newer
+    (_HELD, ReservationEvent.EXPIRE): _NONE,
+    (_HELD, ReservationEvent.RELEASE): _NONE,
+    (_HELD, ReservationEvent.CLAIM_DELETED): _NONE,
+    (_HELD, ReservationEvent.CONFIRM): _NONE,  # another process allocated it
+    (_BINDING, ReservationEvent.HOLD): _BINDING,  # a filter request during the bind changes nothing
+    (_BINDING, ReservationEvent.RELEASE): _BINDING,
+    (_BINDING, ReservationEvent.CONFIRM): _NONE,
+    (_BINDING, ReservationEvent.CLAIM_DELETED): _NONE,
+    (_BINDING, ReservationEvent.FORGET): _NONE,
 }
 
 
@@ -67,13 +61,13 @@ class InvalidTransition(RuntimeError):
 class Reservations:
     """Reservations by claim UID.
 
-    Every change of state follows TRANSITIONS, and every reservation is also an entry of the allocated devices. Methods
-    return the pools whose use changed. Times are in seconds of the service's clock.
+    Every change of state follows TRANSITIONS, and every reservation is also an entry of the allocated devices. `apply`
+    returns the pools whose use changed. Times are in seconds of the service's clock.
     """
 
-    def __init__(self, allocated_devices: AllocatedDevices, timers: Timers | None = None) -> None:
+    def __init__(self, allocated_devices: AllocatedDevices, timers: Timers) -> None:
         self._allocated_devices = allocated_devices
-        self._timers = timers or Timers()
+        self._timers = timers
         self.by_claim: dict[str, Reservation] = {}
         self.in_flight: dict[str, str] = {}  # UID of a claim in state BINDING to the UID of its pod
         self._held_for: dict[str, dict[str, None]] = {}  # pod UID to its held claims, in order
@@ -92,73 +86,19 @@ class Reservations:
         """The devices held for a pod."""
         return tuple(r for claim_uid in self._held_for.get(pod_uid, ()) for r in self.by_claim[claim_uid].results)
 
-    def hold(
-        self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float
-    ) -> set[PoolKey]:
-        """Hold devices for a claim of a pod. Raises InvalidTransition if the claim is held already."""
-        return self._transition(
-            claim_uid, ReservationEvent.HOLD, Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
-        )
+    def held_by(self, pod_uid: str) -> list[str]:
+        """The claims that are held for a pod, by UID."""
+        return list(self._held_for.get(pod_uid, ()))
 
-    def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> set[PoolKey]:
-        """A bind starts to write these results into a claim. Raises InvalidTransition if another bind writes it."""
-        return self._transition(
-            claim_uid, ReservationEvent.ASSUME, Reservation(pod_uid, node, results, ReservationState.BINDING, inf)
-        )
-
-    def release(self, pod_uid: str) -> set[PoolKey]:
-        """End the holds of a pod."""
-        return self._transition_all(list(self._held_for.get(pod_uid, ())), ReservationEvent.RELEASE)
-
-    def release_claim(self, claim_uid: str) -> set[PoolKey]:
-        """End the hold of a claim, because a bind of a pod that shares it chooses devices on the newest snapshot."""
-        return self._transition(claim_uid, ReservationEvent.RELEASE)
-
-    def release_node(self, node: str, kept: Container[str] = ()) -> set[PoolKey]:
-        """End the holds on a node, because a bind takes precedence over holds that may never be used.
-
-        Holds of the pods `kept`, by UID, do not end.
-        """
-        return self._transition_all(self._held_on_node(node, kept), ReservationEvent.RELEASE)
-
-    @contextmanager
-    def without_holds(self, node: str, kept: Container[str] = ()) -> Iterator[set[PoolKey]]:
-        """While the context lasts, the devices that `release_node` would free count as free. No reservation changes."""
-        held = {_holder(uid, self.by_claim[uid]): self.by_claim[uid].results for uid in self._held_on_node(node, kept)}
-        touched = set[PoolKey]().union(*map(self._allocated_devices.drop, held))
-        try:
-            yield touched
-        finally:
-            for holder, results in held.items():
-                self._allocated_devices.put(holder, results)
-
-    def _held_on_node(self, node: str, kept: Container[str]) -> list[str]:
+    def held_on(self, node: str, kept: Container[str] = ()) -> list[str]:
+        """The claims that are held on a node, by UID, except those of the pods `kept`."""
         return [uid for uid in self._held_on.get(node, ()) if self.by_claim[uid].pod_uid not in kept]
 
-    def expire(self, claim_uid: str) -> set[PoolKey]:
-        """End a hold whose timer is due."""
-        return self._transition(claim_uid, ReservationEvent.EXPIRE)
+    def apply(self, event: ReservationEvent, claim_uid: str, new: Reservation | None = None) -> set[PoolKey]:
+        """The only place where a reservation changes. HOLD and ASSUME have the `new` one.
 
-    def confirm(self, claim_uid: str) -> set[PoolKey]:
-        """End a reservation, because the watch showed the claim's allocation: the claim itself has the devices."""
-        return self._transition(claim_uid, ReservationEvent.CONFIRM)
-
-    def claim_deleted(self, claim_uid: str) -> set[PoolKey]:
-        """End the reservation of a deleted claim."""
-        return self._transition(claim_uid, ReservationEvent.CLAIM_DELETED)
-
-    def forget(self, claim_uid: str) -> set[PoolKey]:
-        """End the reservation of a claim whose bind failed. The watch may have confirmed the write before."""
-        return self._transition(claim_uid, ReservationEvent.FORGET)
-
-    def _transition_all(self, claim_uids: list[str], event: ReservationEvent) -> set[PoolKey]:
-        touched: set[PoolKey] = set()
-        for claim_uid in claim_uids:
-            touched |= self._transition(claim_uid, event)
-        return touched
-
-    def _transition(self, claim_uid: str, event: ReservationEvent, new: Reservation | None = None) -> set[PoolKey]:
-        """The only place where a reservation changes."""
+        Raises InvalidTransition if TRANSITIONS has no entry: the claim is held already, or another bind writes it.
+        """
         before = self.state(claim_uid)
         after = TRANSITIONS.get((before, event))
         if after is None:
@@ -178,6 +118,17 @@ class Reservations:
             else:
                 self.in_flight[claim_uid] = new.pod_uid
         return touched
+
+    @contextmanager
+    def without_holds(self, node: str, kept: Container[str] = ()) -> Iterator[set[PoolKey]]:
+        """While the context lasts, the devices held on a node count as free. No reservation changes. See `held_on`."""
+        held = {_holder(uid, self.by_claim[uid]): self.by_claim[uid].results for uid in self.held_on(node, kept)}
+        touched = set[PoolKey]().union(*map(self._allocated_devices.drop, held))
+        try:
+            yield touched
+        finally:
+            for holder, results in held.items():
+                self._allocated_devices.put(holder, results)
 
     def _remove(self, claim_uid: str) -> set[PoolKey]:
         old = self.by_claim.pop(claim_uid, None)

@@ -18,9 +18,10 @@ from math import inf
 
 from extender.model import TokenBuckets
 
-_OUTDATED = 64  # outdated entries that the heap of timers may always have
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again
-_SHOWN = 200  # characters of an error text
+_MAX_OUTDATED = 64  # outdated entries that the heap of timers may always have
+_FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again
+_MAX_SHOWN = 200  # characters of an error text
+_LIVE_MEMORY_SECONDS = 900.0  # until `AgentReports.use_seconds` is called
 
 
 class TimerKind(StrEnum):
@@ -55,7 +56,7 @@ class Timers:
         before = self.next
         self._times[timer] = time
         heappush(self._heap, (time, timer))
-        if len(self._heap) > 2 * len(self._times) + _OUTDATED:
+        if len(self._heap) > 2 * len(self._times) + _MAX_OUTDATED:
             self._heap = [(at, one) for one, at in self._times.items()]
             heapify(self._heap)
         if time < before:
@@ -123,11 +124,13 @@ class Cooldown:
 class AgentReports:
     """An agent that does not report for `seconds` is silent: its memory data is too old.
 
-    Puts the nodes of silent agents into `silent`.
+    `silent` are the nodes of silent agents.
     """
 
-    def __init__(self, timers: Timers, silent: set[str], seconds: float) -> None:
-        self._timers, self._silent, self._seconds = timers, silent, seconds
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._seconds = _LIVE_MEMORY_SECONDS
+        self.silent: set[str] = set()
         self._reported: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
 
     def use_seconds(self, seconds: float) -> None:
@@ -140,25 +143,25 @@ class AgentReports:
         """The agent of a node has reported: it is not silent."""
         self._reported[node] = now
         self._reported.move_to_end(node)
-        self._silent.discard(node)
+        self.silent.discard(node)
         self._timers.at((TimerKind.AGENT, node), now + self._seconds)
 
     def forget(self, node: str) -> None:
         """Forget an agent: its slice or its node was deleted."""
         self._reported.pop(node, None)
-        self._silent.discard(node)
+        self.silent.discard(node)
         self._timers.cancel((TimerKind.AGENT, node))
 
     def node_appeared(self, node: str) -> None:
         """A new node has an old slice of an agent: the agent counts as silent until it reports."""
         if node not in self._reported:
-            self._silent.add(node)
+            self.silent.add(node)
 
     def expire(self, node: str, *, exists: bool) -> bool:
         """The agent has become silent, unless its node does not exist. Returns whether it has."""
         del self._reported[node]
         if exists:
-            self._silent.add(node)
+            self.silent.add(node)
         return exists
 
     def oldest(self, now: float) -> float:
@@ -183,7 +186,7 @@ class FailedNodes:
         """The build of a node failed."""
         if not self.problems:
             self._timers.at(self._TIMER, -inf)
-        self.problems[node] = f"{type(error).__name__}: {error}"[:_SHOWN]
+        self.problems[node] = f"{type(error).__name__}: {error}"[:_MAX_SHOWN]
 
     def built(self, node: str) -> None:
         """A node is built, or deleted."""
@@ -194,5 +197,5 @@ class FailedNodes:
     def expire(self, now: float) -> list[str]:
         """The nodes to build again now."""
         self._timers.at(self._TIMER, now + self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, _MAX_PAUSE)
         return list(self.problems)

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from extender.agent.agent_app import AgentApp
-from extender.agent.reader_process import ReaderProcess
+from extender.agent.reader_process import AgentApp, ReaderProcess
 from extender.agent.slice_publisher import SlicePublisher
 from extender.cli.options import Kubeconfig, parse_listen, parse_node
 from extender.cluster import ApiClient, load_credentials

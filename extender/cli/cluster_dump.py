@@ -85,7 +85,7 @@ def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
         except WireError as error:
             raise WireError(f"{where}, document {number}: {error.path}", error.problem) from error
     for group, members in _bound_members(bound).items():
-        cache.use_bound_members(group, members)
+        cache.store.use_bound_members(group, members)
     return cache
 
 

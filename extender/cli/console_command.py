@@ -10,7 +10,8 @@ import typer
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.cli.options import Kubeconfig, parse_key, parse_listen
 from extender.cli.serve_command import HOST_HELP, PAGE_FILE_HELP, parse_tls
-from extender.entry.console_process import Pages, Policies, serve_console
+from extender.entry.console_process import serve_console
+from extender.entry.listening import Pages
 from extender.model import ObjectKey
 
 
@@ -46,4 +47,4 @@ def console_command(
     tls = parse_tls(tls_cert, tls_key, None, None)
     pages = Pages(parse_listen(listen), page_token_file, tuple(page_host or ()), tls)
     shown_at = ObjectKey(*parse_key(policy_configmap, "--policy-configmap")) if policy_configmap is not None else None
-    serve_console(kubeconfig, pages, Policies(policy, shown_at))
+    serve_console(kubeconfig, pages, policy, shown_at)

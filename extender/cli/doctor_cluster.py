@@ -38,7 +38,7 @@ def cluster(cache: ClusterCache, minute: int = 0) -> Iterator[DoctorFinding]:
     silent = sorted(
         name
         for name, node_info in gpus.items()
-        if (node_info.fabric.source is not Source.LIVE if node_info.fabric else name not in cache.store.fabric)
+        if (node_info.fabric.source is not Source.LIVE if node_info.fabric else name not in cache.slices.fabric)
     )
     if silent:
         yield DoctorFinding(
@@ -122,7 +122,7 @@ def _lonely_agents(cache: ClusterCache, node_infos: Mapping[str, NodeInfo], minu
     """Yield the nodes whose agent is dead, by the minute of its last write, and those that have lost their driver."""
     ages = {
         name: minute - max((_read_at(device) for device in slice_.devices), default=0)
-        for name, slice_ in cache.store.fabric.items()
+        for name, slice_ in cache.slices.fabric.items()
         if name in node_infos
     }
     dead = sorted(f"{name} ({age} min ago)" for name, age in ages.items() if _SILENT_MINUTES < age < minute)
@@ -134,7 +134,7 @@ def _lonely_agents(cache: ClusterCache, node_infos: Mapping[str, NodeInfo], minu
             "kubectl -n berth-system get pods -l app=berth-agent -o wide",
         )
     alone = sorted(
-        name for name in ages if cache.store.fabric[name].devices and not _has_gpus(node_infos[name], "mig", "vfio")
+        name for name in ages if cache.slices.fabric[name].devices and not _has_gpus(node_infos[name], "mig", "vfio")
     )
     if alone:
         yield DoctorFinding(

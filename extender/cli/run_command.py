@@ -19,7 +19,7 @@ from extender.cli.logs import set_up_logging
 from extender.cli.options import PORTS, parse_listen
 from extender.cli.output import Screen
 from extender.cli.run_report import GANG_LEGEND, LEGEND, make_gang_table, make_table, totals
-from extender.entry.desk import both
+from extender.entry.all_in_one import both
 from extender.model import WireError
 from extender.policy import Policy
 from extender.sandbox import (

@@ -9,8 +9,8 @@ import typer
 
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.cli.options import Kubeconfig, parse_listen, parse_url
-from extender.entry.listening import Tls
-from extender.entry.serve_process import Desk, Listen, serve
+from extender.entry.listening import Pages, Tls
+from extender.entry.serve_process import Listen, serve
 from extender.extension import Traces
 from extender.model import WireError
 
@@ -79,7 +79,7 @@ def serve_command(
     needs(console, "--console", *of_console)
     to = None
     if console is not None:
-        to = Desk(parse_listen(console, "--console"), page_token_file, tuple(page_host or ()))
+        to = Pages(parse_listen(console, "--console"), page_token_file, tuple(page_host or ()))
     spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
     serve(kubeconfig, where, policy, to, spans)
 

@@ -4,11 +4,9 @@ This package makes no decisions: callers decide what to write and why.
 """
 
 from extender.cluster.api_errors import ClusterError, Conflict, Forbidden, NotFound, NotServed, TooMany, Unavailable
-from extender.cluster.client import ApiClient
+from extender.cluster.client import ApiClient, WallClock, now_rfc3339, seconds_since, utc_now
 from extender.cluster.credentials import Credentials, kubeconfigs, load_credentials
-from extender.cluster.pager import pages
-from extender.cluster.reflector import Backoff, Delays, Reflector, WatchedResource, is_absent
-from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
+from extender.cluster.reflector import Backoff, Delays, Reflector, WatchedResource, is_absent, pages
 from extender.cluster.writer import Writer
 
 __all__ = [

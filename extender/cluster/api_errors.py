@@ -64,11 +64,11 @@ class TooMany(ClusterError):
     """`retry_after` is in seconds, at most 5: a proxy may send hours, but a bind keeps its claim reserved."""
 
     def __init__(self, message: str, retry_after: float) -> None:
-        self.retry_after = min(max(0.0, retry_after), _LONGEST_RETRY_AFTER)
+        self.retry_after = min(max(0.0, retry_after), _MAX_RETRY_AFTER)
         super().__init__(message)
 
 
-_LONGEST_RETRY_AFTER = 5.0  # seconds; a bind tries 5 times within its time-out of 30 s in kube-scheduler
+_MAX_RETRY_AFTER = 5.0  # seconds; a bind tries 5 times within its time-out of 30 s in kube-scheduler
 _BY_STATUS: dict[int, type[ClusterError]] = {
     400: Invalid,
     401: Forbidden,

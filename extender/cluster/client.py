@@ -1,8 +1,12 @@
-"""The HTTP client of the API server: JSON in and out, protobuf for one object, failures as ClusterError."""
+"""The HTTP client of the API server: JSON in and out, protobuf for one object, failures as ClusterError.
+
+The times in what it sends come from the wall clock of this machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -21,12 +25,12 @@ _T = TypeVar("_T")
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 _JSON = "application/json"
-_MOST_TOLD = 400  # bytes of an error text from the server; a reason has 512, with what Berth says about it
+_MAX_TOLD = 400  # bytes of an error text from the server; a reason has 512, with what Berth says about it
 _REQUEST_SECONDS = 15.0  # time-out of one request; a bind has about 5 within its time-out of 30 s in kube-scheduler
 _OPEN_SECONDS = 30.0  # time-out for the start of a watch; a busy API server queues it for up to 15 s
 _READ_BYTES = 256 * 1024  # of a watch that are read at once: many events, when they come fast
-_MOST_LINE = 10 << 20  # bytes of an event: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes
-_MOST_BYTES = 32 << 20  # of a response; an object has at most 1.5 MiB in etcd, and six times as much in JSON
+_MAX_LINE = 10 << 20  # bytes of an event: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes
+_MAX_BYTES = 32 << 20  # of a response; an object has at most 1.5 MiB in etcd, and six times as much in JSON
 _CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
 
 
@@ -42,7 +46,7 @@ class ApiClient:
         credentials: Credentials,
         user_agent: str = "berth",
         request_seconds: float = _REQUEST_SECONDS,
-        most_bytes: int = _MOST_BYTES,
+        most_bytes: int = _MAX_BYTES,
         open_seconds: float = _OPEN_SECONDS,
     ) -> None:
         self._request_seconds = request_seconds
@@ -69,7 +73,7 @@ class ApiClient:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str, params: Mapping[str, str] | None = None, most_bytes: int = _MOST_BYTES) -> Json:
+    async def get(self, path: str, params: Mapping[str, str] | None = None, most_bytes: int = _MAX_BYTES) -> Json:
         """Raises TooLong for a response with more than `most_bytes`."""
         return await self._request("GET", path, _object, params=params, most_bytes=most_bytes)
 
@@ -100,7 +104,7 @@ class ApiClient:
         body: Json | list[Json] | bytes | None = None,
         content_type: str = _JSON,
         accept: str = _JSON,
-        most_bytes: int = _MOST_BYTES,
+        most_bytes: int = _MAX_BYTES,
     ) -> _T:
         headers = await self._headers(content_type) | {"Accept": accept}
         try:
@@ -150,8 +154,8 @@ class ApiClient:
                         yield b"".join((rest, line, b"\n"))
                         rest.clear()
                     rest += last
-                    if len(rest) > _MOST_LINE:
-                        raise Gone(f"watch {path}: an event is longer than {_MOST_LINE} bytes")
+                    if len(rest) > _MAX_LINE:
+                        raise Gone(f"watch {path}: an event is longer than {_MAX_LINE} bytes")
                     if complete:
                         deadline = _after(silence_seconds)
                 if rest and response.content.at_eof():
@@ -222,7 +226,7 @@ async def _object(content: bytes) -> Json:
     """The JSON object of a response. Raises ValueError for other content, such as an error page of a proxy."""
     found = await decode_json(content)
     if not isinstance(found, dict):
-        text = one_line(content[:_MOST_TOLD].decode("utf-8", "replace"))
+        text = one_line(content[:_MAX_TOLD].decode("utf-8", "replace"))
         raise ValueError(f"the response is not a JSON object: {text}")  # noqa: TRY004 - orjson raises the same
     return found
 
@@ -241,8 +245,8 @@ def _message(content: bytes) -> str:
     try:
         status = orjson.loads(content)
     except orjson.JSONDecodeError:
-        return one_line(content[:_MOST_TOLD].decode("utf-8", "replace"), _MOST_TOLD)
-    return error_line(str(status.get("message", status) if isinstance(status, dict) else status), _MOST_TOLD)
+        return one_line(content[:_MAX_TOLD].decode("utf-8", "replace"), _MAX_TOLD)
+    return error_line(str(status.get("message", status) if isinstance(status, dict) else status), _MAX_TOLD)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:
@@ -251,3 +255,32 @@ def _retry_after(response: aiohttp.ClientResponse) -> float:
         return max(0.0, float(response.headers.get("Retry-After", "1")))
     except ValueError:
         return 1.0
+
+
+# -- times of this machine as the Kubernetes API writes them -------------------------------------------------
+
+
+WallClock = Callable[[], datetime.datetime]
+"""Returns the time with its zone."""
+
+
+def utc_now() -> datetime.datetime:
+    """The time of this machine's clock."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def now_rfc3339(clock: WallClock = utc_now) -> str:
+    """The current time as metav1.Time, with seconds."""
+    return clock().isoformat()[:19] + "Z"  # ten times faster than strftime
+
+
+def now_micro() -> str:
+    """The current time as metav1.MicroTime, with microseconds."""
+    return utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds_since(stamp: str, clock: WallClock) -> float:
+    """Seconds since an RFC 3339 time; 0 for ''. Raises ValueError for other texts."""
+    if not stamp:
+        return 0.0
+    return (clock() - datetime.datetime.fromisoformat(stamp)).total_seconds()

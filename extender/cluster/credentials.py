@@ -20,10 +20,10 @@ from extender.model import WireError, one_line, shown
 _REFRESH_SECONDS = 30.0  # between two reads of the token; the client checks files and expiry on every read
 _USABLE_SECONDS = 240.0  # age limit of a read token; the client renews a token five minutes before it expires
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_MOST_TOKEN = 64 * 1024  # bytes
+_MAX_TOKEN = 64 * 1024  # bytes
 _DEFAULT = "~/.kube/config"
 _HUNG_SECONDS = 60.0  # a read that takes longer is given up
-_MOST_HUNG = 4  # reads given up that still block a thread
+_MAX_HUNG = 4  # reads given up that still block a thread
 _PATIENCE_SECONDS = 15.0  # time-out of a request that waits for a token
 
 
@@ -90,7 +90,7 @@ def _of_service_account() -> Credentials:
 def _account_token() -> str:
     """The header's value. Raises ClusterError."""
     try:
-        found = read_mounted(_ACCOUNT / "token", _MOST_TOKEN).decode("ascii", "replace").strip()
+        found = read_mounted(_ACCOUNT / "token", _MAX_TOKEN).decode("ascii", "replace").strip()
     except (WireError, OSError) as error:
         raise ClusterError(f"cannot read the token: {one_line(str(error), 512)}") from error
     if not is_token(found):
@@ -125,7 +125,7 @@ class TokenCache:
         """The token, or None if requests need no token. Raises ClusterError if no token is available."""
         now = self._clock()
         usable = now < self._usable_until
-        if self._reading is not None and now - self._began >= _HUNG_SECONDS and len(self._hung) < _MOST_HUNG:
+        if self._reading is not None and now - self._began >= _HUNG_SECONDS and len(self._hung) < _MAX_HUNG:
             self._hung.add(self._reading)
             self._reading = None
             self._log.warning("a credential plugin hangs; it is started again", seconds=round(now - self._began))

@@ -20,7 +20,7 @@ from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line, shown
 from extender.wire import one_value
 
-_MOST_BYTES = 1024 * 1024  # limit of a kubeconfig
+_MAX_BYTES = 1024 * 1024  # limit of a kubeconfig
 
 
 def load_kubeconfigs(paths: list[Path]) -> tuple[str, ssl.SSLContext | None, Callable[[], str | None]]:
@@ -45,7 +45,7 @@ def load_kubeconfigs(paths: list[Path]) -> tuple[str, ssl.SSLContext | None, Cal
 
 def _check(kubeconfig: Path, source: str) -> None:
     """Raises WireError if the file is too large or not a mapping. The client itself has no such limits."""
-    found = one_value(read_mounted(kubeconfig, _MOST_BYTES), source, _MOST_BYTES)
+    found = one_value(read_mounted(kubeconfig, _MAX_BYTES), source, _MAX_BYTES)
     if type(found) is not dict:
         raise WireError(source, "is not a kubeconfig: it must be a mapping")
 

@@ -1,4 +1,4 @@
-"""List and watch of one kind: paged lists, bookmarks, back-off, and after 410 a new list with implied deletions.
+"""List and watch of one kind: lists in pages, bookmarks, back-off, and after 410 a new list with implied deletions.
 
 The back-off is that of client-go: the delay doubles per failure, has jitter, and resets after a quiet time. After a 404
 discovery says whether the API server does not serve the kind.
@@ -10,19 +10,27 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
 import structlog
 
-from extender.cluster.api_errors import ClusterError, Forbidden, Gone, NotFound, NotServed, TooMany, Unavailable
+from extender.cluster.api_errors import (
+    ClusterError,
+    Forbidden,
+    Gone,
+    NotFound,
+    NotServed,
+    TooLong,
+    TooMany,
+    Unavailable,
+)
 from extender.cluster.client import ApiClient, decode_json
-from extender.cluster.pager import pages
 from extender.model import WireError, one_line
 from extender.wire import Json
 
-_LARGEST_EXPONENT = 30  # avoids a float overflow
+_MAX_EXPONENT = 30  # avoids a float overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +64,14 @@ class Backoff:
         """Count a failure. Returns the seconds to wait: random, between half of the delay and the full delay."""
         self._failures = self.failures + 1
         self._last = self._clock()
-        delay = min(self._delays.most, self._delays.first * 2.0 ** min(self._failures - 1, _LARGEST_EXPONENT))
+        delay = min(self._delays.most, self._delays.first * 2.0 ** min(self._failures - 1, _MAX_EXPONENT))
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter needs no secure randomness
 
 
-_PAGE = 200  # objects per list request; client-go's 500 fragments the memory (6 MiB of 140 MiB)
+_PAGE_OBJECTS = 200  # objects per list request; client-go's 500 fragments the memory (6 MiB of 140 MiB)
 _WATCH_SECONDS = (300, 600)  # range of the random watch timeout, as in client-go
 _SHORT_SECONDS = 10.0  # a watch that ends sooner counts as failed
-_SHOWN = 200  # characters of a problem text
+_MAX_SHOWN = 200  # characters of a problem text
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +105,16 @@ class Timing:
     that watch, it counts as failed. Watches without events and bookmarks may also come from a proxy that holds them
     back, so after `blind_seconds` of them the reflector lists the kind.
 
-    A kind that was served counts as absent after `absent_looks` rounds of requests in a row found it neither at its
+    A kind that was served counts as absent after `absent_checks` rounds of requests in a row found it neither at its
     paths nor in discovery. With the delays below these rounds take 30 to 60 s, and up to 4 minutes right after other
     failures, because these have made the delay longer.
     """
 
     silence_seconds: float = 90.0  # silence after which a watch is opened again
     blind_seconds: float = 300.0  # a kind without changes costs the API server one list in this time
-    absent_looks: int = 8
+    absent_checks: int = 8
     absent_seconds: float = 300.0  # delay before the next check for an API that the server does not serve
-    stretch_seconds: float = 0.0002  # time for applying objects before other tasks may run
+    time_slice_seconds: float = 0.0002  # time for applying objects before other tasks may run
     delays: Delays = Delays(first=0.5, most=30.0)
 
 
@@ -132,19 +140,15 @@ class Reflector:
         on_progress: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         timing: Timing = Timing(),
-        page_size: int = _PAGE,
+        page_size: int = _PAGE_OBJECTS,
     ) -> None:
         self._page_size = page_size
         self._client = client
         self.kind = kind
         self._on_progress = on_progress
         self._clock = clock
-        self._silence_seconds = timing.silence_seconds
+        self._timing = timing
         self._short_seconds = min(_SHORT_SECONDS, timing.silence_seconds / 2)
-        self._absent_looks = timing.absent_looks
-        self._absent_seconds = timing.absent_seconds
-        self._blind_seconds = timing.blind_seconds
-        self._stretch_seconds = timing.stretch_seconds
         self._path = kind.path
         self._backoff = Backoff(timing.delays, clock)
         self._worked_since = 0.0
@@ -170,7 +174,7 @@ class Reflector:
             try:
                 if not self.version:
                     await self._list()
-                elif self._clock() - self._shown > self._blind_seconds:
+                elif self._clock() - self._shown > self._timing.blind_seconds:
                     await self._list_again()
                 await self._watch()
             except Gone as error:
@@ -214,7 +218,7 @@ class Reflector:
                 error = unclear
         self._absences = self._absences + 1 if absent else 0
         was_served = self._served and self.lists > 0
-        if self._absences >= (self._absent_looks if was_served else 1):
+        if self._absences >= (self._timing.absent_checks if was_served else 1):
             await self._wait_for_api()
         else:
             await self._back_off(error)
@@ -226,7 +230,7 @@ class Reflector:
         await self._delete_all(self._known)
         self._served, self.listed, self.failures, self.problem = False, True, 0, ""
         self._on_progress()
-        await asyncio.sleep(self._absent_seconds)
+        await asyncio.sleep(self._timing.absent_seconds)
 
     async def _list(self) -> None:
         """List all pages, apply their objects, and delete objects that the list does not have."""
@@ -267,7 +271,7 @@ class Reflector:
         )
         before = self.version
         try:
-            async with aclosing(self._client.lines(self._path, params, self._silence_seconds)) as lines:
+            async with aclosing(self._client.lines(self._path, params, self._timing.silence_seconds)) as lines:
                 async for line in lines:
                     if not line:
                         self._accepted, self._not_found = self._clock(), 0
@@ -296,14 +300,14 @@ class Reflector:
         self.failures, self.problem, self._absences = 0, "", 0
 
     async def _let_others_run(self) -> None:
-        if time.perf_counter() - self._worked_since > self._stretch_seconds:
+        if time.perf_counter() - self._worked_since > self._timing.time_slice_seconds:
             await asyncio.sleep(0)
             self._worked_since = time.perf_counter()
 
     def _event(self, event: Json) -> None:
         kind, obj = event.get("type"), event["object"]
         if kind == "ERROR":
-            message = one_line(str(obj.get("message", obj)), _SHOWN)
+            message = one_line(str(obj.get("message", obj)), _MAX_SHOWN)
             if obj.get("code") == 410:  # noqa: PLR2004 - Gone
                 raise Gone(message)
             self.version = ""  # as in client-go: the next list has the missing objects
@@ -315,7 +319,7 @@ class Reflector:
             self._put(key, obj, self.kind.apply)
         elif kind != "BOOKMARK":
             self.version = ""  # as in client-go: the next list has the objects that such an event may be about
-            raise ClusterError(f"the watch sent an event of an unknown type: {str(kind)[:_SHOWN]}")
+            raise ClusterError(f"the watch sent an event of an unknown type: {str(kind)[:_MAX_SHOWN]}")
         self.version = _text(obj, "resourceVersion") or self.version
         self._on_progress()
 
@@ -353,7 +357,9 @@ class Reflector:
 
     def _record_unreadable(self, key: str, obj: Json | None, problem: str, *, trace: bool) -> None:
         """Record the failure, and log it once per version and problem."""
-        found = Unreadable(_text(obj, "resourceVersion") if obj is not None else "", " ".join(problem.split())[:_SHOWN])
+        found = Unreadable(
+            _text(obj, "resourceVersion") if obj is not None else "", " ".join(problem.split())[:_MAX_SHOWN]
+        )
         if self.unreadable.get(key) != found:
             self.unreadable[key] = found
             self._log.warning("unreadable object", key=key, problem=found.problem, exc_info=trace)
@@ -383,7 +389,7 @@ async def _decode(line: bytes) -> Json:
     else:
         if isinstance(event, dict) and isinstance(event.get("object"), dict):
             return event
-        problem = one_line(line[:_SHOWN].decode("utf-8", "replace"))
+        problem = one_line(line[:_MAX_SHOWN].decode("utf-8", "replace"))
     if not line.endswith(b"\n"):
         raise Unavailable(f"the watch was cut within an event: {problem}")
     raise Gone(f"the watch sent no event: {problem}")
@@ -441,3 +447,69 @@ async def _entries(client: ApiClient, path: str, kind: str, field: str) -> list[
 
 def _objects(values: object) -> list[Json]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+# -- lists in pages ------------------------------------------------------------------------------------------
+
+
+# Bytes of a page, unless a single object is larger. Decoded, small texts and empty objects take 20 times as much,
+# and to decode 2 MiB of them blocks the event loop for 40 ms.
+_PAGE_BYTES = 2 << 20
+_SLICES = "ResourceSliceList"  # no tenant writes these, and one has up to 100 KiB
+_SLICES_BYTES = 8 << 20
+_MAX_KIND_SHOWN = 100  # characters of a wrong kind
+_MAX_PAGES = 10_000  # two million objects of a kind; Kubernetes supports 150,000 pods in a cluster
+
+
+async def pages(
+    client: ApiClient,
+    path: str,
+    kind: str,
+    page_size: int,
+    params: Mapping[str, str] | None = None,
+    most_pages: int = _MAX_PAGES,
+) -> AsyncGenerator[Json, None]:
+    """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response.
+
+    A page is emptied when the caller asks for the next one, so that two are never kept. A page that is too long is
+    asked for again with half of the objects, and the next page may have twice as many: a tenant may create hundreds of
+    claims of a megabyte.
+    `kind` is that of the list, such as PodList. A list with more than `most_pages` pages counts as one that does not
+    end.
+    """
+    size, token, seen = page_size, "", set[str]()
+    most_bytes = _SLICES_BYTES if kind == _SLICES else _PAGE_BYTES
+    for _ in range(most_pages):
+        more = {"continue": token} if token else {}
+        try:
+            wanted = {**(params or {}), "limit": str(size), **more}
+            page = await (client.get(path, wanted, most_bytes) if size > 1 else client.get(path, wanted))
+        except TooLong:
+            if size == 1:
+                raise
+            size = size // 2
+            continue
+        problem = _problem(page, kind)
+        if problem:
+            raise Unavailable(f"list {path}: {problem}")
+        size = min(2 * size, page_size)
+        token = str(page["metadata"].get("continue") or "")
+        yield page
+        page.clear()
+        if not token:
+            return
+        if token in seen:
+            raise Unavailable(f"list {path}: the list does not end; two pages have the same continue token")
+        seen.add(token)
+    raise Unavailable(f"list {path}: the list does not end; it has more than {most_pages} pages")
+
+
+def _problem(page: Json, kind: str) -> str:
+    """Why a response is no page of such a list; '' if it is one. The API server sends no items as null or []."""
+    found, items, metadata = page.get("kind"), page.get("items"), page.get("metadata")
+    if found != kind:
+        return f"the response is no {kind}; its kind is {str(found)[:_MAX_KIND_SHOWN]}"
+    if items is not None and not isinstance(items, list):
+        return f"items are of type {type(items).__name__}"
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    return "" if version and isinstance(version, str) else "the response has no resourceVersion"

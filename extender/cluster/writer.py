@@ -10,9 +10,8 @@ from typing import TypeVar
 import structlog
 
 from extender.cluster.api_errors import Conflict, Invalid, NotFound, NotServed, Unavailable, Unexpected
-from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient
-from extender.cluster.pager import pages
-from extender.cluster.timestamps import now_micro
+from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient, now_micro
+from extender.cluster.reflector import pages
 from extender.model import (
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,

@@ -51,13 +51,13 @@ class BoundMemberReader:
                 placed = await self._read_bound(lacking[0].namespace)
                 used = {key: {**before[key], **placed.get(key, {})} for key in lacking}
                 for key, members in used.items():
-                    self._cache.use_bound_members(key, members)
+                    self._cache.store.use_bound_members(key, members)
         try:
             yield {key: found for key, pods in groups.items() if not pods and (found := await self._membership(key))}
         finally:
             for key, members in used.items():
                 if known.get(key) is members:
-                    self._cache.use_bound_members(key, earlier[key])
+                    self._cache.store.use_bound_members(key, earlier[key])
 
     def _must_read(self, pod: Pod) -> bool:
         snapshot, membership = self._cache.snapshot(), pod.membership

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Self
 
 from extender.allocation import Features
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Writer, now_rfc3339
 from extender.console.active_policy import ActivePolicy
 from extender.console.auditor import Auditor
@@ -20,7 +20,7 @@ from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetSampler
 from extender.console.set_comparer import SetComparer
 from extender.policy import Policy
-from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
+from extender.runtime import Informers, Rebuilds, Supervisor
 from extender.scheduling import Evaluator
 
 # Kinds of objects that other components remember besides the cache.
@@ -38,33 +38,23 @@ class ConsoleCluster:
     cache: ClusterCache
     evaluator: Evaluator
     informers: Informers
-    expirer: HoldExpirer
     rebuilds: Rebuilds
     shared: bool = False
 
 
-class _Listener(CacheListener):
-    def __init__(self, expirer: HoldExpirer) -> None:
-        self._expirer = expirer
-
-    def deadline_moved(self) -> None:
-        self._expirer.reschedule()
-
-
 def own_cluster(client: ApiClient, clock: Callable[[], float], supervisor: Supervisor) -> ConsoleCluster:
     """A cache of the console's own, with its own watches."""
-    features, expirer = Features(), HoldExpirer(clock)
-    cache, evaluator = ClusterCache(features, listener=_Listener(expirer)), Evaluator(features)
-    store = cache.store
+    features = Features()
+    cache, evaluator = ClusterCache(features), Evaluator(features)
 
     def forget(_: str) -> None:
-        evaluator.forget_slices(store.deleted_slices)
-        store.deleted_slices.clear()
-        store.deleted_pods.clear()
-        store.take_changed_groups()
+        evaluator.forget_slices(cache.slices.deleted)
+        cache.slices.deleted.clear()
+        cache.store.deleted_pods.clear()
+        cache.store.take_changed_groups()
 
     informers = Informers(client, cache, clock, supervisor, forget, _OBSERVED)
-    return ConsoleCluster(cache, evaluator, informers, expirer, Rebuilds(cache))
+    return ConsoleCluster(cache, evaluator, informers, Rebuilds(cache))
 
 
 class Console:
@@ -90,7 +80,7 @@ class Console:
         writer, evaluator = Writer(client, "berth-console"), self.cluster.evaluator
         self.policy = ActivePolicy(policy)
         if not self.cluster.shared:
-            self.policy.follow(lambda: self.cache.set_live_memory_seconds(self.policy.policy.live_memory_seconds))
+            self.policy.follow(lambda: self.cache.slices.agents.use_seconds(self.policy.policy.live_memory_seconds))
         self.policy.use(policy)
         self.history = DecisionHistory(now_rfc3339())
         self.explainer = Explainer(
@@ -111,14 +101,13 @@ class Console:
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, clock)
         self.decision_reader = DecisionReader(self.cache, self.history, writer.read_pod, self.set_comparer.bound)
-        self.cache.listen(self.decision_reader)
-        self.cache.listen(self.event_recorder)
+        self.cache.listeners.append(self.decision_reader)
+        self.cache.listeners.append(self.event_recorder)
 
     async def __aenter__(self) -> Self:
         start = self.supervisor.start
         if not self.cluster.shared:
             self.informers.start()
-            start("hold-expiry", partial(self.cluster.expirer.run, self.cache))
         start("event-recorder", partial(self.event_recorder.run, self.informers.listed))
         start("auditor", self.auditor.run)
         start("set-comparer", partial(self.set_comparer.run, self.informers.listed, self.rebuilt))

@@ -327,8 +327,8 @@ class Explainer:
         seconds = self._work_seconds if work_seconds is None else work_seconds
         if seconds <= 0:
             return _unfinished(pod, "the other pods of the request took all the work; ask again with fewer pods")
-        held = self._cache.held_for(pod.uid)
-        nodes = self._cache.store.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
+        held = self._cache.reservations.held_for(pod.uid)
+        nodes = self._cache.slices.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
         # A remembered ranking follows the real snapshots. So it serves only a question without any change.
         as_is = policy is None and not claims and not scenario and ALL_NODES not in nodes
         if not as_is:

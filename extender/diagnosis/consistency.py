@@ -50,7 +50,7 @@ def check_consistency(cache: ClusterCache) -> list[Finding]:
                 used = pools.setdefault(PoolKey(device.driver, device.pool), {})
                 used.setdefault(device.device, []).append((claim, result))
     for key, devices in pools.items():
-        found += _pool(key, devices, newest_slices(store.pools.get(key, {}).values()))
+        found += _pool(key, devices, newest_slices(cache.slices.pools.by_pool.get(key, {}).values()))
     return sorted(found)
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +11,7 @@ from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.console import Console
 from extender.entry.listening import (
     EventLoop,
-    Tls,
+    Pages,
     check_certificates,
     reloaded_certificates,
     serve_all,
@@ -32,92 +29,56 @@ from extender.web.http_server import Server
 from extender.wire import text_of
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """The address of the pages, as (host, port), and its options."""
-
-    address: tuple[str, int]
-    token: Path | None = None  # a file with the token for explain, fleet and page
-    hosts: tuple[str, ...] = ()  # more host names that requests may have
-    tls: Tls | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """The policy file. An Event about an invalid policy is written on `config_map`."""
-
-    active: Path | None = None
-    config_map: ObjectKey | None = None
-
-
-def serve_console(kubeconfig: Path | None, pages: Pages, policies: Policies) -> None:
-    """Run the console until SIGINT or SIGTERM.
+def serve_console(
+    kubeconfig: Path | None, pages: Pages, policy: Path | None = None, config_map: ObjectKey | None = None
+) -> None:
+    """Run the console until SIGINT or SIGTERM. An Event about an invalid policy file is written on `config_map`.
 
     Raises BerthError if it cannot start, ServerEnded if a server fails.
     """
     with asyncio.Runner(loop_factory=EventLoop) as runner:
-        runner.run(run(load_credentials(kubeconfig), pages, policies))
+        runner.run(run(load_credentials(kubeconfig), pages, policy, config_map))
 
 
 async def run(
     credentials: Credentials,
     pages: Pages,
-    policies: Policies,
+    policy_file: Path | None = None,
+    config_map: ObjectKey | None = None,
     supervisor: Supervisor | None = None,
 ) -> None:
     """Run the console in the running event loop until a signal. Raises as `serve_console`."""
     asyncio.get_running_loop().set_default_executor(DaemonThreads())
-    known, policy = read_policy(policies.active) if policies.active is not None else (None, Policy())
+    known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
     check_certificates(pages.tls)
-    opened, rejections = open_pages(pages, "--listen"), RejectionLog()
+    sockets, rejections = open_pages(pages, "--listen"), RejectionLog()
     async with ApiClient(credentials) as client, Console(client, policy, supervisor=supervisor) as console:
-        servers = start_pages(console, opened, policies, known, rejections)
+        if policy_file is not None:
+            follow_policy(console, policy_file, known, config_map)
+        served = pages_server(console, pages, rejections)
         if pages.tls is not None:
-            console.supervisor.start("certificates", reloaded_certificates(list(servers), pages.tls).run)
-        await serve_all(servers, console.overview.end_updates)
+            console.supervisor.start("certificates", reloaded_certificates([served], pages.tls).run)
+        await serve_all({served: sockets}, console.overview.end_updates)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPages:
-    """Pages whose address is bound and whose token file was checked."""
-
-    pages: Pages
-    access: Access
-    sockets: list[socket.socket]
-
-
-def open_pages(pages: Pages, option: str) -> OpenPages:
+def open_pages(pages: Pages, option: str) -> list[socket.socket]:
     """Check the token file and bind the address, before other objects start.
 
     Raises WireError, which names the option if the address cannot be bound.
     """
     if pages.token is not None and not is_missing(pages.token):
         text_of(read_mounted(pages.token, MOST_TOKEN), name_of(pages.token))
-    access = Access(pages.address[0], pages.hosts, pages.token)
-    return OpenPages(pages, access, listen_on(option, *pages.address))
+    return listen_on(option, *pages.address)
 
 
-def start_pages(
-    console: Console, opened: OpenPages, policies: Policies, known: bytes | None, rejections: RejectionLog
-) -> dict[Server, list[socket.socket]]:
-    """Make the server of a running console, with its sockets, and start the task that reloads its policies.
-
-    `known` is the content of the active policy file that is already in force.
-    """
-    if policies.active is not None:
-        active = reloaded_policy(policies.active, console.policy.use, console.policy.reject, known)
-        config_map = policies.config_map
-        rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None
-        console.supervisor.start("console-policy", partial(active.run, rejected))
-    app = ConsoleApp(console, opened.access, rejections=rejections)
-    return {server(app, opened.pages.address, PAGES, opened.pages.tls, rejections): opened.sockets}
+def pages_server(console: Console, pages: Pages, rejections: RejectionLog) -> Server:
+    """The server of a running console."""
+    app = ConsoleApp(console, Access(pages.address[0], pages.hosts, pages.token), rejections=rejections)
+    return server(app, pages.address, PAGES, pages.tls, rejections)
 
 
-@asynccontextmanager
-async def application(
-    api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
-) -> AsyncIterator[ConsoleApp]:
-    """The ASGI application of the console, for an API server without authentication."""
-    credentials = Credentials(api_url, None, lambda: None)
-    async with ApiClient(credentials) as client, Console(client, policy or Policy(), supervisor=supervisor) as console:
-        yield ConsoleApp(console)
+def follow_policy(console: Console, path: Path, known: bytes | None, config_map: ObjectKey | None = None) -> None:
+    """Start the task that reads the policy file again. `known` is the content that is already in force."""
+    file = reloaded_policy(path, console.policy.use, console.policy.reject, known)
+    rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None
+    console.supervisor.start("console-policy", partial(file.run, rejected))

@@ -11,7 +11,6 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from extender.runtime import ReloadedFiles
 from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.web.http_server import Server
 
-_OPEN_FILES = 4096
-_MOST_CERTIFICATES = 1024 * 1024  # bytes of one file
+_MAX_OPEN_FILES = 4096
+_MAX_CERTIFICATE_BYTES = 1024 * 1024  # bytes of one file
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,19 @@ class Tls:
     def files(self) -> list[Path]:
         """The files of certificates and keys."""
         return [path for path in (self.certificate, self.key, self.client_ca) if path is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The address of the console's pages, as (host, port), and its options.
+
+    In the process of serve, an explanation delays filter requests that arrive during it.
+    """
+
+    address: tuple[str, int]
+    token: Path | None = None  # a file with the token for explain, fleet and page
+    hosts: tuple[str, ...] = ()  # more host names that requests may have
+    tls: Tls | None = None
 
 
 class ServerEnded(BerthError):
@@ -129,7 +141,7 @@ def _raise_file_limit() -> None:
     their handshakes and the connections to the API server, may need 1,800.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    most = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
@@ -138,7 +150,7 @@ def check_certificates(tls: Tls | None) -> None:
     """Raise WireError unless the files have a certificate with its key, and a certificate of the client authority."""
     if tls is None:
         return
-    contents_of(tls.files)
+    _contents_of(tls)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(tls.certificate, tls.key, _no_password)
@@ -172,21 +184,20 @@ def load_certificates(servers: Sequence[Server], tls: Tls) -> None:
 
 
 def reloaded_certificates(servers: Sequence[Server], tls: Tls) -> ReloadedFiles[None]:
-    """The files of running servers."""
-    return reloaded(tls.files, partial(check_certificates, tls), partial(load_certificates, servers, tls))
+    """The files of running servers. If they changed, a thread checks them, and then the event loop uses them."""
+    return ReloadedFiles(
+        "certificates",
+        tls.files,
+        _MAX_CERTIFICATE_BYTES,
+        lambda _: check_certificates(tls),
+        lambda _: load_certificates(servers, tls),
+        known=_contents_of(tls),
+    )
 
 
-def reloaded(
-    files: Sequence[Path], check: Callable[[], None], use: Callable[[], None] = lambda: None
-) -> ReloadedFiles[None]:
-    """Files with certificates and keys. If they changed, a thread calls `check`, then the event loop `use`."""
-    known = contents_of(files)
-    return ReloadedFiles("certificates", files, _MOST_CERTIFICATES, lambda _: check(), lambda _: use(), known=known)
-
-
-def contents_of(files: Sequence[Path]) -> list[bytes]:
-    """The contents of files with certificates and keys. Raises WireError, also for a pipe."""
-    return [read_mounted(path, _MOST_CERTIFICATES) for path in files]
+def _contents_of(tls: Tls) -> list[bytes]:
+    """The contents of the files. Raises WireError, also for a pipe."""
+    return [read_mounted(path, _MAX_CERTIFICATE_BYTES) for path in tls.files]
 
 
 class EventLoop(uvloop.Loop):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials, WallClock, load_credentials, utc_now
 from extender.entry.listening import (
     EventLoop,
+    Pages,
     Tls,
     check_certificates,
     reloaded_certificates,
@@ -38,20 +38,11 @@ class Listen:
     tls: Tls | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """Options of a console in the same process. An explanation then delays filter requests that arrive during it."""
-
-    address: tuple[str, int]
-    token: Path | None = None  # a file with the token for the pages
-    hosts: tuple[str, ...] = ()  # more host names that requests for the pages may have
-
-
 def serve(
     kubeconfig: Path | None,
     listen: Listen,
     policy: Path | None = None,
-    console: Desk | None = None,
+    console: Pages | None = None,
     traces: Traces | None = None,
 ) -> None:
     """Run serve until SIGINT or SIGTERM. Raises BerthError if it cannot start, ServerEnded if a server fails."""
@@ -65,7 +56,7 @@ async def run(
     credentials: Credentials,
     listen: Listen,
     policy_file: Path | None = None,
-    console: Desk | None = None,
+    console: Pages | None = None,
     traces: Traces | None = None,
     supervisor: Supervisor | None = None,
     wall_clock: WallClock = utc_now,
@@ -77,14 +68,13 @@ async def run(
     span, rejections = traces.span if traces else no_span, RejectionLog()
     sockets = [listen_on("--listen", *listen.verbs)]
     sockets += [listen_on("--probes", *listen.probes)] if listen.probes is not None else []
+    if console is not None:
+        # Imported here, as below, so that serve alone loads no code of the console.
+        from extender.entry.console_process import open_pages
+
+        pages_sockets = open_pages(console, "--console")
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(credentials))
-        desk = None
-        if console is not None:
-            # Imported here so that serve alone loads no code of the console.
-            from extender.entry.desk import DeskConsole
-
-            desk = DeskConsole(console.address, console.token, console.hosts)
         service = await stack.enter_async_context(
             Service(client, policy, span=span, supervisor=supervisor, wall_clock=wall_clock)
         )
@@ -98,17 +88,13 @@ async def run(
             file = reloaded_policy(policy_file, service.use_policy, service.filter_service.reject_policy, known)
             service.supervisor.start("policies", file.run)
         running, end_waits = dict(zip(servers, sockets, strict=True)), [service.binder.end_waits]
-        if desk is not None:
-            running |= await desk.start(stack, service, policy, policy_file, known, rejections)
-            end_waits.append(desk.end_updates)
+        if console is not None:
+            from extender.entry.all_in_one import console_over
+            from extender.entry.console_process import follow_policy, pages_server
+
+            over = await stack.enter_async_context(console_over(service, policy))
+            if policy_file is not None:
+                follow_policy(over, policy_file, known)
+            running[pages_server(over, console, rejections)] = pages_sockets
+            end_waits.append(over.overview.end_updates)
         await serve_all(running, *end_waits)
-
-
-@asynccontextmanager
-async def application(
-    api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
-) -> AsyncIterator[ServeApp]:
-    """The ASGI application of serve without a console, for an API server without authentication."""
-    credentials = Credentials(api_url, None, lambda: None)
-    async with ApiClient(credentials) as client, Service(client, policy or Policy(), supervisor=supervisor) as service:
-        yield ServeApp(service, Probes(service))

@@ -84,7 +84,7 @@ class BoundMembers:
         if key in last.groups or len(last.groups) < self._most_groups:
             last.groups.setdefault(key, 0.0)
             known = self._cache.store.bound_members.get(key, {})
-            self._cache.use_bound_members(key, {**known, uid: node})
+            self._cache.store.use_bound_members(key, {**known, uid: node})
         self._reading.get(key.namespace, {}).get(key, {})[uid] = node
 
     def forget(self, key: GroupKey) -> None:
@@ -96,7 +96,7 @@ class BoundMembers:
             if not gone and key not in self._cache.store.members:
                 del last.groups[key]
         if key in self._cache.store.bound_members:
-            self._cache.use_bound_members(key, gone or None)
+            self._cache.store.use_bound_members(key, gone or None)
 
     def expire(self) -> None:
         """Forget the reads that are too old, but not which members terminate: a terminating pod never runs again.
@@ -107,7 +107,7 @@ class BoundMembers:
         for namespace in [name for name, read in self._known.items() if read.until <= now]:
             for key in self._known.pop(namespace).groups:
                 gone = self._gone(key)
-                self._cache.use_bound_members(key, gone or None)
+                self._cache.store.use_bound_members(key, gone or None)
                 if gone:
                     self.want(key)
 
@@ -172,7 +172,7 @@ class BoundMembers:
             self.want(key)
         for key, meanwhile in unchanged.items():
             known = self._cache.store.bound_members.get(key, {})
-            self._cache.use_bound_members(key, before[key] | dict(found.get(key, {})) | meanwhile)
+            self._cache.store.use_bound_members(key, before[key] | dict(found.get(key, {})) | meanwhile)
             done(key, known)
 
     def _with_last(self, namespace: str, keys: set[GroupKey]) -> set[GroupKey]:
@@ -182,7 +182,7 @@ class BoundMembers:
             if len(keys) < self._most_groups and key in self._cache.store.members:
                 keys.add(key)
             else:
-                self._cache.use_bound_members(key, self._gone(key) or None)
+                self._cache.store.use_bound_members(key, self._gone(key) or None)
         return keys
 
     def _read_now(

@@ -105,7 +105,7 @@ class FilterService:
         digest = policy.digest
         self.rankings.clear()
         self.evaluations.seconds = policy.evaluation_seconds
-        self._cache.set_live_memory_seconds(policy.live_memory_seconds)
+        self._cache.slices.agents.use_seconds(policy.live_memory_seconds)
         self.policy, self.policy_digest, self.policy_problem = policy, digest, ""
         self.policy_generation += 1
 
@@ -336,13 +336,13 @@ class FilterService:
 
     def forget_deleted(self) -> None:
         """Drop what is remembered about deleted slices and deleted pods."""
-        store = self._cache.store
-        self._evaluator.forget_slices(store.deleted_slices)
-        for uid in store.deleted_pods:
+        slices, pods = self._cache.slices.deleted, self._cache.store.deleted_pods
+        self._evaluator.forget_slices(slices)
+        for uid in pods:
             self.forget_pod(uid)
             self._deleted_pods[uid] = None
-        store.deleted_slices.clear()
-        store.deleted_pods.clear()
+        slices.clear()
+        pods.clear()
 
     def is_gone(self, uid: str) -> bool:
         """Whether the watch has shown that the pod is deleted or bound. No later event would end what it gets."""

@@ -196,7 +196,7 @@ class GangPlans:
     def bound(self, forming: FormingGang, uid: str) -> None:
         """A member is bound. After the last one, the plan is done."""
         forming.bound.add(uid)
-        self._cache.member_bound(forming.key, uid)
+        self._cache.store.forget_member(forming.key, uid)
         self._waiting.succeeded(forming.key)
         if len(forming.bound) == forming.quorum:
             self._collecting.end(forming.key, "its minimum is bound")

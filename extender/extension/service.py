@@ -28,7 +28,7 @@ from extender.extension.tracing import SpanFactory, Traces, no_span
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import Claim, GroupSource, ObjectKey, Pod
 from extender.policy import Policy
-from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
+from extender.runtime import Informers, Rebuilds, Supervisor
 from extender.scheduling import Evaluator
 from extender.wire import estimated_len
 
@@ -65,8 +65,7 @@ class Service:
         writer, features = Writer(client, f"berth-{uuid.uuid4()}"), Features()
         self.evaluations = Evaluations(clock)
         self.requeuer = Requeuer(writer, now, self.evaluations)
-        self.expirer = HoldExpirer(clock)
-        self.cache = ClusterCache(features, listener=ReservationSink(self.requeuer, self.expirer))
+        self.cache = ClusterCache(features, listener=ReservationSink(self.requeuer))
         self.rebuilds = Rebuilds(self.cache)
         self.orphans = OrphanCollector(
             self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
@@ -108,7 +107,6 @@ class Service:
         start("requeue", self._requeue)
         start("gangs", partial(self.gang_monitor.run, self.rebuilds.done, self.supervisor))
         start("gang-collecting", partial(self.gangs.collecting.run, self.rebuilds.done))
-        start("hold-expiry", partial(self.expirer.run, self.cache))
         start("orphans", self.orphans.run)
         start("evaluations", partial(self.evaluations.run, self.rebuilds.done, self.supervisor.report))
         return self

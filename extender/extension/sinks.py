@@ -6,7 +6,6 @@ from extender.cache import CacheListener
 from extender.extension.orphans import OrphanCollector
 from extender.extension.requeue import Requeuer
 from extender.model import Claim, ObjectKey
-from extender.runtime import HoldExpirer
 
 
 class FilterSink:
@@ -43,14 +42,10 @@ class ServeSink(FilterSink):
 
 
 class ReservationSink(CacheListener):
-    """In `berth serve`: a change of a reservation wakes the requeuer and the expirer."""
+    """In `berth serve`: a change of a reservation wakes the requeuer."""
 
-    def __init__(self, requeuer: Requeuer, expirer: HoldExpirer) -> None:
+    def __init__(self, requeuer: Requeuer) -> None:
         self._requeuer = requeuer
-        self._expirer = expirer
 
     def freed(self) -> None:
         self._requeuer.supply_changed()
-
-    def deadline_moved(self) -> None:
-        self._expirer.reschedule()

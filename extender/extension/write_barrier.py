@@ -155,7 +155,7 @@ class _Check:
         key = PoolKey(id_.driver, id_.pool)
         found = self._pools.get(key)
         if found is None:
-            slices = newest_slices(self._cache.store.pools.get(key, {}).values())
+            slices = newest_slices(self._cache.slices.pools.by_pool.get(key, {}).values())
             devices = {one.name: one for slice_ in reversed(slices) for one in reversed(slice_.devices)}  # first wins
             found = self._pools[key] = _Pool(slices, devices)
         return found

@@ -8,16 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from extender.runtime.cache_tasks import HoldExpirer, Rebuilds, WatchProgress
+    from extender.runtime.cache_tasks import Rebuilds, WatchProgress
     from extender.runtime.file_reload import ReloadedFiles
-    from extender.runtime.informers import Informers
+    from extender.runtime.informers import Informers, watched_resources
     from extender.runtime.policy_file import read_policy, reloaded_policy
     from extender.runtime.supervisor import DaemonThreads, Supervisor
-    from extender.runtime.watched_kinds import watched_resources
 
 __all__ = [
     "DaemonThreads",
-    "HoldExpirer",
     "Informers",
     "Rebuilds",
     "ReloadedFiles",
@@ -28,12 +26,11 @@ __all__ = [
     "watched_resources",
 ]
 _MODULES = {
-    "cache_tasks": ("HoldExpirer", "Rebuilds", "WatchProgress"),
-    "informers": ("Informers",),
+    "cache_tasks": ("Rebuilds", "WatchProgress"),
+    "informers": ("Informers", "watched_resources"),
     "file_reload": ("ReloadedFiles",),
     "policy_file": ("read_policy", "reloaded_policy"),
     "supervisor": ("DaemonThreads", "Supervisor"),
-    "watched_kinds": ("watched_resources",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -8,29 +8,31 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-from extender.cache import ClusterCache
+from extender.cache import CacheListener, ClusterCache
 
 
-class HoldExpirer:
+class HoldExpirer(CacheListener):
     """A background task that sleeps until the next deadline in the cache. `clock` returns seconds."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, cache: ClusterCache, clock: Callable[[], float]) -> None:
+        self._cache = cache
         self._clock = clock
-        self._rescheduled = asyncio.Event()
+        self._moved = asyncio.Event()
+        cache.listeners.append(self)
 
-    def reschedule(self) -> None:
+    def deadline_moved(self) -> None:
         """Wake the task: the next deadline is now earlier."""
-        self._rescheduled.set()
+        self._moved.set()
 
-    async def run(self, cache: ClusterCache) -> None:
+    async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            self._rescheduled.clear()
-            cache.expire(self._clock())
-            seconds = cache.next_deadline - self._clock()
+            self._moved.clear()
+            self._cache.expire(self._clock())
+            seconds = self._cache.next_deadline - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
-                    await self._rescheduled.wait()
+                    await self._moved.wait()
 
 
 _STRETCH_SECONDS = 0.005

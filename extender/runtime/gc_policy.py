@@ -17,7 +17,7 @@ _PERIOD_SECONDS = 0.1
 _NEW_OBJECTS = 1_000  # that start a collection of the young generation, about 0.3 ms
 _FULL_SECONDS = 900.0  # between full collections
 _TRIM_SECONDS = 60.0  # between two checks of the freed memory that the C library keeps
-_KEPT_BYTES = 32 << 20  # of freed memory that the C library may keep
+_MAX_KEPT_BYTES = 32 << 20  # of freed memory that the C library may keep
 
 
 async def run_gc_policy(listed: Callable[[], Awaitable[None]]) -> None:
@@ -39,7 +39,7 @@ async def run_gc_policy(listed: Callable[[], Awaitable[None]]) -> None:
             elif gc.get_count()[0] > _NEW_OBJECTS:
                 gc.collect(0)
             if loop.time() - trimmed > _TRIM_SECONDS:
-                await asyncio.to_thread(give_back_memory, _KEPT_BYTES)
+                await asyncio.to_thread(give_back_memory, _MAX_KEPT_BYTES)
                 trimmed = loop.time()
     finally:
         gc.set_threshold(*before)

@@ -1,7 +1,7 @@
-"""Informers: one reflector per kind keeps one cache up to date. Their state is reported in sentences.
+"""Informers: one reflector for each kind that Berth watches keeps one cache up to date.
 
-The heartbeat detects a stalled event loop, for the liveness probe. A blocked event loop answers no probe. An overloaded
-one may still answer a probe; the heartbeat then reports the delay.
+Their state is reported in sentences. The heartbeat detects a stalled event loop, for the liveness probe. A blocked
+event loop answers no probe. An overloaded one may still answer a probe; the heartbeat then reports the delay.
 """
 
 from __future__ import annotations
@@ -16,11 +16,130 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Reflector, WatchedResource
-from extender.runtime.cache_tasks import WatchProgress
+from extender.model import GroupKey, GroupPolicy, GroupSource, ObjectKey, Slice
+from extender.runtime.cache_tasks import HoldExpirer, WatchProgress
 from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.supervisor import Supervisor
-from extender.runtime.watched_kinds import watched_resources
-from extender.wire import Json
+from extender.wire import (
+    Json,
+    SliceDecoder,
+    decode_claim,
+    decode_class,
+    decode_core_policy,
+    decode_labels,
+    decode_leader_worker_set,
+    decode_node,
+    decode_pod,
+    decode_scheduler_plugins_policy,
+    decode_taint_rule,
+)
+
+_GROUP = "/apis/resource.k8s.io/v1"
+
+
+def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> list[WatchedResource]:
+    """All kinds that must be listed before Berth is ready. `clock` returns seconds, for the age of agents' slices."""
+    slices = SliceDecoder()
+
+    def apply_slice(name: str, new: Slice | None) -> None:
+        cache.apply_slice(name, new, clock())
+
+    return [
+        WatchedResource(
+            "resourceslices", "ResourceSliceList", f"{_GROUP}/resourceslices", _plain(apply_slice, slices.decode)
+        ),
+        # v1 and on by default since Kubernetes 1.37, v1beta2 and off in 1.36. Without either there are no rules.
+        WatchedResource(
+            "devicetaintrules",
+            "DeviceTaintRuleList",
+            f"{_GROUP}/devicetaintrules",
+            _plain(cache.apply_rule, decode_taint_rule),
+            optional=True,
+            older=("/apis/resource.k8s.io/v1beta2/devicetaintrules",),
+        ),
+        WatchedResource(
+            "deviceclasses", "DeviceClassList", f"{_GROUP}/deviceclasses", _plain(cache.apply_class, decode_class)
+        ),
+        WatchedResource(
+            "resourceclaims",
+            "ResourceClaimList",
+            f"{_GROUP}/resourceclaims",
+            _claims(cache, listed=False),
+            listed=_claims(cache, listed=True),
+        ),
+        WatchedResource("nodes", "NodeList", "/api/v1/nodes", _plain(cache.apply_node, decode_node)),
+        WatchedResource(
+            "namespaces", "NamespaceList", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)
+        ),
+        # 1.37 serves v1beta1, 1.36 v1alpha2; off by default in both.
+        WatchedResource(
+            "podgroups",
+            "PodGroupList",
+            "/apis/scheduling.k8s.io/v1beta1/podgroups",
+            _policies(cache, GroupSource.CORE, decode_core_policy),
+            optional=True,
+            older=("/apis/scheduling.k8s.io/v1alpha2/podgroups",),
+        ),
+        WatchedResource(
+            "podgroups.scheduling.x-k8s.io",
+            "PodGroupList",
+            "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
+            _policies(cache, GroupSource.SCHEDULER_PLUGINS, decode_scheduler_plugins_policy),
+            optional=True,
+        ),
+        WatchedResource(
+            "leaderworkersets",
+            "LeaderWorkerSetList",
+            "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+            _policies(cache, GroupSource.LEADER_WORKER_SET, decode_leader_worker_set),
+            optional=True,
+        ),
+        # Only unbound pods: a bound pod leaves this watch as a deletion, and its claims show the devices it uses.
+        WatchedResource("pods", "PodList", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
+    ]
+
+
+def _plain(put: Callable[..., None], decode: Callable[[Json], object]) -> Callable[[str, Json | None], None]:
+    return lambda key, obj: put(key, None if obj is None else decode(obj))
+
+
+def _claims(cache: ClusterCache, *, listed: bool) -> Callable[[str, Json | None], None]:
+    def apply(key: str, obj: Json | None) -> None:
+        namespace, _, name = key.partition("/")
+        cache.apply_claim(ObjectKey(namespace, name), None if obj is None else decode_claim(obj), listed=listed)
+
+    return apply
+
+
+def _policies(
+    cache: ClusterCache, source: GroupSource, decode: Callable[[Json], GroupPolicy]
+) -> Callable[[str, Json | None], None]:
+    def apply(key: str, obj: Json | None) -> None:
+        namespace, _, name = key.partition("/")
+        cache.apply_group_policy(GroupKey(namespace, source, name), None if obj is None else decode(obj))
+
+    return apply
+
+
+class _Pods:
+    """Applies events of pods. The cache keys pods by UID, but events name them: a recreated pod is another pod."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
+        self._uids: dict[str, str] = {}
+
+    def __call__(self, key: str, obj: Json | None) -> None:
+        known = self._uids.get(key)
+        pod = decode_pod(obj) if obj is not None else None
+        if known is not None and (pod is None or pod.uid != known):
+            self._cache.apply_pod(known, None)
+            del self._uids[key]
+        if pod is not None:
+            self._uids[key] = pod.uid
+            self._cache.apply_pod(pod.uid, pod)
+
+
+# -- the heartbeat, and the reflectors -----------------------------------------------------------------------
 
 _PERIOD_SECONDS = 1.0
 _LATE_SECONDS = 15.0  # three times kube-scheduler's time-out for a filter request
@@ -47,7 +166,7 @@ class Heartbeat:
 
 
 _SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
-_NAMED = 8  # nodes, and objects of each kind, that the warnings name
+_MAX_NAMED = 8  # nodes, and objects of each kind, that the warnings name
 
 
 class Informers:
@@ -69,6 +188,7 @@ class Informers:
         self._supervisor = supervisor
         self.progress = WatchProgress()
         self.heartbeat = Heartbeat(clock)
+        self._expirer = HoldExpirer(cache, clock)
         self.reflectors = {
             kind.name: Reflector(
                 client, _observed(kind, after) if kind.name in observed else kind, self.progress.notify, clock=clock
@@ -82,6 +202,7 @@ class Informers:
         for name, reflector in self.reflectors.items():
             self._supervisor.start(f"watch-{name}", reflector.run)
         self._supervisor.start("heartbeat", self.heartbeat.run)
+        self._supervisor.start("hold-expiry", self._expirer.run)
         self._supervisor.start("garbage-collection", partial(run_gc_policy, self._listed_and_built))
 
     async def listed(self) -> None:
@@ -92,7 +213,7 @@ class Informers:
         """Wait until every kind is listed, and build the first snapshot."""
         await self.listed()
         self._cache.snapshot()
-        self._log.info("ready", nodes=len(self._cache.store.nodes), slices=len(self._cache.store.slices))
+        self._log.info("ready", nodes=len(self._cache.store.nodes), slices=len(self._cache.slices.published))
 
     @property
     def not_ready(self) -> str:
@@ -132,13 +253,15 @@ class Informers:
         """Faults that do not make Berth unready, one sentence each: at most 8 nodes, and 8 objects of each kind."""
         failed = self._cache.failed_nodes
         found = [f"task {name} keeps failing: {problem}" for name, problem in self._supervisor.failing.items()]
-        found += [f"the NodeInfo of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _NAMED)]
-        found += [f"and of {len(failed) - _NAMED} more nodes"] if len(failed) > _NAMED else []
+        found += [
+            f"the NodeInfo of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _MAX_NAMED)
+        ]
+        found += [f"and of {len(failed) - _MAX_NAMED} more nodes"] if len(failed) > _MAX_NAMED else []
         for kind, reflector in self.reflectors.items():
             unreadable = reflector.unreadable
-            first = islice(unreadable.items(), _NAMED)
+            first = islice(unreadable.items(), _MAX_NAMED)
             found += [f"{kind} {key} cannot be read: {one.problem}" for key, one in first]
-            found += [f"and {len(unreadable) - _NAMED} more {kind}"] if len(unreadable) > _NAMED else []
+            found += [f"and {len(unreadable) - _MAX_NAMED} more {kind}"] if len(unreadable) > _MAX_NAMED else []
         return found
 
 

@@ -4,10 +4,18 @@ Production code has no branch for the sandbox: Berth talks to it over HTTP as to
 """
 
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox.examples import Expectation, expectation, load_examples
-from extender.sandbox.gang_report import GangPlacement, GangReport, GangRow
+from extender.sandbox.examples import (
+    Expectation,
+    GangPlacement,
+    GangReport,
+    GangRow,
+    PlacedGpus,
+    Report,
+    Row,
+    expectation,
+    load_examples,
+)
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
-from extender.sandbox.report import PlacedGpus, Report, Row
 from extender.sandbox.sandbox_cluster import Cluster, listening, running, write_kubeconfig
 from extender.sandbox.scheduler import Scheduler
 

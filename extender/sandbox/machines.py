@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -22,7 +22,7 @@ from extender.wire import Json, Positions, one_value
 GPU_DRIVER = "gpu.nvidia.com"
 _NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # fixed, so that every run makes the same UUIDs
 _GA102 = "3-GA102"
-_MOST_FILE = 1024 * 1024  # bytes
+_MAX_FILE = 1024 * 1024  # bytes
 _Count = Annotated[int, Field(ge=0, le=1000)]
 _Number = Annotated[float, Field(ge=0, le=100_000)]
 _Link = Annotated[list[_Number], Field(min_length=3)]  # GPU, GPU, number of working links; further entries are notes
@@ -87,7 +87,7 @@ class MachineFile(BaseModel):
 
 def load_machine(path: Path) -> Machine:
     """Read a machine from a YAML or JSON file. Raises WireError that names the file and the field."""
-    return _read(read_file(path, _MOST_FILE), name_of(path))
+    return _read(read_file(path, _MAX_FILE), name_of(path))
 
 
 @cache
@@ -100,72 +100,71 @@ def carried_machines() -> Mapping[str, Machine]:
 
 def _read(content: bytes, where: str) -> Machine:
     positions: Positions = {}
-    value = one_value(content, where, _MOST_FILE, positions)
+    value = one_value(content, where, _MAX_FILE, positions)
     if not isinstance(value, dict):
         raise WireError(where, "a machine file must be a mapping")
     if value.keys().isdisjoint(MachineFile.model_fields):
         raise WireError(where, "has none of the fields of a machine file")
     try:
-        return _machine(MachineFile.model_validate(value).model_dump(), where)
+        return _machine(MachineFile.model_validate(value), where)
     except ValidationError as error:
         raise WireError(where, faults_of(error, positions)) from error
 
 
-def _machine(obj: Json, where: str) -> Machine:
-    count = int(obj["gpus"])
-    rates = _rates(obj)
-    links, switched = _links(obj, count, where), bool(obj.get("nvswitch"))
+def _machine(file: MachineFile, where: str) -> Machine:
+    nothing, zeros = [None] * file.gpus, [0] * file.gpus
+    buses, roots = file.pci_bus_ids or nothing, file.pcie_roots or nothing
+    numa, into_switches = file.numa or zeros, file.links_per_gpu or zeros
+    link_mbps, nvlink_version = _rates(file)
+    links = _links(file, where)
     readings = tuple(
         Reading(
             uuid="",
-            product=str(obj["gpu_product"]),
-            pci_bus_id=(obj.get("pci_bus_ids") or [""] * count)[i] or "",
-            numa=max((obj.get("numa") or [0] * count)[i], 0),
-            links=() if switched else tuple((j, n) for j, n in enumerate(links[i]) if n),
-            switch_links=int((obj.get("links_per_gpu") or [0] * count)[i]) if switched else 0,
-            link_mbps=rates[0],
-            nvlink_version=rates[1],
-            pcie_generation=pcie_generation(str(obj["gpu_product"])),
-            distances=_distances(obj, i, count),
-            memory_total_bytes=int(obj["vram_bytes"]),
-            memory_free_bytes=int(obj["vram_bytes"]),
+            product=file.gpu_product,
+            pci_bus_id=buses[i] or "",
+            numa=max(numa[i], 0),
+            links=() if file.nvswitch else tuple((j, n) for j, n in enumerate(links[i]) if n),
+            switch_links=into_switches[i] if file.nvswitch else 0,
+            link_mbps=link_mbps,
+            nvlink_version=nvlink_version,
+            pcie_generation=pcie_generation(file.gpu_product),
+            distances=_distances(file, i),
+            memory_total_bytes=file.vram_bytes,
+            memory_free_bytes=file.vram_bytes,
         )
-        for i in range(count)
+        for i in range(file.gpus)
     )
-    roots = tuple(str(root or "") for root in obj.get("pcie_roots") or [""] * count)
-    return Machine(str(obj["name"]), str(obj["gpu_product"]), int(obj["vram_bytes"]), readings, roots)
+    return Machine(file.name, file.gpu_product, file.vram_bytes, readings, tuple(root or "" for root in roots))
 
 
-def _rates(obj: Json) -> tuple[int, int]:
+def _rates(file: MachineFile) -> tuple[int, int]:
     """Return (nominal MB/s of a link, NVLink version)."""
-    generation = str(obj.get("nvlink_generation") or "0")
+    generation = file.nvlink_generation or "0"
     version = int(generation[0]) if generation[:1].isascii() and generation[:1].isdecimal() else 0
-    nominal = float(obj.get("link_GBps_per_direction") or (14.06 if generation == _GA102 else 0))
+    nominal = file.link_GBps_per_direction or (14.06 if generation == _GA102 else 0)
     return round(nominal * 1000), version
 
 
-def _links(obj: Json, count: int, where: str) -> list[list[int]]:
-    table = [[0] * count for _ in range(count)]
-    for entry in obj.get("links") or []:
+def _links(file: MachineFile, where: str) -> list[list[int]]:
+    table = [[0] * file.gpus for _ in range(file.gpus)]
+    for entry in file.links or ():
         i, j, number = int(entry[0]), int(entry[1]), int(entry[2])
-        if not (0 <= i < count and 0 <= j < count):
-            raise WireError(f"{where}: links", f"{entry} names a GPU outside 0..{count - 1}")
+        if not (0 <= i < file.gpus and 0 <= j < file.gpus):
+            raise WireError(f"{where}: links", f"{entry} names a GPU outside 0..{file.gpus - 1}")
         table[i][j] = table[j][i] = number
     return table
 
 
-def _distances(obj: Json, i: int, count: int) -> tuple[int, ...]:
-    rows = obj.get("topo_m")
-    if not rows:
-        return (UNKNOWN_DISTANCE,) * count
-    return tuple(_distance(str(word), obj, i, j) for j, word in enumerate(rows[i]))
+def _distances(file: MachineFile, i: int) -> tuple[int, ...]:
+    if not file.topo_m:
+        return (UNKNOWN_DISTANCE,) * file.gpus
+    return tuple(_distance(word, file.numa, i, j) for j, word in enumerate(file.topo_m[i]))
 
 
-def _distance(word: str, obj: Json, i: int, j: int) -> int:
+def _distance(word: str, numa: list[int] | None, i: int, j: int) -> int:
     """Return the index in DISTANCES. `topo -m` shows NVLink in place of the PCIe class; then the NUMA nodes decide."""
     if word in DISTANCES:
         return DISTANCES.index(word)
-    numa = obj.get("numa") or []
     if not numa:
         return UNKNOWN_DISTANCE
     return DISTANCES.index("NODE") if numa[i] == numa[j] else DISTANCES.index("SYS")
@@ -224,14 +223,10 @@ def fabric_slice(name: str, machine: Machine) -> Json:
     """Return the ResourceSlice of the agent, with the attributes that the agent makes from these readings."""
     devices = []
     for i, reading in enumerate(machine.readings):
-        values = attributes_of(Reading(**{**_as_dict(reading), "uuid": gpu_uuid(name, i)}))
+        values = attributes_of(replace(reading, uuid=gpu_uuid(name, i)))
         taint = {"key": f"{DRIVER}/informational", "effect": "NoSchedule"}
         devices.append({"name": f"gpu-{i}", "attributes": {k: _typed(v) for k, v in values.items()}, "taints": [taint]})
     return _slice(f"{DRIVER}-{name}", DRIVER, name, devices)
-
-
-def _as_dict(reading: Reading) -> Json:
-    return {field: getattr(reading, field) for field in reading.__slots__}
 
 
 def _typed(value: str | int) -> Json:

@@ -14,7 +14,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
         "Nodes whose NodeInfo cannot be built; Berth keeps their last NodeInfo",
         lambda s: len(s.cache.failed_nodes),
     ),
-    MetricSource("berth_slices", GAUGE, "ResourceSlices in the cache", lambda s: len(s.cache.store.slices)),
+    MetricSource("berth_slices", GAUGE, "ResourceSlices in the cache", lambda s: len(s.cache.slices.published)),
     MetricSource("berth_claims", GAUGE, "ResourceClaims in the cache", lambda s: len(s.cache.store.claims)),
     MetricSource(
         "berth_claims_in_flight",

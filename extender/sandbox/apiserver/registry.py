@@ -1,4 +1,4 @@
-"""The resources that the sandbox serves, and the rules of writing that all of them share."""
+"""The resources that the sandbox serves, and the rules of writing that all of them share, with their patches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from extender.cluster import now_rfc3339
-from extender.sandbox.apiserver import claim_bytes, claim_validation, patch
+from extender.sandbox.apiserver import claim_bytes, validation
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
 from extender.wire import Json
@@ -68,6 +69,27 @@ RESOURCES = {
         Resource("resourceclaimtemplates", *_DRA, "ResourceClaimTemplate", True),
     )
 }
+# The lists that a strategic merge patch merges, with the field that identifies an item (patchMergeKey in the Go types).
+# A list of strings has none. All other lists are replaced.
+_MERGE_KEYS = {
+    "conditions": "type",
+    "containers": "name",
+    "env": "name",
+    "finalizers": "",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "ports": "containerPort",
+    "reservedFor": "uid",
+    "resourceClaimStatuses": "name",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "taints": "key",
+    "topologySpreadConstraints": "topologyKey",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+_DELETED_STRINGS, _ORDER, _KEPT = "$deleteFromPrimitiveList/", "$setElementOrder/", "$retainKeys"
 
 
 class Registry:
@@ -101,7 +123,7 @@ class Registry:
             metadata["namespace"] = namespace
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339(), "generation": 1}
         stored = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
-        claim_validation.check_spec(resource.name, stored)
+        validation.check_spec(resource.name, stored)
         if resource.name in ("pods", "resourceclaims"):
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
         return self._stored(resource, key, stored)
@@ -135,9 +157,9 @@ class Registry:
         old = self.get(resource, key)
         base = claim_bytes.through_json(old) if by_json else old
         if isinstance(change, list):
-            new = patch.operations(base, change)
+            new = json_patch(base, change)
         else:
-            new = patch.strategic(base, change) if strategic else patch.merge(base, change)
+            new = strategic_patch(base, change) if strategic else merge_patch(base, change)
         self._guard(resource, old, new.get("metadata") or {})
         return self._write(resource, key, old, new, subresource)
 
@@ -187,10 +209,10 @@ class Registry:
         if subresource == "status":
             written = {**old, "status": new.get("status") or {}}
             if resource.name == "resourceclaims":
-                claim_validation.check_status(old, written, self._labels(key[0]))
+                validation.check_status(old, written, self._labels(key[0]))
         else:
             written = {**new, "metadata": metadata, "apiVersion": old["apiVersion"], "kind": old["kind"]}
-            claim_validation.check_immutable(resource.name, old, written)
+            validation.check_immutable(resource.name, old, written)
             if "status" in old and resource.name in ("pods", "resourceclaims"):
                 written["status"] = old["status"]
         if _same(written, old):
@@ -239,3 +261,76 @@ def _same(new: Json, old: Json) -> bool:
         return {**obj, "metadata": metadata}
 
     return without_version(new) == without_version(old)
+
+
+# -- merge patch, a part of JSON patch, and strategic merge patch --------------------------------------------
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return the target after a JSON merge patch (RFC 7396). As the API server's, it drops nulls within lists, too."""
+    if not isinstance(patch, dict):
+        return (
+            [merge_patch(None, item) if item is not None else None for item in patch] if type(patch) is list else patch
+        )
+    base = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            base.pop(key, None)
+        else:
+            base[key] = merge_patch(base.get(key), value)
+    return base
+
+
+def json_patch(target: Json, changes: list[Json]) -> Json:
+    """Return the target after a JSON patch (RFC 6902) that sets members of objects. Raises ApiError for any other."""
+    for change in changes:
+        try:
+            names = change["path"].split("/")[1:] if change["op"] in ("add", "replace") else ()
+            target = _with(target, *names, value=change["value"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = "the sandbox applies JSON patches that add or replace members of objects"
+            raise ApiError(415, "UnsupportedMediaType", problem) from error
+    return target
+
+
+def _with(target: Any, name: str, *names: str, value: Any) -> Any:
+    return {**target, name: _with(target.get(name, {}), *names, value=value) if names else value}
+
+
+def strategic_patch(target: Any, patch: Any) -> Any:
+    """Return the target after a strategic merge patch. New items of a list come last."""
+    if not isinstance(patch, dict):
+        return patch
+    if patch.get("$patch") == "replace":
+        return {key: value for key, value in patch.items() if key != "$patch"}
+    base = dict(target) if isinstance(target, dict) else {}
+    if _KEPT in patch:
+        base = {key: value for key, value in base.items() if key in patch[_KEPT]}
+    for key, value in patch.items():
+        if key.startswith(_DELETED_STRINGS):
+            field = key.removeprefix(_DELETED_STRINGS)
+            base[field] = [item for item in base.get(field) or [] if item not in value]
+        elif key == _KEPT or key.startswith(_ORDER):
+            continue
+        elif value is None:
+            base.pop(key, None)
+        elif isinstance(value, list) and key in _MERGE_KEYS:
+            base[key] = _merged_list(base.get(key) or [], value, _MERGE_KEYS[key])
+        else:
+            base[key] = strategic_patch(base.get(key), value)
+    return base
+
+
+def _merged_list(items: list[Any], changes: list[Any], merge_key: str) -> list[Any]:
+    if not merge_key:
+        return list(dict.fromkeys([*items, *changes]))
+    if any(change.get("$patch") == "replace" for change in changes):
+        return [change for change in changes if "$patch" not in change]
+    found = {item.get(merge_key): item for item in items}
+    for change in changes:
+        identity = change.get(merge_key)
+        if change.get("$patch") == "delete":
+            found.pop(identity, None)
+        else:
+            found[identity] = strategic_patch(found.get(identity), change)
+    return list(found.values())

@@ -26,18 +26,20 @@ METRICS: tuple[MetricSource[Console], ...] = (
         lambda s: s.decision_reader.left_out,
     ),
     MetricSource("berth_events_total", COUNTER, "Events written", lambda s: s.event_recorder.events),
-    MetricSource("berth_agents", GAUGE, "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.store.fabric)),
+    MetricSource(
+        "berth_agents", GAUGE, "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.slices.fabric)
+    ),
     MetricSource(
         "berth_agents_silent",
         GAUGE,
         "Agents silent for so long that Berth ignores their figures of free memory",
-        lambda s: len(s.cache.store.silent_agents),
+        lambda s: len(s.cache.slices.agents.silent),
     ),
     MetricSource(
         "berth_agent_age_seconds",
         GAUGE,
         "Seconds since the last heartbeat of the agent with the oldest one, silent agents excluded",
-        lambda s: s.cache.oldest_agent(s.clock()),
+        lambda s: s.cache.slices.agents.oldest(s.clock()),
     ),
     MetricSource(
         "berth_gpus",

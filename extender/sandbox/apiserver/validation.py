@@ -1,12 +1,13 @@
 """Validates ResourceClaims, and what templates and pods say about them, as kube-apiserver 1.36 does.
 
-Source: pkg/apis/resource/validation.
+`check_readable` also refuses what Berth cannot read. Source of the other rules: pkg/apis/resource/validation.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -14,7 +15,16 @@ import orjson
 from extender.api_schema import claim_faults
 from extender.model import WireError
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
-from extender.wire import Json
+from extender.wire import (
+    Json,
+    SliceDecoder,
+    decode_claim_spec,
+    decode_class,
+    decode_node,
+    decode_pod,
+    get,
+    need,
+)
 
 _RESOURCE = "resourceclaims"
 _MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS = 256, 32, 64, 4
@@ -139,3 +149,38 @@ def _check_result(new: Json, path: str, result: Json, known: set[str], namespace
 
 def _bad(claim: Json, field: str, why: str) -> ApiError:
     return invalid(_RESOURCE, claim["metadata"]["name"], f"{field}: {why}")
+
+
+# -- whether Berth can read an object ------------------------------------------------------------------------
+
+
+def _spec(obj: Json) -> Json:
+    return get(obj, "spec", dict, "", {})
+
+
+_DECODERS: dict[str, Callable[[Json], object]] = {
+    "Pod": decode_pod,
+    "Node": decode_node,
+    "ResourceClaim": lambda obj: decode_claim_spec(_spec(obj), ".spec"),  # decode_claim marks what it cannot read
+    "ResourceClaimTemplate": lambda obj: decode_claim_spec(get(_spec(obj), "spec", dict, ".spec", {}), ".spec.spec"),
+    "DeviceClass": decode_class,
+    "ResourceSlice": lambda obj: SliceDecoder().decode(obj),
+}
+
+
+def decode(obj: Json) -> None:
+    """Decode an object as Berth does. Raises WireError that names the field."""
+    need(get(obj, "metadata", dict, "", {}), "name", ".metadata")
+    kind = obj.get("kind")
+    if kind in _DECODERS:
+        _DECODERS[kind](obj)
+
+
+def check_readable(kind: str, obj: Json) -> None:
+    """Raise ApiError if Berth cannot decode an object."""
+    metadata = obj.get("metadata") or {}
+    name = str(metadata.get("name") or metadata.get("generateName") or "")
+    try:
+        decode({**obj, "kind": kind, "metadata": {**metadata, "name": name}})
+    except WireError as error:
+        raise invalid(kind, name, f"{error.path.lstrip('.')}: {error.problem}") from error

@@ -1,0 +1,483 @@
+"""ResourceSlices: as published, with the taints of rules, and by all that a node asks for.
+
+A node must not read the slices of all other nodes, and each change of a node costs time that grows with its devices.
+So slices are indexed by pool (`PoolSlices`), by the node that they name (`NodeSlices`, which also limits a node's
+devices), and by the labels of the nodes that they matter for (`SharedSlices`). Slices of node agents are apart: they
+describe the GPUs of other drivers and have no devices to allocate.
+
+The index also knows which nodes must be built again. A driver or an agent that writes too often has to wait: see
+`Cooldown`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from extender.allocation import WholePool
+from extender.cache.timers import AgentReports, Cooldown, TimerKind, Timers
+from extender.fabric import DRIVER as FABRIC_DRIVER
+from extender.fabric import agent_slice, gpu_uuid, hardware_facts
+from extender.model import Allocation, Claim, Node, NodeSelection, PoolKey, Slice, TaintRule, is_complete
+
+ALL_NODES = "*"
+_MAX_AGENT_SLICES = 8  # per node; an agent publishes one
+# Changes of one node's slices. After each, every waiting template may need a long search on the node: 1,024 GPUs of
+# ever new products, written 20 times a second, left pods with matchAttribute 13 % of their rate. A driver that starts
+# writes all its slices at once.
+NODE_BURST, NODE_SECONDS = 16, 5.0
+# Changes of the links and GPUs in the slice of a node's agent: one may cost a search for rings of 75 ms.
+LINK_BURST, LINK_SECONDS = 4, 15.0
+LINKS_TOO_OFTEN = f"its agent changes links or GPUs too often: Berth uses one change in {LINK_SECONDS:.0f} s"
+# Changes of pools that other nodes see, by the slices of one node: one of many nodes, or some with so many nodes
+# together. The driver of a node may publish a slice in the name of a pool that all nodes see, and to build 4,000 nodes
+# takes 0.3 s. 20 writes a second in the name of a rack's pool took a quarter of the time.
+POOL_SECONDS, _LARGE_POOL_NODES, _NODES_TOGETHER = 5.0, 64, 512
+MAX_NODE_DEVICES = 8192  # see _size; a node with SR-IOV may have 2,048 devices, and twice as many during an update
+_COUNTERS_PER_DEVICE = 8  # that a device consumes and that count as one more device; MIG devices consume some 20
+_DEVICES_PER_POOL = 8  # devices that take as much time as a pool; a driver may publish each slice in a pool of its own
+_MAX_NAMED = 32  # of the pools that are left out
+TOO_MANY = f"the node has more than {MAX_NODE_DEVICES} devices: Berth leaves out its largest pools"
+_NAME = "metadata.name"
+_Label = tuple[str, str]  # key and value; the key is _NAME for the name of a node
+
+
+class SliceIndex:
+    """All slices as of the last event, and marks on the nodes that a slice, a claim or a node object changed.
+
+    `dirty` are the nodes whose NodeInfo must be built again, `dirty_use` those where only the allocated devices
+    changed. `dirty_pools` are the pools of several nodes whose allocated devices changed. After a change of a rule,
+    `take_dirty_nodes` computes the taints. Until then, the indexes have the taints of the old rules.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        self.published: dict[str, Slice] = {}  # by name, without the taints of rules that the other indexes have
+        self.deleted: set[str] = set()  # names of slices that changed or were deleted, until the caller clears it
+        self.rules: dict[str, TaintRule] = {}
+        self._to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
+        self.pools = PoolSlices()
+        self.by_node: dict[str, NodeSlices] = {}
+        self.shared = SharedSlices()
+        self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
+        self._gpus: dict[str, tuple[str, ...]] = {}  # those UUIDs by slice name
+        self.fabric: dict[str, Slice] = {}  # the chosen slice of each node's agent, by node
+        self._agent_slices: dict[str, dict[str, Slice]] = {}  # all slices of agents, by node and name
+        self.rejected: dict[str, tuple[str, ...]] = {}  # why other slices of agents were rejected, by node
+        self.agents = AgentReports(timers)
+        self.node_changes = Cooldown(timers, TimerKind.NODE_CHANGES, NODE_BURST, NODE_SECONDS)
+        self.link_changes = Cooldown(timers, TimerKind.LINK_CHANGES, LINK_BURST, LINK_SECONDS)
+        self._pool_changes = Cooldown(timers, TimerKind.SHARED_POOLS, 1.0, POOL_SECONDS)
+        self.waiting_pools: set[PoolKey] = set()  # other nodes than the slice's keep their view of these pools
+        self.dirty: set[str] = set()
+        self.dirty_use: set[str] = set()
+        self.dirty_pools: set[PoolKey] = set()
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def put(self, name: str, new: Slice | None, now: float = 0.0) -> list[PoolKey]:
+        """Put a slice; None deletes it. Returns the pools that name other nodes now, but for those that many nodes see.
+
+        `now` is in seconds of the service's clock. A slice of a node's agent counts as its report.
+        """
+        old = self._effective(name)
+        both = [one for one in (old, new) if one is not None]
+        reported = {
+            one.selection.node_name: self.fabric.get(one.selection.node_name) for one in both if _is_of_agent(one)
+        }
+        named = {one.pool: set(self.pools.nodes(one.pool)) for one in both}
+        if old is not None:
+            self.deleted.add(name)
+            self._remove(old)
+            del self.published[name]
+        if new is not None:
+            self.published[name] = new
+            self._add(new if _is_of_agent(new) else tainted(new, self.rules.values()))
+        self._touch_nodes(both, now)
+        for node, before in reported.items():
+            if hardware_facts(before) != hardware_facts(self.fabric.get(node)):
+                self.link_changes.allows(node, now)  # if not, the builder keeps the last slice
+        if new is not None and _is_of_agent(new):
+            self.agents.report(new.selection.node_name, now)
+        elif old is not None and _is_of_agent(old) and old.selection.node_name not in self.fabric:
+            self.agents.forget(old.selection.node_name)
+        return [pool for pool, before in named.items() if self._is_elsewhere(pool, before)]
+
+    def _is_elsewhere(self, pool: PoolKey, before: set[str]) -> bool:
+        """Whether a pool names other nodes than before. A shared pool does not: it may have thousands of claims."""
+        nodes = self.pools.nodes(pool)
+        return nodes != before and not ("" in nodes and "" in before)
+
+    def _effective(self, name: str) -> Slice | None:
+        """The slice of a name as the other indexes have it: with taints, unless it is of an agent."""
+        published = self.published.get(name)
+        return published if published is None or _is_of_agent(published) else self.pools.by_pool[published.pool][name]
+
+    def _add(self, new: Slice) -> None:
+        node = new.selection.node_name
+        if _is_of_agent(new):
+            kept = self._agent_slices.setdefault(node, {})
+            if len(kept) < _MAX_AGENT_SLICES:
+                kept[new.name] = new
+            self._choose_agent_slice(node)
+            return
+        self.pools.put(new)
+        if node:
+            self._gpus[new.name] = gpus = tuple(filter(None, map(gpu_uuid, new.devices)))
+            self.publishers.update(dict.fromkeys(gpus, node))
+            self.by_node.setdefault(node, NodeSlices()).put(new)
+        else:
+            self.shared.put(new)
+
+    def _remove(self, old: Slice) -> None:
+        node = old.selection.node_name
+        if _is_of_agent(old):
+            discard(self._agent_slices, node, old.name)
+            self._choose_agent_slice(node)
+            return
+        self.pools.remove(old)
+        if not node:
+            self.shared.remove(old)
+            return
+        for gpu in self._gpus.pop(old.name):
+            if self.publishers.get(gpu) == node:
+                del self.publishers[gpu]
+        self.by_node[node].remove(old)
+        if not self.by_node[node]:
+            del self.by_node[node]
+
+    def _choose_agent_slice(self, node: str) -> None:
+        chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
+        set_or_drop(self.fabric, node, chosen)
+        set_or_drop(self.rejected, node, problems or None)
+
+    def _touch_nodes(self, changed: list[Slice], now: float) -> None:
+        """Mark the nodes of the pools of slices: a slice of one node can complete or break a pool that others see."""
+        named = {one.selection.node_name or ("" if _is_of_agent(one) else ALL_NODES) for one in changed}
+        self.dirty |= {node for node in named - self.dirty if node == ALL_NODES or self.node_changes.allows(node, now)}
+        for pool in {one.pool for one in changed if not _is_of_agent(one)}:
+            nodes = self.nodes_of([pool]) - named
+            is_large = ALL_NODES in nodes or len(nodes) >= _LARGE_POOL_NODES
+            cost = 1.0 if is_large else len(nodes) / _NODES_TOGETHER
+            if ALL_NODES in named or not nodes or self._pool_changes.allows("", now, cost):
+                self.dirty |= nodes
+            else:
+                self.waiting_pools.add(pool)
+
+    def put_rule(self, name: str, new: TaintRule | None) -> None:
+        """Put a rule; None deletes it. Marks the slices that the old or the new rule may match."""
+        old = self.rules.get(name)
+        set_or_drop(self.rules, name, new)
+        for rule in (old, new):
+            if rule is not None:
+                self._to_taint.update(dict.fromkeys(self._slices_of(rule)))
+
+    def _slices_of(self, rule: TaintRule) -> Iterable[str]:
+        """Names of the slices of the rule's driver and pool."""
+        by_pool = self.pools.by_pool
+        if rule.driver and rule.pool:
+            return by_pool.get(PoolKey(rule.driver, rule.pool), ())
+        return [name for pool, slices in by_pool.items() if rule.matches_pool(pool) for name in slices]
+
+    def node_appeared(self, node: str) -> None:
+        """A node is new. If an old slice of its agent is there, the agent counts as silent until it reports."""
+        if node in self.fabric:
+            self.agents.node_appeared(node)
+
+    def node_deleted(self, node: str) -> None:
+        """Forget what a deleted node, and its agent, did before."""
+        self.agents.forget(node)
+        self.node_changes.forget(node)
+
+    def end_wait(self, kind: TimerKind, key: str, now: float) -> None:
+        """The timer of a cooldown is due: mark the nodes whose newest slices are used from now on."""
+        if kind is TimerKind.SHARED_POOLS:
+            self._pool_changes.ended(key, now)
+            self.dirty |= self.nodes_of(self.waiting_pools)
+            self.waiting_pools = set()
+        else:
+            (self.node_changes if kind is TimerKind.NODE_CHANGES else self.link_changes).ended(key, now)
+            self.dirty.add(key)
+
+    # -- marks -----------------------------------------------------------------------------------------------
+
+    def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
+        """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""
+        return {node or ALL_NODES for key in keys for node in self.pools.nodes(key)}
+
+    def touch_pools(self, keys: Iterable[PoolKey]) -> None:
+        """Mark the nodes of these pools: the use of their devices changed."""
+        for key in keys:
+            nodes = self.pools.nodes(key)
+            self.dirty_use.update(filter(None, nodes))
+            if "" in nodes:
+                self.dirty_pools.add(key)
+
+    def backlog(self, nodes: Collection[str]) -> int:
+        """The most slices and nodes that must be computed again. A slice with new taints may mark each of `nodes`."""
+        everything = ALL_NODES in self.dirty or self._to_taint
+        return len(self._to_taint) + (len(nodes) if everything else len(self.dirty) + len(self.dirty_use))
+
+    def take_dirty_nodes(self, nodes: Collection[str]) -> tuple[set[str], set[str], set[PoolKey]]:
+        """Return and clear the marks: nodes to build again, nodes where only the use changed, and `dirty_pools`.
+
+        `nodes` are all nodes.
+        """
+        self.compute_taints(len(self._to_taint))
+        dirty, used, pools = self._all_dirty(nodes), self.dirty_use, self.dirty_pools
+        self.dirty, self.dirty_use, self.dirty_pools = set(), set(), set()
+        return dirty, used - dirty, pools
+
+    def take_some_dirty_nodes(self, most: int, nodes: Collection[str]) -> tuple[list[str], list[str]]:
+        """Return up to `most` nodes, and clear their marks: nodes to build again, and nodes where only the use changed.
+
+        None is left if there are fewer. `nodes` are all nodes.
+        """
+        dirty = self.dirty = self._all_dirty(nodes)
+        names = [dirty.pop() for _ in range(min(most, len(dirty)))]
+        self.dirty_use.difference_update(names)
+        return names, [self.dirty_use.pop() for _ in range(min(most - len(names), len(self.dirty_use)))]
+
+    def _all_dirty(self, nodes: Collection[str]) -> set[str]:
+        return self.dirty.union(nodes) - {ALL_NODES} if ALL_NODES in self.dirty else self.dirty
+
+    def compute_taints(self, most: int) -> int:
+        """Compute the taints of up to `most` slices after a change of rules; returns how many are left."""
+        for name in list(islice(self._to_taint, most)):
+            del self._to_taint[name]
+            before = self._effective(name)
+            if before is None or _is_of_agent(before):
+                continue
+            now = tainted(self.published[name], self.rules.values())
+            if now != before:
+                self.deleted.add(name)
+                self._remove(before)
+                self._add(now)
+                self.dirty |= self.nodes_of([now.pool])
+        return len(self._to_taint)
+
+
+def set_or_drop(table: dict[Any, Any], key: object, new: object | None) -> None:
+    """Set an entry of a table; None drops it."""
+    if new is None:
+        table.pop(key, None)
+    else:
+        table[key] = new
+
+
+def discard(table: dict[Any, dict[Any, Any]], key: object, name: object) -> None:
+    """Drop an entry of an inner table, and the inner table with its last entry."""
+    inner = table.get(key)
+    if inner is not None:
+        inner.pop(name, None)
+        if not inner:
+            del table[key]
+
+
+def _is_of_agent(slice_: Slice) -> bool:
+    """Whether a node agent of Berth published the slice."""
+    return slice_.pool.driver == FABRIC_DRIVER
+
+
+class PoolSlices:
+    """A driver decides how many slices a pool has, so an event of a slice or claim reads the nodes, not the slices."""
+
+    def __init__(self) -> None:
+        self.by_pool: dict[PoolKey, dict[str, Slice]] = {}  # slices by name
+        self._nodes: dict[PoolKey, dict[str, int]] = {}  # name, or '' for slices without one, to number of slices
+        self.with_counters: dict[PoolKey, dict[str, Slice]] = {}  # slices with counter sets, by name
+        self._whole: dict[PoolKey, WholePool] = {}  # of pools that were asked for since their last change
+
+    def put(self, new: Slice) -> None:
+        """Add a slice. Its name must be unknown."""
+        self._whole.pop(new.pool, None)
+        self.by_pool.setdefault(new.pool, {})[new.name] = new
+        if new.counter_sets:
+            self.with_counters.setdefault(new.pool, {})[new.name] = new
+        nodes, node = self._nodes.setdefault(new.pool, {}), new.selection.node_name
+        nodes[node] = nodes.get(node, 0) + 1
+
+    def remove(self, old: Slice) -> None:
+        """Remove a slice."""
+        self._whole.pop(old.pool, None)
+        slices, nodes, node = self.by_pool[old.pool], self._nodes[old.pool], old.selection.node_name
+        del slices[old.name]
+        if old.counter_sets:
+            self.with_counters[old.pool].pop(old.name)
+        nodes[node] -= 1
+        if not nodes[node]:
+            del nodes[node]
+        if not slices:
+            del self.by_pool[old.pool], self._nodes[old.pool]
+            self.with_counters.pop(old.pool, None)
+
+    def nodes(self, pool: PoolKey) -> Collection[str]:
+        """The nodes that the slices of a pool name; '' for slices without a node name."""
+        return self._nodes.get(pool, {}).keys()
+
+    def node_of(self, claim: Claim) -> str:
+        """The node of a claim's devices: that of its allocation, if one of the pools names it.
+
+        Else the only node that a pool names; '' without one. A driver may add slices of other nodes to any pool.
+        """
+        allocation = claim.allocation or Allocation()
+        named = allocation.node_selector.node if allocation.node_selector is not None else None
+        pools = [self.nodes(PoolKey(result.device.driver, result.device.pool)) for result in allocation.results]
+        if named and any(named in nodes for nodes in pools):
+            return named
+        return next((node for nodes in pools if len(nodes) == 1 for node in nodes if node), "")
+
+    def whole(self, pool: PoolKey) -> WholePool:
+        """All slices of a pool. The same object until one of them changes, unless one slice is all of the pool."""
+        found = self._whole.get(pool)
+        if found is None:
+            slices = tuple(self.by_pool.get(pool, {}).values())
+            found = WholePool(slices)
+            if slices and (len(slices) > 1 or not is_complete(slices)):  # nearly all pools have one slice
+                self._whole[pool] = found
+        return found
+
+
+class SharedSlices:
+    """Slices without a node name, by name."""
+
+    def __init__(self) -> None:
+        self._everywhere: dict[str, Slice] = {}  # slices that may matter for any node
+        self._by_label: dict[_Label, dict[str, Slice]] = {}  # slices that matter only for nodes with one of some labels
+
+    def put(self, new: Slice) -> None:
+        """Add a slice. Its name must be unknown."""
+        for table in self._tables(new):
+            table[new.name] = new
+
+    def remove(self, old: Slice) -> None:
+        """Remove a slice."""
+        for table in self._tables(old):
+            del table[old.name]
+        for label in _labels_of_slice(old) or ():
+            if not self._by_label[label]:
+                del self._by_label[label]
+
+    def _tables(self, slice_: Slice) -> list[dict[str, Slice]]:
+        labels = _labels_of_slice(slice_)
+        return [self._everywhere] if labels is None else [self._by_label.setdefault(label, {}) for label in labels]
+
+    def of(self, node: Node) -> list[Slice]:
+        """The slices that may matter for a node, sorted by name."""
+        found = dict(self._everywhere)
+        for label in ((_NAME, node.name), *node.labels.items()) if self._by_label else ():
+            found |= self._by_label.get(label, {})
+        return [found[name] for name in sorted(found)]
+
+
+def _labels_of_slice(slice_: Slice) -> set[_Label] | None:
+    """Labels of which each node that a slice matters for has one; None if it may matter for any node."""
+    if slice_.counter_sets:
+        return None
+    if slice_.selection.is_set or not slice_.per_device:
+        return _labels(slice_.selection)
+    found = set[_Label]()
+    for device in slice_.devices:
+        labels = _labels(device.selection)
+        if labels is None:
+            return None
+        found |= labels
+    return found
+
+
+def _labels(selection: NodeSelection) -> set[_Label] | None:
+    """The same for a node selection."""
+    if selection.node_name:
+        return {(_NAME, selection.node_name)}
+    if selection.all_nodes:
+        return None
+    found = set[_Label]()
+    for term in selection.selector.terms if selection.selector is not None else ():
+        named = next((one for one in term.fields if (one.key, one.operator) == (_NAME, "In")), None)
+        wanted = named or next((one for one in term.expressions if one.operator == "In" and one.key != _NAME), None)
+        if wanted is not None:
+            found.update((wanted.key, value) for value in wanted.values)
+        elif term.fields or term.expressions:  # an empty term matches no node
+            return None
+    return found
+
+
+class NodeSlices:
+    """The slices that name one node. If they have too many devices, the largest pools are left out.
+
+    The other pools stay: one driver must not take the devices of others from their pods. The time of each method is
+    limited, however many slices and pools a driver publishes.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[PoolKey, dict[str, Slice]] = {}  # slices by name
+        self._sizes: dict[PoolKey, int] = {}
+        self._sorted: list[tuple[int, PoolKey]] = []  # size and pool, the smallest first
+
+    def __bool__(self) -> bool:
+        return bool(self._pools)
+
+    def put(self, new: Slice) -> None:
+        """Add a slice. Its name must be unknown."""
+        self._pools.setdefault(new.pool, {})[new.name] = new
+        self._resize(new.pool, _size(new))
+
+    def remove(self, old: Slice) -> None:
+        """Remove a slice."""
+        del self._pools[old.pool][old.name]
+        if not self._pools[old.pool]:
+            del self._pools[old.pool]
+        self._resize(old.pool, -_size(old))
+
+    def _resize(self, pool: PoolKey, by: int) -> None:
+        before = self._sizes.pop(pool, 0)
+        if before:
+            del self._sorted[bisect_left(self._sorted, (before, pool))]
+        if pool in self._pools:
+            self._sizes[pool] = (before or _DEVICES_PER_POOL) + by
+            insort(self._sorted, (self._sizes[pool], pool))
+
+    def kept(self) -> dict[PoolKey, dict[str, Slice]]:
+        """The slices of the pools that are not left out, by pool and name."""
+        found, left = dict[PoolKey, dict[str, Slice]](), MAX_NODE_DEVICES + _DEVICES_PER_POOL  # one pool is free
+        for size, pool in self._sorted:
+            left -= size
+            if left < 0:
+                break
+            found[pool] = self._pools[pool]
+        return found
+
+    def left_out(self, kept: int) -> list[PoolKey]:
+        """The largest pools that are left out, sorted by key; `kept` is the number of those that are not."""
+        return sorted(pool for _, pool in self._sorted[max(kept, len(self._sorted) - _MAX_NAMED) :])
+
+    def __contains__(self, pool: object) -> bool:
+        """Whether a slice of the pool names the node."""
+        return pool in self._pools
+
+
+def _size(slice_: Slice) -> int:
+    """The number of devices, plus what takes about as much time: the slice itself, and counters."""
+    consumed = sum(len(use.counters) for device in slice_.devices for use in device.consumes)
+    counters = sum(len(one.counters) for one in slice_.counter_sets)
+    return 1 + len(slice_.devices) + counters + consumed // _COUNTERS_PER_DEVICE
+
+
+def tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
+    """The slice with the taints of all matching rules; the same object if no rule matches."""
+    matching = [rule for rule in rules if rule.matches_pool(slice_.pool)]  # most rules are about other pools
+    if not matching:
+        return slice_
+    added = {
+        device.name: tuple(rule.taint for rule in matching if rule.matches(slice_.pool, device.name))
+        for device in slice_.devices
+    }
+    if not any(added.values()):
+        return slice_
+    devices = tuple(
+        replace(device, taints=device.taints + added[device.name]) if added[device.name] else device
+        for device in slice_.devices
+    )
+    return replace(slice_, devices=devices)

@@ -1,0 +1,52 @@
+"""Caches whose builds of NodeInfos are counted, or fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from extender.allocation import Features, NodeInfo
+from extender.cache import ClusterCache
+from extender.cache.node_info_builder import NodeInfoBuilder
+from extender.model import Node
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.wire import SliceDecoder, decode_node
+
+NODES = 40
+STRETCH = 3  # looks at the clock
+MOST = 4 * STRETCH  # nodes or slices of one stretch
+
+
+class CountingBuilder(NodeInfoBuilder):
+    """Counts the NodeInfos that a cache builds from now on. Builds of `failing` nodes, and the next one, may fail."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        super().__init__(Features(), cache.slices, cache.allocated_devices)
+        cache.builder = self
+        self.built: Counter[str] = Counter()  # also tries that failed
+        self.failing: frozenset[str] = frozenset()
+        self.next_fails = False
+
+    def build(self, node: Node, previous: NodeInfo | None, *, only_use: bool) -> NodeInfo:
+        self.built[node.name] += 1
+        if node.name in self.failing or self.next_fails:
+            self.next_fails = False
+            raise ValueError(f"no view of {node.name}")
+        return super().build(node, previous, only_use=only_use)
+
+
+def many_nodes() -> ClusterCache:
+    """NODES equal nodes."""
+    cache, decoder, machine = ClusterCache(), SliceDecoder(), carried_machines()["t4-4"]
+    for number in range(NODES):
+        cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", machine, {})))
+        found = decoder.decode(gpu_slice(f"n{number}", machine))
+        cache.apply_slice(found.name, found)
+    return cache
+
+
+def shared_slice(cache: ClusterCache) -> None:
+    """A slice that all nodes see changes."""
+    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": [{"name": "d0"}]}
+    cache.apply_slice("net", SliceDecoder().decode({"metadata": {"name": "net"}, "spec": spec}))
