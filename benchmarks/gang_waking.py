@@ -19,8 +19,8 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, PlannedGang, WaitsForGang
 from extender.extension.sinks import FilterSink
+from extender.gangs.gang import Gang
 from extender.model import Deadline, GroupKey, GroupSource, Membership, Pod, Reason
-from extender.scheduling import Gang
 
 GPUS = 8  # of each node, and of each member
 

@@ -12,8 +12,8 @@ from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
 from extender.extension.filter_service import FilterResult
 from extender.extension.gang_state import FormingGang, PlannedGang
 from extender.extension.sinks import FilterSink
+from extender.gangs.gang_problem import MOST_TOGETHER, GangPlan
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
-from extender.scheduling import MOST_TOGETHER, GangPlan
 from extender.web.http_limits import VERBS
 from tests.bind_slots_world import gang_member, gang_scheduler
 from tests.dra_worlds import place

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import Code
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.scheduling import MOST_TOGETHER
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, claim, pod
 from tests.test_gang_pauses import key

@@ -10,8 +10,8 @@ import pytest
 
 from extender.cluster import Writer
 from extender.extension.bound_members import BoundMembers
+from extender.gangs.gang import members_with_claims
 from extender.model import GroupKey, GroupSource
-from extender.scheduling import members_with_claims
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_gang_pauses import read_due

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.fleet import Fleet
 from extender.extension.bind_slots import SlotLimits
+from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import Code, GroupKey
-from extender.scheduling import MOST_TOGETHER
 from tests.bind_slots_world import gang_member, watched_gangs
 from tests.test_bind_slots import Requeues
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from extender.extension.gang_planning import GangPlanning
+from extender.gangs.gang import gang_of
+from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import (
     NO_DEADLINE,
     Code,
@@ -27,7 +29,6 @@ from extender.model import (
     Toleration,
 )
 from extender.runtime import Supervisor
-from extender.scheduling import MOST_TOGETHER, gang_of
 from tests.evaluation_worlds import RecordingSink
 from tests.gang_fleet import Gangs, unfinished
 from tests.skipping_loop import SkippingLoop

@@ -12,6 +12,7 @@ import pytest
 
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.gangs.gang import Gang, gang_of
 from extender.model import (
     NO_DEADLINE,
     Deadline,
@@ -27,7 +28,7 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import CollectedDomain, Gang, gang_of
+from extender.scheduling import CollectedDomain
 from extender.wire import SliceDecoder, decode_class, decode_node
 from tests.evaluation_worlds import MACHINES
 from tests.gang_fleet import Gangs

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from extender.scheduling import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.wire import decode_node
 from tests.dra_worlds import extended
 from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nodes_of, nvl72

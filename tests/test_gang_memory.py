@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
+from extender.gangs.gang_trial import GangMemory
 from extender.model import Deadline, DeadlineExceeded
-from extender.scheduling import GangMember, GangMemory, GangPlan, GangProblem, GangShortage, RankingCache, plan_gang
+from extender.scheduling import RankingCache
 from tests.evaluation_worlds import steps
 from tests.gang_oracle import random_cluster
 from tests.gang_oracle_worlds import problem_of, world_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.model import NodeSelector, Requirement, Term, only_node
-from extender.scheduling import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from tests.gang_worlds import CLIQUE, RACK, GangWorld, allocated, cluster, found_in, nodes_of
 from tests.running_berth import claim
 

@@ -8,9 +8,10 @@ from types import FrameType
 
 import pytest
 
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
+from extender.gangs.gang_trial import GangTrial
 from extender.model import Deadline, DeadlineExceeded
-from extender.scheduling import GangMember, GangPlan, GangProblem, GangShortage, Placement
-from extender.scheduling.gang_trial import GangTrial
+from extender.scheduling import Placement
 from tests.evaluation_worlds import TICK, Clock
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster
 from tests.running_berth import claim

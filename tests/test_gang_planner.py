@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.allocation import mig_slices
-from extender.scheduling import GangPlan, GangProblem, GangShortage, plan_gang
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.wire import decode_node
 from tests.dra_worlds import extended
 from tests.gang_worlds import (

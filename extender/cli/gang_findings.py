@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.cli.lint_finding import LintFinding
+from extender.gangs.gang import disagreement, minimum_of
+from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.manifests import pod_templates
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Pod, WireError, counted
-from extender.scheduling import MOST_TOGETHER, disagreement, minimum_of
 from extender.wire import OWN_ANNOTATIONS, Json, decode_pod, get, group_policy_of
 
 # The controller makes all pods of such a group from one object, so the files have all of them.

@@ -10,6 +10,18 @@ from extender.diagnosis.gang_explanation import GangExplanation, PlannedMember
 from extender.diagnosis.gang_question import GangQuestion, most_room, where
 from extender.diagnosis.gang_refusal import gang_refusal
 from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
+from extender.gangs.domains import NODE
+from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacks_pod_group
+from extender.gangs.gang_problem import (
+    MOST_TOGETHER,
+    GangMembers,
+    GangPlan,
+    GangShortage,
+    UnreadyMember,
+    gang_members,
+    plan_sizes,
+)
+from extender.gangs.gang_trial import GangMemory
 from extender.model import (
     SCHEDULER,
     Code,
@@ -25,25 +37,11 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling import (
-    MOST_TOGETHER,
-    NODE,
     EvaluationContext,
-    Gang,
-    GangMembers,
-    GangMemory,
-    GangPlan,
-    GangShortage,
     Pending,
     RankingCache,
-    UnreadyMember,
     UnschedulableAndUnresolvable,
-    disagreement,
-    gang_members,
-    gang_minimum,
-    gang_of,
     held_results,
-    lacks_pod_group,
-    plan_sizes,
     requirements_of,
 )
 

@@ -9,29 +9,24 @@ from dataclasses import dataclass, field, replace
 from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import DeviceUse, Holder
 from extender.diagnosis.scenario import Scenario, apply_scenario
-from extender.model import DeadlineExceeded
-from extender.policy import Policy
-from extender.scheduling import (
+from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.gang import Gang
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import (
     MOST_TOGETHER,
-    NODE,
-    Domain,
-    Domains,
-    EvaluationContext,
-    Gang,
     GangMember,
     GangMembers,
-    GangMemory,
     GangPlan,
     GangProblem,
     GangShortage,
-    RankingCache,
     UnreadyMember,
-    UsableNodes,
     gang_members,
     gang_problem,
-    natural,
-    plan_gang,
 )
+from extender.gangs.gang_trial import GangMemory
+from extender.model import DeadlineExceeded
+from extender.policy import Policy
+from extender.scheduling import EvaluationContext, RankingCache, UsableNodes
 
 _TRIES = 64  # sets of members that differ
 Plan = Callable[[GangProblem], GangPlan | GangShortage]

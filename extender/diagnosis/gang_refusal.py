@@ -16,16 +16,9 @@ from extender.diagnosis.gang_question import (
     where,
     widest_domains,
 )
+from extender.gangs.gang_problem import MOST_TOGETHER, GangPlan, GangProblem, GangShortage, gang_problem, no_room
 from extender.model import Code, DeadlineExceeded, Reason, counted
-from extender.scheduling import (
-    MOST_TOGETHER,
-    GangPlan,
-    GangProblem,
-    GangShortage,
-    UsableNodes,
-    gang_problem,
-    no_room,
-)
+from extender.scheduling import UsableNodes
 
 _HOLDERS = 12  # in one explanation
 _FAULTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # taints that Kubernetes sets while they last

@@ -18,8 +18,8 @@ from types import MappingProxyType
 from cachetools import LRUCache
 
 from extender.extension.gang_state import FormingGang
+from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import GroupKey
-from extender.scheduling import MOST_TOGETHER
 
 _ABSENT_SECONDS = 15.0  # until a requeued gang loses its place; kube-scheduler retries a pod after 10 s at most
 _NONE: Mapping[str, int] = MappingProxyType({})

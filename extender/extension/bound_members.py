@@ -15,8 +15,8 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
+from extender.gangs.gang import members_with_claims
 from extender.model import GroupKey
-from extender.scheduling import members_with_claims
 
 _MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
 _READS = 2  # namespaces that are read at a time

@@ -6,16 +6,9 @@ from collections.abc import Callable
 
 from extender.cache import ClusterCache
 from extender.extension.bound_members import BoundMembers
+from extender.gangs.gang import difference, gang_minimum, is_incomplete, lacks_pod_group, may_terminate, placed_members
+from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import Code, GroupKey, GroupSource, Membership, Pod, Reason
-from extender.scheduling import (
-    MOST_TOGETHER,
-    difference,
-    gang_minimum,
-    is_incomplete,
-    lacks_pod_group,
-    may_terminate,
-    placed_members,
-)
 
 INVALID = (Code.INVALID, Code.GANG_TOO_LARGE)  # only an edit of the pods or of their group's object can help
 

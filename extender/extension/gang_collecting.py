@@ -20,21 +20,12 @@ from extender.extension.filter_service import FilterService
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
+from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
+from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
+from extender.gangs.gang_problem import GangMembers, GangProblem, gang_members, gang_problem
+from extender.gangs.gang_trial import GangMemory
 from extender.model import Code, DeadlineExceeded, GroupKey, Pod
-from extender.scheduling import (
-    CollectedDomain,
-    EmptiedDomains,
-    EvaluationContext,
-    GangMembers,
-    GangMemory,
-    GangProblem,
-    domains_by_room,
-    gang_members,
-    gang_minimum,
-    gang_problem,
-    is_incomplete,
-    own_claims,
-)
+from extender.scheduling import CollectedDomain, EvaluationContext
 
 _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
 _SEARCH = "collecting"  # the key of the queued search: one gang at a time

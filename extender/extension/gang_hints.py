@@ -16,8 +16,10 @@ from extender.extension.filter_service import FilterService
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import RETRY_SECONDS, GangScheduler
 from extender.extension.gang_state import PlannedGang, WaitingGang
+from extender.gangs.gang import Gang
+from extender.gangs.node_rooms import most_units
 from extender.model import Code, DeadlineExceeded, GroupKey, Pod, Reason
-from extender.scheduling import Gang, Placement, PodRequirements, SelectedNodes, most_units
+from extender.scheduling import Placement, PodRequirements, SelectedNodes
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
 

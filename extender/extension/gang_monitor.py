@@ -13,9 +13,9 @@ from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import MISSING
+from extender.gangs.gang import gang_minimum, is_incomplete, lacks_pod_group
 from extender.model import Code, GroupKey, Pod
 from extender.runtime import Supervisor
-from extender.scheduling import gang_minimum, is_incomplete, lacks_pod_group
 
 # Pause after a round, as a multiple of its time: a round looks at all waiting gangs, and every event of a member may
 # cause one.

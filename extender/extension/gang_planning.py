@@ -8,29 +8,23 @@ from dataclasses import dataclass, field, replace
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
-from extender.model import Claim, Code, Deadline, GroupKey, Membership, Pod, Reason
-from extender.scheduling import (
+from extender.gangs.gang import Gang, disagreement, gang_of
+from extender.gangs.gang_planner import lacking_members, plan_gang
+from extender.gangs.gang_problem import (
     MOST_TOGETHER,
-    CollectedDomain,
-    EvaluationContext,
-    Gang,
     GangMembers,
-    GangMemory,
     GangPlan,
     GangProblem,
     GangShortage,
-    Pending,
     UnreadyMember,
-    UsableNodes,
-    disagreement,
     gang_members,
-    gang_of,
     gang_problem,
-    lacking_members,
     no_room,
-    plan_gang,
     plan_sizes,
 )
+from extender.gangs.gang_trial import GangMemory
+from extender.model import Claim, Code, Deadline, GroupKey, Membership, Pod, Reason
+from extender.scheduling import CollectedDomain, EvaluationContext, Pending, UsableNodes
 
 _CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
 _PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL, Code.GANG_CLAIM_FULL)  # they end without a change of the pods

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
+from extender.gangs.gang_problem import GangPlan, NodeLimit
 from extender.model import Claim, Code, GroupKey, GroupSource, ObjectKey, Reason
-from extender.scheduling import GangPlan, NodeLimit, PodRequirements
+from extender.scheduling import PodRequirements
 
 _MEMBER_SECONDS = 0.05  # for each member
 # Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.

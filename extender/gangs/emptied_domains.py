@@ -8,15 +8,14 @@ from dataclasses import replace
 from itertools import count
 
 from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, is_own, with_own_pools_released
+from extender.gangs.domains import Domain, Domains, natural
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangPlan, GangProblem
+from extender.gangs.gang_trial import GangMemory
+from extender.gangs.gang_units import equal_units
+from extender.gangs.node_rooms import NodeRooms
 from extender.model import DeadlineExceeded, ObjectKey, Result
-from extender.scheduling.domains import Domain, Domains, natural
-from extender.scheduling.evaluate import EvaluationContext
-from extender.scheduling.gang_memory import GangMemory
-from extender.scheduling.gang_plan import GangPlan, GangProblem
-from extender.scheduling.gang_planner import plan_gang
-from extender.scheduling.gang_units import equal_units
-from extender.scheduling.node_room import NodeRooms
-from extender.scheduling.ranking_cache import RankingCache
+from extender.scheduling import EvaluationContext, RankingCache
 
 _STEP = 16  # nodes that are emptied at a time
 _TRIES = 8  # attempts to plan on one domain
