@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from extender.extension.bound_members import BoundMembers
-from extender.extension.gang_hints import GangHints
-from extender.extension.gang_monitor import GangMonitor
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.extension.gangs.gang_hints import GangHints
+from extender.extension.gangs.gang_monitor import GangMonitor
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.model import Code, GroupKey, GroupSource, Membership, Pod, Reason
 from tests.evaluation_worlds import Fleet
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.fleet import Fleet
 from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
 from extender.extension.filter_service import FilterResult
-from extender.extension.gang_state import FormingGang, PlannedGang
+from extender.extension.gangs.gang_state import FormingGang, PlannedGang
 from extender.extension.sinks import FilterSink
 from extender.gangs.gang_problem import MOST_TOGETHER, GangPlan
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cluster import Writer
-from extender.extension.bound_members import BoundMembers
+from extender.extension.gangs.bound_members import BoundMembers
 from extender.gangs.gang import members_with_claims
 from extender.model import GroupKey, GroupSource
 from tests.eventually import eventually

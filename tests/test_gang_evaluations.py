@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.extension.gang_planning import GangPlanning
+from extender.extension.gangs.gang_planning import GangPlanning
 from extender.gangs.gang import gang_of
 from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import (

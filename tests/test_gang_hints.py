@@ -10,8 +10,8 @@ from itertools import chain, cycle, islice, pairwise
 
 import pytest
 
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from extender.gangs.gang import Gang, gang_of
 from extender.model import (
     NO_DEADLINE,

@@ -10,7 +10,7 @@ from math import inf
 import pytest
 
 from extender.cluster import Unavailable
-from extender.extension.bound_members import BoundMembers, Members
+from extender.extension.gangs.bound_members import BoundMembers, Members
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.policy import Policy

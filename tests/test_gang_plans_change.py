@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.extension.gang_state import FormingGang
+from extender.extension.gangs.gang_state import FormingGang
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.extension.gang_plans import GangPlans
-from extender.extension.gang_state import FormingGang
 from extender.extension.gang_turn import GangTurn
+from extender.extension.gangs.gang_plans import GangPlans
+from extender.extension.gangs.gang_state import FormingGang
 from extender.model import Code, Pod, Reason
 from tests.eventually import eventually
 from tests.gang_fleet import Gangs, unfinished

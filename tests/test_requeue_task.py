@@ -14,7 +14,7 @@ from extender.cluster import Delays, Unavailable, Writer
 from extender.entry.serve_process import application
 from extender.extension import Service
 from extender.extension.evaluations import Evaluations
-from extender.extension.gang_hints import GangHints
+from extender.extension.gangs.gang_hints import GangHints
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.requeue import Requeuer
 from extender.model import Code, GroupKey, GroupSource, Reason

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from cachetools import LRUCache
 
-from extender.extension.gang_state import FormingGang
+from extender.extension.gangs.gang_state import FormingGang
 from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import GroupKey
 

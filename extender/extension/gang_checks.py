@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from extender.cache import ClusterCache
-from extender.extension.bound_members import BoundMembers
+from extender.extension.gangs.bound_members import BoundMembers
 from extender.gangs.gang import difference, gang_minimum, is_incomplete, lacks_pod_group, may_terminate, placed_members
 from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import Code, GroupKey, GroupSource, Membership, Pod, Reason

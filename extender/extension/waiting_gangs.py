@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from math import inf
 
-from extender.extension.gang_state import WaitingGang
+from extender.extension.gangs.gang_state import WaitingGang
 from extender.model import Code, FairCache, GroupKey, Reason
 
 MISSING = (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN)  # reasons of gangs whose members or PodGroup do not exist

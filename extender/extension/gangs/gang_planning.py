@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from extender.gangs.gang import Gang, disagreement, gang_of
 from extender.gangs.gang_planner import lacking_members, plan_gang
 from extender.gangs.gang_problem import (

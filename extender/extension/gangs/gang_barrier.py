@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
-from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.gang_state import FormingGang
+from extender.extension.gangs.gang_scheduler import GangScheduler
+from extender.extension.gangs.gang_state import FormingGang
 from extender.model import BerthError, GroupSource, Pod, one_line
 from extender.runtime import WatchProgress
 

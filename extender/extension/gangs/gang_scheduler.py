@@ -14,14 +14,13 @@ from math import inf
 from extender.cache import ClusterCache
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.binding_cycle import BindError
-from extender.extension.bound_members import BoundMembers
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_checks import INVALID, GangChecks
-from extender.extension.gang_collecting import GangCollecting
-from extender.extension.gang_holds import hold_all, is_held
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_plans import GangPlans
-from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitsForGang
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.extension.gangs.gang_collecting import GangCollecting
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_plans import GangPlans, hold_all, is_held
+from extender.extension.gangs.gang_state import FormingGang, GangCounts, PlannedGang, WaitsForGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.gangs.gang import Gang, gang_minimum, placed_members

@@ -13,9 +13,9 @@ from math import inf
 from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import RETRY_SECONDS, GangScheduler
-from extender.extension.gang_state import PlannedGang, WaitingGang
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_scheduler import RETRY_SECONDS, GangScheduler
+from extender.extension.gangs.gang_state import PlannedGang, WaitingGang
 from extender.gangs.gang import Gang
 from extender.gangs.node_rooms import most_units
 from extender.model import Code, DeadlineExceeded, GroupKey, Pod, Reason

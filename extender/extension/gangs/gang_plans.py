@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 import structlog
 
 from extender.cache import ClusterCache
 from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
-from extender.extension.gang_collecting import GangCollecting
-from extender.extension.gang_holds import hold, is_held
-from extender.extension.gang_state import FormingGang, GangCounts, WaitingGang
 from extender.extension.gang_turn import GangTurn
+from extender.extension.gangs.gang_collecting import GangCollecting
+from extender.extension.gangs.gang_state import FormingGang, GangCounts, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import BerthError, Code, FairCache, GroupKey, Pod, Reason
+from extender.scheduling import held_by_claim
 
 _KEEP_THE_TURN = (Code.GANG_WAITS, Code.GANG_UNFINISHED)  # reasons of the gang with the turn
 _PODS = 4096  # remembered pods whose bind needs no plan
@@ -256,3 +256,44 @@ class GangPlans:
         ends = min((forming.ends_at for forming in self.forming.values()), default=inf)
         slots = min(self._slots.next_deadline(self.forming.values()), self._queue.next_deadline)
         return min(ends, slots, self.turn.next_deadline)
+
+
+# --- Makes the reservations of a planned gang in one step, and checks them when a member is filtered.
+
+
+def hold_all(cache: ClusterCache, forming: FormingGang) -> None:
+    """Hold the devices of all members that are not held yet, in one step."""
+    hold(cache, forming, forming.planned.plan.placements)
+
+
+def hold(cache: ClusterCache, forming: FormingGang, uids: Iterable[str]) -> None:
+    """Hold the planned devices of members whose nodes still exist."""
+    node_infos = cache.snapshot().node_infos  # valid for the loop: a hold changes only the use of devices
+    for uid in uids:
+        node, placement = forming.planned.plan.placements[uid]
+        node_info = node_infos.get(node)
+        if node_info is None:
+            continue
+        claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
+        for claim, results in zip(claims, held_by_claim(node_info, placement), strict=False):
+            if claim.uid not in cache.reservations.by_claim:  # members may share a claim
+                cache.hold(claim.uid, uid, node, results, forming.deadline)
+
+
+def is_held(cache: ClusterCache, forming: FormingGang, uid: str) -> bool:
+    """Whether the devices are still reserved: meanwhile a claim may have been deleted or allocated elsewhere."""
+    if uid in forming.planned.without_devices:
+        return True
+    node = forming.planned.plan.placements[uid][0]
+    node_info = cache.snapshot().node_infos.get(node)
+    if node_info is None:
+        return False
+    for claim in forming.planned.requirements[uid].for_node(node_info.node).pending_claims:
+        reservation = cache.reservations.by_claim.get(claim.uid)
+        if reservation is None:
+            cached = cache.store.claims.get(claim.key)
+            if cached is None or cached.uid != claim.uid or cached.allocation is None:
+                return False
+        elif reservation.node != node:
+            return False
+    return True

@@ -8,9 +8,9 @@ from contextlib import suppress
 from math import inf
 
 from extender.cache import ClusterCache
-from extender.extension.bound_members import BoundMembers, Members
-from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.gang_state import FormingGang, WaitingGang
+from extender.extension.gangs.bound_members import BoundMembers, Members
+from extender.extension.gangs.gang_scheduler import GangScheduler
+from extender.extension.gangs.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import MISSING
 from extender.gangs.gang import gang_minimum, is_incomplete, lacks_pod_group
