@@ -8,14 +8,14 @@ import aiohttp
 import pytest
 
 from benchmarks.fleet import Fleet
-from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
 from extender.extension.filter_service import FilterResult
-from extender.extension.gangs.gang_state import FormingGang, PlannedGang
+from extender.extension.gangs.gang_admission import SlotLimits
+from extender.extension.gangs.gang_state import FormingGang
 from extender.extension.sinks import FilterSink
-from extender.gangs.gang_problem import MOST_TOGETHER, GangPlan
+from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.web.http_limits import VERBS
-from tests.bind_slots_world import gang_member, gang_scheduler
+from tests.bind_slots_world import admission, gang_member, gang_scheduler, plan
 from tests.dra_worlds import place
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, claim, pod
@@ -25,21 +25,16 @@ LIMITS = SlotLimits(total=12, namespace=10, small=2)
 QUEUED = "waits its turn: too many pods of other groups are waiting for each other at bind"
 
 
-def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, bound: int = 0) -> FormingGang:
-    """A gang with a plan. The first few of its members arrived at bind or are bound."""
-    uids = [f"u{i}" for i in range(size)]
-    key = GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}")
-    gang = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {}, {})
-    found = FormingGang(key, gang, size, since, since, 1000.0, since)
-    found.arrived.update(dict.fromkeys(uids[:arrived], "n0"))
-    found.bound.update(uids[:bound])
-    return found
+def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, *, bound: bool = False) -> FormingGang:
+    return plan(GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}"), size, since, arrived, bound=bound)
 
 
 def in_the_way(namespace: str, count: int, *plans: FormingGang, now: float = 0.0) -> list[int] | None:
     """The positions of the plans that must end; None if the gang must wait."""
-    found = BindSlots(lambda: now, LIMITS).plans_in_the_way(namespace, count, plans)
-    return None if found is None else sorted(plans.index(plan) for plan in found)
+    queue = admission(lambda: now, LIMITS)
+    queue.forming.update({one.key: one for one in plans})
+    found = queue.plans_in_the_way(namespace, count)
+    return None if found is None else sorted(plans.index(one) for one in found)
 
 
 # -- the rule ------------------------------------------------------------------------------------------------------
@@ -82,22 +77,11 @@ def test_a_plan_whose_members_have_all_arrived_does_not_give_way() -> None:
 
 
 def test_a_plan_whose_minimum_is_bound_has_one_place_and_gives_way_to_all() -> None:
-    done = forming("a", 6, arrived=6, bound=6)
+    done = forming("a", 6, bound=True)
     assert in_the_way("a", 9, done) == []
     assert in_the_way("a", 10, done) == [0]
     assert in_the_way("b", 10, done) == [], "the slots of a small namespace are no burden"
     assert in_the_way("b", 10, done, forming("c", 2)) == [0]
-
-
-def test_gangs_that_wait_are_retried_once_a_plan_gives_way() -> None:
-    now = [0.0]
-    slots, plans = BindSlots(lambda: now[0], LIMITS), [forming("a", 6), forming("a", 4, since=3.0)]
-    for _ in plans:
-        assert not slots.began_to_give_way(plans)
-        now[0] = slots.next_deadline(plans)
-        assert slots.began_to_give_way(plans)
-        assert not slots.began_to_give_way(plans)
-    assert slots.next_deadline(plans) == float("inf")
 
 
 # -- the turn ------------------------------------------------------------------------------------------------------
@@ -171,17 +155,17 @@ def test_a_gang_that_is_not_tried_any_more_loses_its_turn() -> None:
     queue.end("n0")
     assert not queue.ask("c", "job", 10)
     queue.requeues.times.clear()
-    queue.fleet.now = queue.gangs.plans.next_deadline
-    queue.gangs.plans.requeue_due()
+    queue.fleet.now = queue.gangs.admission.next_deadline
+    queue.gangs.admission.requeue_due()
     assert queue.requeues.times == ["fits"]
     assert queue.ask("c", "job", 10)
 
 
 def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded() -> None:
-    queue = SlotQueue(lambda: 0.0, namespaces=4)
+    queue = admission(lambda: 0.0, LIMITS, namespaces=4)
     for i in range(20):
-        queue.wait(GroupKey(f"n{i}", GroupSource.BERTH, "job"), 2, 0.0)
-    assert len(queue) == 4
+        assert queue.ask(GroupKey(f"n{i}", GroupSource.BERTH, "job"), "u", 11, is_queued=False)
+    assert len(list(queue.places())) == 4
 
 
 class Requeues(FilterSink):
@@ -203,12 +187,12 @@ def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits
     assert gangs.filter(evil[0], names) == FilterResult(), "all nodes"
     (text,) = set(gangs.filter(good[0], names).failed.values())
     assert text.endswith(QUEUED)
-    gangs.plans.requeue_due()
+    gangs.admission.requeue_due()
     assert not requeues.times
-    fleet.now = gangs.plans.next_deadline
+    fleet.now = gangs.admission.next_deadline
     (plan,) = gangs.forming.values()
     assert fleet.now < plan.ends_at, "no other gang would end it yet"
-    gangs.plans.requeue_due()
+    gangs.admission.requeue_due()
     assert requeues.times == ["fits"]
     assert gangs.filter(good[0], names) == FilterResult()
     assert [key.namespace for key in gangs.forming] == ["good"]
@@ -240,7 +224,7 @@ def test_after_a_plan_gave_way_the_other_plans_of_its_namespace_have_a_new_turn(
     queue = Queue()
     for i in range(5):
         assert queue.ask("evil", f"n{i}", 2)
-    queue.fleet.now = queue.gangs.plans.next_deadline
+    queue.fleet.now = queue.gangs.admission.next_deadline
     assert queue.ask("good", "job", 8)
     plans = queue.gangs.forming
     assert sorted(key.namespace for key in plans) == ["evil", "good"]

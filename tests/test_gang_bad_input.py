@@ -220,7 +220,7 @@ async def test_a_pod_that_is_created_again_under_its_name_is_another_member() ->
         assert not b.app.service.cache.reservations.holds
         member(b, "p2")
         await b.settled()
-        waiting = b.app.service.gangs.waiting.get(key())
+        waiting = b.app.service.gangs.admission.get(key())
         assert waiting is not None
         assert waiting.reason.code is Code.GANG_CHANGED
         waiting.retry_at = -inf
@@ -245,7 +245,7 @@ async def test_five_thousand_members_of_a_small_minimum_are_planned_in_part() ->
         gangs, first = b.app.service.gangs, await reasons(b, "p0")
         assert first == {NO_ROOM}
         (key,) = b.app.service.cache.store.members
-        waiting = gangs.waiting.get(key)
+        waiting = gangs.admission.get(key)
         assert waiting is not None
         waiting.retry_at = inf  # on a busy machine, the pause would end before the last request
         plans = gangs.counts.no_plan.total()

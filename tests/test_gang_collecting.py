@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
+from tests.bind_slots_world import admission
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, patient, pod
 from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
@@ -179,7 +179,7 @@ async def test_one_gang_collects_at_a_time_and_the_one_that_waits_longest_is_fir
 
 def test_gangs_collect_by_age_and_those_that_have_collected_come_last() -> None:
     now = [0.0]
-    waiting = WaitingGangs(lambda: now[0], 8)
+    waiting = admission(lambda: now[0], remembered=8)
     keys = {name: GroupKey("default", GroupSource.BERTH, name) for name in ("old", "new", "refused")}
     waiting.pause(keys["refused"], Reason(Code.GANG_REFUSED, ("refused", "default/refused-0")))
     for name in ("old", "new"):

@@ -26,7 +26,7 @@ async def test_one_gang_after_the_other_is_searched_for_in_the_queue() -> None:
     evaluations = fleet.filter_service.evaluations
     task = asyncio.create_task(fleet.gangs.collecting.run(nothing_to_build))
     searches = 0
-    while fleet.gangs.waiting.next_to_collect(fleet.clock.now) is not None:
+    while fleet.gangs.admission.next_to_collect(fleet.clock.now) is not None:
         await asyncio.sleep(0)
         searches += "collecting" in evaluations
         while "collecting" in evaluations:

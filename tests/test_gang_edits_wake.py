@@ -49,7 +49,7 @@ async def wakes(b: Berthing, edit: Edit) -> None:
 
 async def pause_ends(b: Berthing) -> None:
     (key,) = b.app.service.cache.store.members
-    waiting = b.app.service.gangs.waiting.get(key)
+    waiting = b.app.service.gangs.admission.get(key)
     assert waiting is not None
     await eventually(lambda: waiting.retry_at <= b.app.service.clock() and not waiting.asked_early, "the pause ends")
 
@@ -112,7 +112,7 @@ async def test_pods_that_name_no_group_are_not_remembered_as_one_gang() -> None:
         annotate(b, "p0", {"berth.dev/group": None})
         await b.settled()
         await reasons(b, "p0")
-        assert b.app.service.gangs.waiting.get(GroupKey("default", GroupSource.BERTH, "")) is None
+        assert b.app.service.gangs.admission.get(GroupKey("default", GroupSource.BERTH, "")) is None
 
 
 async def test_a_pod_of_another_scheduler_is_no_member_and_does_not_wake_the_others_again_and_again() -> None:
@@ -123,7 +123,7 @@ async def test_a_pod_of_another_scheduler_is_no_member_and_does_not_wake_the_oth
         b.cluster.apply(pod("p2", annotations=notes, schedulerName="default-scheduler"))
         await b.settled()
         assert await reasons(b, "p1") == {INCOMPLETE}
-        (waiting,) = (b.app.service.gangs.waiting.get(key) for key in b.app.service.cache.store.members)
+        (waiting,) = (b.app.service.gangs.admission.get(key) for key in b.app.service.cache.store.members)
         assert waiting is not None
         assert not waiting.wakes, "the end of the pause wakes no pod"
         touches = b.app.service.requeuer.touches

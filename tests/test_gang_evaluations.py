@@ -86,7 +86,7 @@ def test_a_gang_whose_plan_never_ends_in_time_leaves_the_queue() -> None:
     assert set(fleet.reasons(members)) == {unfinished("g")}
     fleet.work()
     assert set(fleet.reasons(members)) == {unfinished("g")}
-    assert fleet.gangs.waiting.next_deadline < fleet.clock.now + 10
+    assert fleet.gangs.admission.next_deadline < fleet.clock.now + 10
 
 
 def test_a_hundred_gangs_of_one_namespace_leave_the_time_to_others() -> None:

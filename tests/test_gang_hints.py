@@ -108,11 +108,11 @@ class Waiting(Gangs):
 
     def finds(self) -> bool:
         self.clock.now += 100.0
-        return any(list(self.hints.find_schedulable(namespace))[-1] for namespace in self.gangs.waiting.namespaces)
+        return any(list(self.hints.find_schedulable(namespace))[-1] for namespace in self.gangs.admission.namespaces)
 
     def steps(self) -> Iterator[bool]:
         """The steps of the searches of all namespaces."""
-        return chain.from_iterable(map(self.hints.find_schedulable, self.gangs.waiting.namespaces))
+        return chain.from_iterable(map(self.hints.find_schedulable, self.gangs.admission.namespaces))
 
     def fits(self, members: list[Pod]) -> bool:
         """Whether a process that remembers nothing has a plan."""
@@ -132,7 +132,7 @@ def test_a_change_without_room_for_a_member_plans_no_gang() -> None:
         assert not fleet.finds()
     assert not CountedPlanning.plans
     version = fleet.cache.snapshot().version
-    assert not any(fleet.gangs.waiting.without_room(one, version) for one in fleet.gangs.waiting.namespaces), (
+    assert not any(fleet.gangs.admission.without_room(one, version) for one in fleet.gangs.admission.namespaces), (
         "all are known to lack room now"
     )
     assert not any(fleet.fits(members) for members in gangs)

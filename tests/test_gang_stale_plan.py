@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.bind_slots_world import commit
 from tests.running_berth import berthing
 from tests.test_gang_pauses import key
 from tests.test_gangs import NODES, member, planned
@@ -18,7 +19,7 @@ async def test_an_ended_plan_does_not_end_the_holds_of_a_new_one(how: str) -> No
         await b.settled()
         await planned(b, "p0")
         old = plans.forming[key()]
-        old.committed = True
+        commit(old)
         plans.end(old, "")
         await planned(b, "p0")
         assert plans.forming[key()] is not old

@@ -137,7 +137,7 @@ class Fitting(GangHints):
 
 def reject(service: Service) -> None:
     """A gang waits, so that its namespace is searched."""
-    service.gangs.waiting.pause(GroupKey("a", GroupSource.BERTH, "g"), Reason(Code.GANG_NO_ROOM, ("g",)))
+    service.gangs.admission.pause(GroupKey("a", GroupSource.BERTH, "g"), Reason(Code.GANG_NO_ROOM, ("g",)))
 
 
 async def test_a_bug_after_a_fit_is_counted() -> None:

@@ -169,7 +169,7 @@ class Service:
 
     def _rejected_namespaces(self) -> set[str]:
         """The namespaces with pods or gangs that found no room."""
-        return {*self.filter_service.unschedulable.namespaces, *self.gangs.waiting.namespaces}
+        return {*self.filter_service.unschedulable.namespaces, *self.gangs.admission.namespaces}
 
     def _find_schedulable(self, namespace: str) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.

@@ -17,9 +17,9 @@ import structlog
 from extender.cache import ClusterCache
 from extender.extension.evaluations import in_steps
 from extender.extension.filter_service import FilterService
+from extender.extension.gangs.gang_admission import GangAdmission
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.sinks import FilterSink
-from extender.extension.waiting_gangs import WaitingGangs
 from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import GangMembers, GangProblem, gang_members, gang_problem
@@ -40,7 +40,7 @@ class GangCollecting:
         cache: ClusterCache,
         filter_service: FilterService,
         planning: GangPlanning,
-        waiting: WaitingGangs,
+        admission: GangAdmission,
         sink: FilterSink,
         clock: Callable[[], float],
     ) -> None:
@@ -48,7 +48,7 @@ class GangCollecting:
         self._filter_service = filter_service
         self._evaluations = filter_service.evaluations
         self._planning = planning
-        self._waiting = waiting
+        self._admission = admission
         self._sink = sink
         self._clock = clock
         self._log = structlog.get_logger("berth.gangs")
@@ -88,7 +88,9 @@ class GangCollecting:
     def _next(self) -> GroupKey | None:
         """The gang that may collect now; None if there is none."""
         now = self._clock()
-        return self._waiting.next_to_collect(now) if self._may_begin(now) and _SEARCH not in self._evaluations else None
+        return (
+            self._admission.next_to_collect(now) if self._may_begin(now) and _SEARCH not in self._evaluations else None
+        )
 
     def _may_begin(self, now: float) -> bool:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
@@ -97,7 +99,7 @@ class GangCollecting:
     def _search_for(self, key: GroupKey) -> Iterator[None]:
         """Let the gang collect if a domain could hold it. Calls are answered between the steps."""
         seconds = max(self._filter_service.policy.gang_collect_seconds, _RETRY_SECONDS)
-        self._waiting.collects_not_before(key, self._clock() + seconds)
+        self._admission.collects_not_before(key, self._clock() + seconds)
         chosen, worked, began = None, 0.0, self._clock()
         try:
             for found in self._search(key):
@@ -108,7 +110,7 @@ class GangCollecting:
                 began = self._clock()
         finally:
             self._changed.set()  # the next gang, also after a bug with this one
-        waiting = self._waiting.get(key)
+        waiting = self._admission.get(key)
         lacks_room = waiting is not None and waiting.reason.code is Code.GANG_NO_ROOM
         if chosen is not None and lacks_room and self._may_begin(self._clock()):
             self._begin(chosen)
@@ -184,9 +186,9 @@ class GangCollecting:
             return
         self._filter_service.keep_for_gang(None)
         self._rests_until = now + (now - collected.since)
-        self._waiting.collects_not_before(key, self._rests_until)
+        self._admission.collects_not_before(key, self._rests_until)
         self._log.info("a gang does not collect devices any more", group=str(key), because=why)
-        self._waiting.plan_again(Code.COLLECTED_FOR_GANG)
+        self._admission.plan_again(Code.COLLECTED_FOR_GANG)
         self._sink.fits()
         self._changed.set()
 
