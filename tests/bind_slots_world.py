@@ -89,3 +89,13 @@ def watched_gangs(
         slots=limits,
     )
     return gangs, GangMonitor(gangs, fleet.cache, bound, sink, clock)
+
+
+class Requeues(FilterSink):
+    """Notes the calls that requeue pods."""
+
+    def __init__(self) -> None:
+        self.times: list[str] = []
+
+    def fits(self) -> None:
+        self.times.append("fits")

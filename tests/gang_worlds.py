@@ -220,3 +220,13 @@ def allocated(world: GangWorld, name: str, node: str, device: str) -> None:
 
 def key(name: str) -> ObjectKey:
     return ObjectKey("default", name)
+
+
+def nets(world: GangWorld, number: int) -> None:
+    """Devices that all nodes can use: with them the planner searches all nodes together."""
+    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"net-{i}"} for i in range(number)]
+    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": devices}
+    world.add_slice({"metadata": {"name": "net"}, "spec": spec})
+    expression = "device.driver == 'net.example.com'"
+    world.add_class({"metadata": {"name": "net"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})

@@ -11,15 +11,14 @@ from benchmarks.fleet import Fleet
 from extender.extension.filter_service import FilterResult
 from extender.extension.gangs.gang_admission import SlotLimits
 from extender.extension.gangs.gang_state import FormingGang
-from extender.extension.sinks import FilterSink
 from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.web.http_limits import VERBS
-from tests.bind_slots_world import admission, gang_member, gang_scheduler, plan
+from tests.bind_slots_world import Requeues, admission, gang_member, gang_scheduler, plan
 from tests.dra_worlds import place
 from tests.eventually import eventually
+from tests.gang_pods import NODES, bind_all, member, planned
 from tests.running_berth import Berthing, Json, berthing, claim, pod
-from tests.test_gangs import NODES, bind_all, member, planned
 
 LIMITS = SlotLimits(total=12, namespace=10, small=2)
 QUEUED = "waits its turn: too many pods of other groups are waiting for each other at bind"
@@ -166,16 +165,6 @@ def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded() -> None:
     for i in range(20):
         assert queue.ask(GroupKey(f"n{i}", GroupSource.BERTH, "job"), "u", 11, is_queued=False)
     assert len(list(queue.places())) == 4
-
-
-class Requeues(FilterSink):
-    """Notes the calls that requeue pods."""
-
-    def __init__(self) -> None:
-        self.times: list[str] = []
-
-    def fits(self) -> None:
-        self.times.append("fits")
 
 
 def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits_too_long() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import Any
 
 import pytest
 
@@ -13,26 +12,25 @@ from extender.model import Code
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
+from tests.gang_pods import (
+    INCOMPLETE,
+    LABEL,
+    NO_ROOM,
+    NODES,
+    bind_all,
+    delete,
+    key,
+    labelled,
+    member,
+    planned,
+    pod_group,
+    reasons,
+)
 from tests.running_berth import Berthing, Json, berthing, claim, pod
-from tests.test_gang_pauses import key
-from tests.test_gangs import INCOMPLETE, NO_ROOM, NODES, bind_all, delete, member, planned, reasons
 
 pytestmark = pytest.mark.loopback
 
-LABEL = "scheduling.x-k8s.io/pod-group"
 MANY = 5000
-
-
-def pod_group(b: Berthing, minimum: int, name: str = "job") -> None:
-    kind = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup"}
-    b.cluster.apply({**kind, "metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": minimum}})
-
-
-def labelled(b: Berthing, name: str, group: str = "job", **spec: Any) -> None:
-    b.cluster.apply(claim(f"{name}-gpus", 8))
-    found = pod(name, f"{name}-gpus", **spec)
-    found["metadata"]["labels"] = {LABEL: group}
-    b.cluster.apply(found)
 
 
 async def test_a_gang_with_too_few_pods_waits_and_the_reason_names_a_minimum_above_the_fleet() -> None:

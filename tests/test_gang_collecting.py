@@ -13,8 +13,8 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.bind_slots_world import admission
 from tests.eventually import eventually
+from tests.gang_pods import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 from tests.running_berth import Berthing, berthing, claim, patient, pod
-from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 
 pytestmark = pytest.mark.loopback
 

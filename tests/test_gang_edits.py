@@ -10,8 +10,7 @@ from benchmarks.fleet import Fleet
 from extender.extension.gangs.gang_admission import SlotLimits
 from extender.gangs.gang_problem import MOST_TOGETHER
 from extender.model import Code, GroupKey
-from tests.bind_slots_world import gang_member, watched_gangs
-from tests.test_bind_slots import Requeues
+from tests.bind_slots_world import Requeues, gang_member, watched_gangs
 
 SIZE = 6
 

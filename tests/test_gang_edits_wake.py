@@ -10,10 +10,8 @@ import pytest
 from extender.model import GroupKey, GroupSource
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
+from tests.gang_pods import INCOMPLETE, NODES, annotate, delete, gets_a_node, labelled, member, pod_group, reasons
 from tests.running_berth import Berthing, berthing, pod
-from tests.test_gang_bad_input import labelled, pod_group
-from tests.test_gang_plan_ends import annotate
-from tests.test_gangs import INCOMPLETE, NODES, delete, gets_a_node, member, reasons
 
 pytestmark = pytest.mark.loopback
 

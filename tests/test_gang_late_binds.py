@@ -10,12 +10,26 @@ from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
+from tests.gang_pods import (
+    NODES,
+    SIX_NODES,
+    UNREAD,
+    annotate,
+    bind_all,
+    bind_until_bound,
+    change,
+    create_again,
+    delete,
+    ended,
+    gets_a_node,
+    labelled,
+    member,
+    planned,
+    pod_group,
+    reasons,
+    running,
+)
 from tests.running_berth import berthing
-from tests.test_gang_bad_input import labelled, pod_group
-from tests.test_gang_created_again import NODES as SIX_NODES
-from tests.test_gang_created_again import UNREAD, change, create_again, running
-from tests.test_gang_plan_ends import annotate, ended
-from tests.test_gangs import NODES, bind_all, bind_until_bound, delete, gets_a_node, member, planned, reasons
 
 pytestmark = pytest.mark.early_timers
 

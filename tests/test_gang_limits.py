@@ -9,7 +9,7 @@ import pytest
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.wire import decode_node
 from tests.dra_worlds import extended
-from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nodes_of, nvl72
+from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nets, nodes_of, nvl72
 from tests.running_berth import Json, claim
 
 WHOLE = "hgx-h100-8"  # eight GPUs
@@ -166,16 +166,6 @@ def test_other_alternatives_use_only_devices_that_members_with_a_node_leave() ->
     names, limit = alternatives(world, 6, 4, 1), NodeLimit(3, {"n0": 2, "n2": 2})
     found = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
     assert isinstance(found, GangShortage)
-
-
-def nets(world: GangWorld, number: int) -> None:
-    """Devices that all nodes can use: with them the planner searches all nodes together."""
-    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
-    devices = [{"name": f"net-{i}"} for i in range(number)]
-    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": devices}
-    world.add_slice({"metadata": {"name": "net"}, "spec": spec})
-    expression = "device.driver == 'net.example.com'"
-    world.add_class({"metadata": {"name": "net"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 
 import pytest
@@ -12,23 +12,20 @@ import pytest
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cluster import Unavailable
-from extender.extension.gangs.bound_members import BoundMembers, Members
+from extender.extension.gangs.bound_members import BoundMembers
 from extender.extension.gangs.gang_admission import GangAdmission
-from extender.model import Code, GroupKey, GroupSource, Reason
+from extender.model import Code, GroupKey, Reason
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.bind_slots_world import admission
 from tests.eventually import eventually
+from tests.gang_fleet import read_due
+from tests.gang_pods import NODES, bind_all, bind_until_bound, key, member, planned
 from tests.running_berth import berthing, claim, pod
-from tests.test_gangs import NODES, bind_all, bind_until_bound, member, planned
 
 pytestmark = pytest.mark.loopback
 
 REFUSED = Reason(Code.GANG_REFUSED, ("job", "default/p0"))
-
-
-def key(name: str = "job", namespace: str = "default") -> GroupKey:
-    return GroupKey(namespace, GroupSource.BERTH, name)
 
 
 def pause_seconds(waiting: GangAdmission, now: list[float]) -> float:
@@ -198,11 +195,6 @@ class _Reads:
         if self.fails:
             raise Unavailable("no answer")
         return {key(): {"uid-job": "n0"}}
-
-
-async def read_due(bound: BoundMembers, done: Callable[[GroupKey, Members], None] = lambda *_: None) -> None:
-    """Read the namespaces that are due, all at a time."""
-    await asyncio.gather(*(bound.read(namespace, keys, done) for namespace, keys in bound.take_due().items()))
 
 
 async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgotten() -> None:

@@ -10,9 +10,9 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
+from tests.gang_pods import bind_all, member
+from tests.gang_pods import reasons as reasons_of
 from tests.running_berth import Berthing, Json, berthing, claim, pod
-from tests.test_gangs import bind_all, member
-from tests.test_gangs import reasons as reasons_of
 
 pytestmark = pytest.mark.loopback
 

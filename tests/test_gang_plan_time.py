@@ -13,9 +13,8 @@ from extender.gangs.gang_trial import GangTrial
 from extender.model import Deadline, DeadlineExceeded
 from extender.scheduling import Placement
 from tests.evaluation_worlds import TICK, Clock
-from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster
+from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster, nets
 from tests.running_berth import claim
-from tests.test_gang_limits import nets
 
 READINGS = 100  # of the clock, in the time of these tests
 

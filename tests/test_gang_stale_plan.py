@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.bind_slots_world import commit
+from tests.gang_pods import NODES, key, member, planned
 from tests.running_berth import berthing
-from tests.test_gang_pauses import key
-from tests.test_gangs import NODES, member, planned
 
 
 @pytest.mark.parametrize("how", ["bound", "leave"])

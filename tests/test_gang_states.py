@@ -8,7 +8,7 @@ import pytest
 
 from extender.extension.gangs.gang_state import GangEvent, GangState, InvalidGangTransition, next_state
 from tests.bind_slots_world import commit, plan
-from tests.test_gang_pauses import key
+from tests.gang_pods import key
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,9 +13,8 @@ from extender.model import Code, GroupKey, Pod, Reason
 from tests.bind_slots_world import admission, commit, plan
 from tests.eventually import eventually
 from tests.gang_fleet import Gangs, unfinished
+from tests.gang_pods import NODES, bind_all, delete, key, member, planned, reasons
 from tests.running_berth import berthing, claim, pod
-from tests.test_gang_pauses import key
-from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
 pytestmark = pytest.mark.loopback
 
