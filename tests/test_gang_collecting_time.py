@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from extender.policy import Policy
 from tests.gang_fleet import Gangs
 
@@ -16,21 +14,15 @@ def with_waiting_gangs(number: int) -> Gangs:
     return fleet
 
 
-async def nothing_to_build() -> None:
-    pass
-
-
-async def test_one_gang_after_the_other_is_searched_for_in_the_queue() -> None:
+def test_one_gang_after_the_other_is_searched_for_in_the_queue() -> None:
     """Attack: stall scheduling with many gangs that wait for a domain to collect in (off by default)."""
     fleet = with_waiting_gangs(5)
     evaluations = fleet.filter_service.evaluations
-    task = asyncio.create_task(fleet.gangs.collecting.run(nothing_to_build))
     searches = 0
     while fleet.gangs.admission.next_to_collect(fleet.clock.now) is not None:
-        await asyncio.sleep(0)
+        fleet.gangs.collecting.step()
         searches += "collecting" in evaluations
         while "collecting" in evaluations:
             evaluations.work()
             assert fleet.filter_service.evaluations.has_time("hostile"), "calls do not wait for it"
-    task.cancel()
     assert searches == 5

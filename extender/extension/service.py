@@ -107,7 +107,6 @@ class Service:
         start = self.supervisor.start
         start("requeue", self._requeue)
         start("gangs", partial(self.gang_monitor.run, self.rebuilds.done, self.supervisor))
-        start("gang-collecting", partial(self.gangs.collecting.run, self.rebuilds.done))
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("orphans", self.orphans.run)
         start("evaluations", partial(self.evaluations.run, self.rebuilds.done, self.supervisor.report))

@@ -6,8 +6,7 @@ After a collection, no gang collects for as long as this one did.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -33,7 +32,7 @@ _SEARCH_SECONDS = 1.0  # of work for one gang, while others wait
 
 
 class GangCollecting:
-    """Chooses the gang that collects, and its domain. `run` is a background task. `clock` returns seconds."""
+    """Chooses the gang that collects, and its domain. `clock` returns seconds."""
 
     def __init__(
         self,
@@ -53,7 +52,6 @@ class GangCollecting:
         self._clock = clock
         self._log = structlog.get_logger("berth.gangs")
         self._rests_until = -inf  # no gang may collect before this time
-        self._changed = asyncio.Event()
 
     @property
     def nodes(self) -> int:
@@ -62,26 +60,15 @@ class GangCollecting:
         return len(collected.nodes) if collected is not None else 0
 
     def wake(self) -> None:
-        """A gang found no room, or the policy changed."""
-        self._changed.set()
+        """A gang found no room, or the policy changed: GangMonitor takes the next step soon."""
+        self._admission.rescheduled.set()
 
-    async def run(self, rebuilt: Callable[[], Awaitable[None]]) -> None:
-        """Choose the gang that collects, and end its collection in time, until cancelled.
-
-        See Rebuilds.done for `rebuilt`.
-        """
-        while True:
-            self._changed.clear()
-            self._expire()
-            await rebuilt()
-            key = self._next()
-            if key is not None:
-                search = self._search_for(key)
-                self._evaluations.queue(key.namespace, _SEARCH, in_steps(search), blocks=False)
-            seconds = self._next_deadline - self._clock()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
-                    await self._changed.wait()
+    def step(self) -> None:
+        """End the collection whose time is over, and queue the search for the domain of the next one."""
+        self._expire()
+        key = self._next()
+        if key is not None:
+            self._evaluations.queue(key.namespace, _SEARCH, in_steps(self._search_for(key)), blocks=False)
 
     # -- the choice ------------------------------------------------------------------------------------------
 
@@ -109,7 +96,7 @@ class GangCollecting:
                 yield
                 began = self._clock()
         finally:
-            self._changed.set()  # the next gang, also after a bug with this one
+            self.wake()  # the next gang, also after a bug with this one
         waiting = self._admission.get(key)
         lacks_room = waiting is not None and waiting.reason.code is Code.GANG_NO_ROOM
         if chosen is not None and lacks_room and self._may_begin(self._clock()):
@@ -190,7 +177,7 @@ class GangCollecting:
         self._log.info("a gang does not collect devices any more", group=str(key), because=why)
         self._admission.plan_again(Code.COLLECTED_FOR_GANG)
         self._sink.fits()
-        self._changed.set()
+        self.wake()
 
     def _expire(self) -> None:
         """End the collection whose time is over, or which the policy does not allow any more."""
@@ -200,7 +187,7 @@ class GangCollecting:
             self.end(collected.key, "its time is over" if allowed else "the policy does not allow it any more")
 
     @property
-    def _next_deadline(self) -> float:
+    def next_deadline(self) -> float:
         """When the collection ends or the next one may begin; infinite if neither will be."""
         collected = self._filter_service.collected
         if collected is not None:

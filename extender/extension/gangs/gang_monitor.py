@@ -79,6 +79,7 @@ class GangMonitor:
             began = self._clock()
             self._gangs.plans.expire()
             self._admission.requeue_due()
+            self._gangs.collecting.step()
             self._bound_members.expire()
             for namespace, keys in self._bound_members.take_due().items():
                 supervisor.spawn("bound-members", self._read(namespace, keys))
@@ -89,7 +90,9 @@ class GangMonitor:
                     await self._gangs.rescheduled.wait()
 
     def _next_deadline(self) -> float:
-        return min(self._gangs.plans.next_deadline, self._admission.next_deadline, self._bound_members.next_deadline)
+        gangs = self._gangs
+        parts = (gangs.plans, self._admission, gangs.collecting, self._bound_members)
+        return min(part.next_deadline for part in parts)
 
     async def _read(self, namespace: str, keys: set[GroupKey]) -> None:
         try:
@@ -99,7 +102,7 @@ class GangMonitor:
 
     def _members_read(self, key: GroupKey, before: Members) -> None:
         waiting, is_changed = self._admission.get(key), before != self._cache.store.bound_members.get(key, {})
-        if waiting is not None and waiting.reason.code is Code.GANG_UNREAD:
+        if waiting is not None and waiting.state is GangState.UNREAD:
             self._sink.fits()
         elif waiting is not None and (is_changed or waiting.state is GangState.MISSING):
             self._check_complete(key, waiting)
