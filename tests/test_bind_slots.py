@@ -39,48 +39,53 @@ def in_the_way(namespace: str, count: int, *plans: FormingGang, now: float = 0.0
 # -- the rule ------------------------------------------------------------------------------------------------------
 
 
-def test_gangs_get_places_for_all_of_their_minimum_or_none() -> None:
-    assert in_the_way("a", 10) == []
-    assert in_the_way("a", 4, forming("a", 6)) == []
-    assert in_the_way("a", 5, forming("a", 6)) is None
-    assert in_the_way("b", 5, forming("a", 6)) is None
-    assert in_the_way("b", 4, forming("a", 6)) == []
+FULL, PART, DONE = forming("a", 10), forming("a", 6), forming("a", 6, bound=True)
+OLD, NEW = forming("a", 6), forming("a", 4, since=90.0)
 
 
-def test_the_last_places_are_for_small_namespaces() -> None:
-    full = forming("a", 10)
-    assert in_the_way("b", 2, full) == []
-    assert in_the_way("b", 3, full) is None
-    assert in_the_way("a", 2, full) is None
-    assert in_the_way("b", 2, full, forming("b", 2)) is None
-    assert in_the_way("c", 2, full, forming("b", 2)) is None
+@pytest.mark.parametrize(
+    ("namespace", "count", "plans", "found"),
+    [
+        ("a", 10, (), []),  # a gang gets places for all of its minimum, or none
+        ("a", 4, (PART,), []),
+        ("a", 5, (PART,), None),
+        ("b", 5, (PART,), None),
+        ("b", 4, (PART,), []),
+        ("b", 2, (FULL,), []),  # the last places are for small namespaces
+        ("b", 3, (FULL,), None),
+        ("a", 2, (FULL,), None),
+        ("b", 2, (FULL, forming("b", 2)), None),
+        ("c", 2, (FULL, forming("b", 2)), None),
+        ("b", 10, (forming("a", 2),), []),  # small namespaces do not keep a gang of the largest size from its places
+        ("b", 10, (forming("a", 2), forming("c", 1)), None),  # they have used up their own slots
+        ("b", 9, (forming("a", 2), forming("c", 1)), []),
+        ("a", 9, (DONE,), []),  # a plan whose minimum is bound has one place, and gives way to all
+        ("a", 10, (DONE,), [0]),
+        ("b", 10, (DONE,), []),
+        ("b", 10, (DONE, forming("c", 2)), [0]),
+    ],
+)
+def test_which_gangs_get_places(
+    namespace: str, count: int, plans: tuple[FormingGang, ...], found: list[int] | None
+) -> None:
+    assert in_the_way(namespace, count, *plans) == found
 
 
-def test_small_namespaces_do_not_keep_a_gang_of_the_largest_size_from_its_places() -> None:
-    assert in_the_way("b", 10, forming("a", 2)) == []
-    assert in_the_way("b", 10, forming("a", 2), forming("c", 1)) is None, "they have used up their own slots"
-    assert in_the_way("b", 9, forming("a", 2), forming("c", 1)) == []
-
-
-def test_a_plan_that_waits_too_long_gives_way_to_other_namespaces_only() -> None:
+@pytest.mark.parametrize(
+    ("namespace", "count", "plans", "found"),
+    [
+        ("b", 6, (OLD, NEW), [0]),
+        ("b", 10, (OLD, NEW), None),  # no plan ends in vain
+        ("a", 6, (OLD, NEW), None),  # only to other namespaces
+        ("b", 6, (forming("a", 6, arrived=6),), None),  # all of its members have arrived
+        ("b", 6, (forming("a", 6, arrived=5),), [0]),
+    ],
+)
+def test_which_plans_give_way_after_a_time(
+    namespace: str, count: int, plans: tuple[FormingGang, ...], found: list[int] | None
+) -> None:
     """Attack: take the connections of the verbs with gangs whose pods wait for each other at bind."""
-    old, new = forming("a", 6), forming("a", 4, since=90.0)
-    assert in_the_way("b", 6, old, new, now=100.0) == [0]
-    assert in_the_way("b", 10, old, new, now=100.0) is None, "no plan ends in vain"
-    assert in_the_way("a", 6, old, new, now=100.0) is None
-
-
-def test_a_plan_whose_members_have_all_arrived_does_not_give_way() -> None:
-    assert in_the_way("b", 6, forming("a", 6, arrived=6), now=100.0) is None
-    assert in_the_way("b", 6, forming("a", 6, arrived=5), now=100.0) == [0]
-
-
-def test_a_plan_whose_minimum_is_bound_has_one_place_and_gives_way_to_all() -> None:
-    done = forming("a", 6, bound=True)
-    assert in_the_way("a", 9, done) == []
-    assert in_the_way("a", 10, done) == [0]
-    assert in_the_way("b", 10, done) == [], "the slots of a small namespace are no burden"
-    assert in_the_way("b", 10, done, forming("c", 2)) == [0]
+    assert in_the_way(namespace, count, *plans, now=100.0) == found
 
 
 # -- the turn ------------------------------------------------------------------------------------------------------

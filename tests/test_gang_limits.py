@@ -20,18 +20,6 @@ def limited(world: GangWorld, size: int, limit: NodeLimit, count: int = 1, prefi
     return [world.member(f"{prefix}-{i}", i, limit=limit) for i in range(size)]
 
 
-def alternatives(world: GangWorld, size: int, *counts: int) -> list[str]:
-    """Pods that ask for the first of these numbers of GPUs that there are."""
-    names = [f"v-{i}" for i in range(size)]
-    options = [{"name": f"o{n}", "deviceClassName": "gpu.nvidia.com", "count": n} for n in counts]
-    for name in names:
-        obj = claim(name)
-        obj["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": options}]
-        world.add_claim(obj)
-        world.add_pod(name, name)
-    return names
-
-
 @pytest.mark.parametrize(
     ("most", "placed", "left"), [(2, {}, 2), (2, {"n0": 1}, 1), (2, {"n0": 2}, 0), (2, {"n0": 3}, 0), (2, {"n1": 2}, 2)]
 )
@@ -103,17 +91,6 @@ def test_members_of_one_kind_that_may_use_different_nodes_count_together() -> No
     assert nodes_of(plan) == ["n0", "n1", "n2"]
 
 
-def test_members_that_keep_their_node_and_members_with_a_limit() -> None:
-    """As after a refusal: two stay on n0, where kube-scheduler refused a third, and the others go to n1 and n2."""
-    world = cluster("s/r/c:3 s/r/d:3", WHOLE)
-    world.gang(6)
-    limit = NodeLimit(2, {"n0": 2})
-    settled = [world.member(f"w-{i}", i, frozenset({"n0"})) for i in (1, 4)]
-    others = [world.member(f"w-{i}", i, None, frozenset({"n0"}), limit) for i in (0, 2, 3, 5)]
-    plan = world.plan([*settled, *others])
-    assert (found_in(plan), nodes_of(plan)) == ((CLIQUE, "c"), ["n1", "n0", "n1", "n2", "n0", "n2"])
-
-
 def test_members_that_share_a_claim_count_one_by_one() -> None:
     world = cluster("s/r/c:2")
     world.add_claim(claim("shared"))
@@ -148,24 +125,6 @@ def test_members_that_take_no_devices_count_too(kinds: int) -> None:
 
 
 # -- with other devices --------------------------------------------------------------------------------------------
-
-
-def test_other_alternatives_keep_to_the_limit() -> None:
-    """One member with four GPUs fits on a node, or four members with one; the limit is two."""
-    world = cluster("s/r/c:3")
-    names, limit = alternatives(world, 6, 4, 1), NodeLimit(2, {})
-    plan = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
-    assert (found_in(plan), Counter(nodes_of(plan))) == ((CLIQUE, "c"), {"n0": 2, "n1": 2, "n2": 2})
-
-
-def test_other_alternatives_use_only_devices_that_members_with_a_node_leave() -> None:
-    world = cluster("s/r/c:3")
-    names, limit = alternatives(world, 5, 4, 1), NodeLimit(3, {"n0": 2, "n2": 2})
-    plan = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
-    assert Counter(nodes_of(plan)) == {"n0": 1, "n1": 3, "n2": 1}
-    names, limit = alternatives(world, 6, 4, 1), NodeLimit(3, {"n0": 2, "n2": 2})
-    found = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
-    assert isinstance(found, GangShortage)
 
 
 @pytest.mark.parametrize(
@@ -213,23 +172,3 @@ def test_a_search_counts_members_that_take_the_same_devices_on_other_nodes() -> 
         ]
     )
     assert nodes_of(plan) == ["n2", "n0", "n1"]
-
-
-def test_equal_nodes_differ_by_the_members_that_stay_there() -> None:
-    """n0 has room for one more equal member, and n1 for two. Each member may use other nodes than the other."""
-    world = cluster("s/r/c:2")
-    world.gang(2)
-    limit = NodeLimit(2, {"n0": 1})
-    members = [world.member(f"w-{i}", i, None, frozenset({f"gone-{i}"}), limit) for i in range(2)]
-    assert found_in(world.plan(members)) == ("node", "n1")
-
-
-def test_two_members_without_choice_on_one_node_exceed_its_limit() -> None:
-    world = cluster("s/r/c:2")
-    world.gang(2)
-    limit = NodeLimit(1, {})
-    members = [
-        world.member(f"w-{i}", i, frozenset({"n0"}), excluded, limit)
-        for i, excluded in enumerate((frozenset({"x"}), frozenset[str]()))
-    ]
-    assert world.plan(members) == GangShortage(2, 1, "", "")

@@ -112,15 +112,6 @@ def test_the_memory_is_bounded_in_bytes() -> None:
     assert 0 < len(world.memory) < entries
 
 
-def test_an_entry_larger_than_the_memory_is_not_kept() -> None:
-    memory = GangMemory(1_000)
-    memory.put("a", "small", 1, placements=1)
-    memory.put("a", "large", 2, placements=1, picks=2)
-    assert (memory.get("a", "small"), memory.get("a", "large"), len(memory)) == (1, None, 1)
-    memory.put("a", "other", 3)
-    assert (memory.get("a", "small"), memory.get("a", "other"), memory.estimated_bytes) == (None, 3, 400)
-
-
 def test_the_evaluations_of_one_namespace_do_not_replace_those_of_others() -> None:
     """The plan of a gang that takes several calls would never end."""
     memory = GangMemory(4_000)
@@ -130,16 +121,6 @@ def test_the_evaluations_of_one_namespace_do_not_replace_those_of_others() -> No
         memory.put("hostile", number, number)
     assert [memory.get("honest", number) for number in range(3)] == [0, 1, 2]
     assert (len(memory), memory.estimated_bytes, memory.get("hostile", 49)) == (10, 4_000, 49)
-
-
-def test_numbers_of_rankings_are_never_used_again() -> None:
-    world, memory = mixed_fleet(1), GangMemory()
-    requirements = pairs(world, 1).members[0].requirements
-    ranking = RankingCache().get_or_create(requirements)
-    number = memory.number(ranking)
-    assert memory.number(ranking) == number
-    del ranking
-    assert memory.number(RankingCache().get_or_create(requirements)) != number
 
 
 # -- deadline --------------------------------------------------------------------------------------------------------

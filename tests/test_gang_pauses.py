@@ -41,7 +41,8 @@ def pause_seconds(waiting: GangAdmission, now: list[float]) -> float:
 def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> None:
     now = [0.0]
     waiting = admission(lambda: now[0], remembered=4)
-    assert [pause_seconds(waiting, now) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [pause_seconds(waiting, now) for _ in range(6)] == [1, 2, 4, 8, 16, 30]
+    assert {pause_seconds(waiting, now) for _ in range(3000)} == {30}
     waiting.succeeded(key())
     assert pause_seconds(waiting, now) == 1
 
@@ -59,12 +60,6 @@ def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_
         now[0] = tenth / 10
         waiting.changed(key())
         assert found.retry_at == 1
-
-
-def test_a_gang_that_always_fails_never_overflows_its_pause() -> None:
-    now = [0.0]
-    waiting = admission(lambda: now[0], remembered=4)
-    assert {pause_seconds(waiting, now) for _ in range(3000)} == {1, 2, 4, 8, 16, 30}
 
 
 def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
@@ -96,17 +91,6 @@ def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> No
         assert waiting.get(one) is not None
         assert (waiting.failures(one), waiting.may_collect_at(one)) == (1, 1.0)
     assert [i for i in range(100) if waiting.failures(key(f"job-{i}"))] == [95, 96, 97, 98, 99]
-
-
-def test_gangs_without_room_are_known_by_namespace_the_longest_waiting_first() -> None:
-    waiting = admission(lambda: 0.0, remembered=8)
-    names = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")]
-    for namespace, name in names:
-        waiting.pause(key(name, namespace), Reason(Code.GANG_NO_ROOM, (name,)), version=7)
-    tried = [
-        f"{one.namespace}{one.name}" for namespace in waiting.namespaces for one in waiting.without_room(namespace, 8)
-    ]
-    assert tried == ["a1", "a2", "a3", "b1", "c1", "c2"]
 
 
 async def test_a_repeated_bind_does_not_prolong_a_plan() -> None:

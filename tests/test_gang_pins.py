@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
+from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
 from extender.model import NodeSelector, Requirement, Term, only_node
 from tests.gang_worlds import CLIQUE, RACK, GangWorld, allocated, cluster, found_in, nodes_of
 from tests.running_berth import claim
@@ -58,14 +58,6 @@ def test_more_allocated_members_than_classes() -> None:
     assert not any(plan.placements[f"v-{i}"][1].solution.picks for i in range(200))
 
 
-def test_the_rank_of_a_pinned_member_does_not_decide_its_node() -> None:
-    world = cluster("s/r/c:12")
-    world.gang(24)
-    nodes = [f"n{i * 7 % 12}" for i in range(24)]
-    plan = world.plan([world.member(f"w-{i}", i, frozenset({name})) for i, name in enumerate(nodes)])
-    assert nodes_of(plan) == nodes
-
-
 @pytest.mark.parametrize("settled", [10, 60])
 def test_the_cost_of_settled_members_does_not_grow_with_the_number_of_nodes(settled: int) -> None:
     world = cluster("s/r/c:300", busy={f"n{i}": i % 4 for i in range(300)})
@@ -81,15 +73,6 @@ def test_the_cost_of_settled_members_does_not_grow_with_the_number_of_nodes(sett
 
 
 # -- beside the others ---------------------------------------------------------------------------------------------
-
-
-def test_pinned_members_come_first() -> None:
-    """The larger member, which is first by rank too, would take n0."""
-    world = cluster("s/r/c:2")
-    world.gang(1, 4, "v")
-    world.gang(1, 1, "w")
-    members = [world.member("v-0", 0), world.member("w-0", 1, frozenset({"n0"}))]
-    assert nodes_of(world.plan_problem(GangProblem(tuple(members), (CLIQUE,), "preferred"), steps=0)) == ["n1", "n0"]
 
 
 def test_pinned_members_take_devices_and_count_towards_the_limit() -> None:

@@ -138,16 +138,16 @@ class GangScheduler:
             return self._rejected(names, Reason(Code.GANG_FORMING, (forming.key.name,)))
         if uid in planned.without_devices:
             return self._answer(forming, pod)
-        if self.plans.is_held(forming, uid) and has_all(names, [planned.plan.placements[uid][0]]):
-            if not self._is_new_round(forming, pod):
-                return self._answer(forming, pod)
-        elif forming.committed:
+        is_held, is_new_round = self.plans.is_held(forming, uid), self._is_new_round(forming, pod)
+        is_offered = is_held and has_all(names, [planned.plan.placements[uid][0]])
+        if is_offered and not is_new_round:
+            return self._answer(forming, pod)
+        if not is_offered and forming.committed:
             self.plans.leave(forming, uid)
             return None
-        elif self._is_new_round(forming, pod) and self.plans.is_held(forming, uid):
-            return self._other_placement(forming, pod, membership, names)
-        elif self.plans.is_held(forming, uid) and not self._is_new_round(forming, pod):
-            return self._plan_elsewhere(forming, pod, membership, names)
+        if not is_offered and is_held:
+            again = self._other_placement if is_new_round else self._plan_elsewhere
+            return again(forming, pod, membership, names)
         self.plans.end(forming, f"a new attempt to schedule pod {pod.key} began")
         return self._plan(pod, membership, names, since=forming.since)
 
