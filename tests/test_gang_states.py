@@ -21,7 +21,7 @@ def test_a_decided_gang_stays_decided_and_only_a_committed_one_sends_bindings(se
         if decided != "committed" and rng.random() < 0.05:
             gang.end("a member was deleted")
         elif uid not in gang.arrived or rng.random() < 0.2:
-            gang.leave(uid)
+            gang.bind_ended(uid)
             gang.arrive(uid, "n0", 1.0)
         elif gang.has_arrived:
             gang.write(uid, 1.0)

@@ -495,6 +495,8 @@ class GangAdmission:
         history = self._histories.get(key)
         if history is not None:
             history.complete_since = None
+            if history == _History():
+                self._histories.pop(key)
 
     # -- deadlines -------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class GangBarrier:
         forming = self._gangs.forming_for(pod)
         if forming is None:
             return None
-        forming.leave(pod.uid)
+        forming.bind_ended(pod.uid)
         planned = forming.node_of(pod.uid) or node
         if planned != node and forming.committed:
             self._gangs.plans.leave(forming, pod.uid)
@@ -51,7 +51,7 @@ class GangBarrier:
             arrived = await self._progress.wait_for(lambda: forming.is_decided or forming.has_arrived, seconds)
         finally:
             if not arrived:  # this bind ends: the others must not count it
-                forming.leave(pod.uid)
+                forming.bind_ended(pod.uid)
         if not arrived:
             raise BindPending(f"waiting for the other pods of group {forming.key.name}")
         _check_not_ended(forming)

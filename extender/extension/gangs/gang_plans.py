@@ -146,7 +146,7 @@ class GangPlans:
 
     def retry(self, forming: FormingGang, uid: str) -> None:
         """Await another bind of a member of a committed gang whose bind failed. Without devices, place it alone."""
-        forming.leave(uid)
+        forming.bind_ended(uid)
         forming.progress_at = self._clock()
         if not self.is_held(forming, uid):
             self.leave(forming, uid)

@@ -112,11 +112,11 @@ class GangScheduler:
     def _deallocate_unused(self, pod: Pod, membership: Membership) -> None:
         """While a gang waits for others, what an earlier attempt allocated only keeps devices from other pods."""
         waiting = self.admission.get(membership.key)
-        if waiting is None or waiting.freed or waiting.state not in _NOT_PLANNED:
+        if waiting is None or waiting.deallocated or waiting.state not in _NOT_PLANNED:
             return
         if not self._evaluations.has_time(membership.key.namespace):
             return
-        waiting.freed = True
+        waiting.deallocated = True
         gang = self._planning.gang_of(pod, membership)
         for claim in self._planning.unused_allocations(gang):
             self._sink.unsuitable(claim)
@@ -173,7 +173,7 @@ class GangScheduler:
     ) -> FilterResult | None:
         """kube-scheduler rejected the planned node of a member: plan again without it, a few times."""
         forming.answered.discard(pod.uid)
-        forming.leave(pod.uid)
+        forming.bind_ended(pod.uid)
         self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
         if forming.replans < MAX_REPLANS + len(set(forming.planned.equivalence_keys.values())):
             return self._plan(pod, membership, names, forming)

@@ -5,12 +5,14 @@ requests, which wait for each other twice: until all of the minimum came, and un
 claims. From then on the gang is committed, and its Bindings are sent.
 
     waits ──PLAN──▶ PLANNED ──MINIMUM_ARRIVED──▶ WRITING ──MINIMUM_WRITTEN──▶ COMMITTED ──MINIMUM_BOUND──▶ RUNNING
-      ▲                │ ▲                          │ │                           │ END: its Bindings go on,   │
-      │                │ └───────BIND_LEFT──────────┘ │                           ▼ only its holds end         ▼
-      └──── ENDED ◀────┴─────────────END──────────────┘                           (no state: no member waits)
+      ▲              │   ▲                        │   │
+      │              │   └───────BIND_ENDED───────┘   │
+      └─── ENDED ◀───┴──────────────END───────────────┘
 
-A gang waits in one of the states of WAITING. Each filter request about one of its members asks the admission queue
-(gang_admission.py) and the planner again, and what they find is the event. No member waits: the gang has no state.
+The effects of END are in GangPlans.end: the holds end, and the binds that wait for others fail. That of a committed
+gang ends only its holds; its Bindings go on. A gang waits in one of the states from INVALID to PAUSED. Each filter
+request about one of its members asks the admission queue (gang_admission.py) and the planner again, and what they find
+is the event.
 
 | state | ends at the latest | what a member's filter request gets |
 |---|---|---|
@@ -73,7 +75,7 @@ class GangEvent(StrEnum):
     PLAN = "a filter request found a plan, and all its devices are held"
     PLAN_EVALUATED = "the queue of evaluations ended the work on its plan"
     MINIMUM_ARRIVED = "the bind request of the last member of the minimum came"
-    BIND_LEFT = "a bind request of the minimum ended"
+    BIND_ENDED = "a bind request of the minimum ended"
     MINIMUM_WRITTEN = "the claims of the minimum passed the write barrier"
     MINIMUM_BOUND = "the Bindings of the minimum are stored"
     END = "the plan ended: a deadline, a deleted member, a failed bind, or nothing is left to bind"
@@ -109,8 +111,8 @@ TRANSITIONS: dict[tuple[GangState, GangEvent], GangState] = {
     (GangState.UNFINISHED, GangEvent.PLAN_EVALUATED): GangState.PLANNABLE,
     (GangState.PLANNED, GangEvent.MINIMUM_ARRIVED): GangState.WRITING,
     (GangState.WRITING, GangEvent.MINIMUM_ARRIVED): GangState.WRITING,
-    (GangState.PLANNED, GangEvent.BIND_LEFT): GangState.PLANNED,
-    (GangState.WRITING, GangEvent.BIND_LEFT): GangState.PLANNED,
+    (GangState.PLANNED, GangEvent.BIND_ENDED): GangState.PLANNED,
+    (GangState.WRITING, GangEvent.BIND_ENDED): GangState.PLANNED,
     (GangState.WRITING, GangEvent.MINIMUM_WRITTEN): GangState.COMMITTED,
     # A bind whose claims are written may end and come again, while it waits for a driver.
     (GangState.PLANNED, GangEvent.MINIMUM_WRITTEN): GangState.COMMITTED,
@@ -121,13 +123,13 @@ TRANSITIONS: dict[tuple[GangState, GangEvent], GangState] = {
     **{
         (state, event): state
         for state in (GangState.COMMITTED, GangState.RUNNING)
-        for event in (GangEvent.MINIMUM_ARRIVED, GangEvent.BIND_LEFT, GangEvent.MINIMUM_WRITTEN, GangEvent.END)
+        for event in (GangEvent.MINIMUM_ARRIVED, GangEvent.BIND_ENDED, GangEvent.MINIMUM_WRITTEN, GangEvent.END)
     },
     (GangState.RUNNING, GangEvent.MINIMUM_BOUND): GangState.RUNNING,
     # The binds of a plan that ended learn of it one after the other.
     **{
         (GangState.ENDED, event): GangState.ENDED
-        for event in (GangEvent.MINIMUM_ARRIVED, GangEvent.BIND_LEFT, GangEvent.MINIMUM_WRITTEN, GangEvent.END)
+        for event in (GangEvent.MINIMUM_ARRIVED, GangEvent.BIND_ENDED, GangEvent.MINIMUM_WRITTEN, GangEvent.END)
     },
 }
 WAITING_EVENTS = {
@@ -238,11 +240,11 @@ class FormingGang:
         if self.has_arrived:
             self._on(GangEvent.MINIMUM_ARRIVED)
 
-    def leave(self, uid: str) -> None:
+    def bind_ended(self, uid: str) -> None:
         """The bind of a member ended before it was bound: the others must not count it."""
         self.arrived.pop(uid, None)
         if not self.has_arrived:
-            self._on(GangEvent.BIND_LEFT)
+            self._on(GangEvent.BIND_ENDED)
 
     def write(self, uid: str, now: float) -> None:
         """The claims of a member passed the write barrier. With the last one of the minimum, the gang is committed."""
@@ -383,7 +385,7 @@ class WaitingGang:
     wakes: bool = True  # whether a plan may succeed after `retry_at` although Berth sees no change
     asked_early: bool = False  # whether kube-scheduler must be told when `retry_at` is over
     needs: GangNeeds | None = None  # as of `version`; None: any changed node may make room
-    freed: bool = False  # whether the allocations that an earlier attempt left were looked for
+    deallocated: bool = False  # whether the allocations that an earlier attempt left were looked for
     rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected
 
     def note(self, uid: str) -> None:
