@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from random import Random
 
 import aiohttp
 import pytest
@@ -163,6 +165,32 @@ def test_a_gang_that_is_not_tried_any_more_loses_its_turn() -> None:
     queue.gangs.admission.requeue_due()
     assert queue.requeues.times == ["fits"]
     assert queue.ask("c", "job", 10)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_in_any_order_the_limits_hold_and_every_gang_gets_its_places(seed: int) -> None:
+    """kube-scheduler asks about gangs at random, and bound gangs end at random."""
+    rng, queue = Random(seed), Queue()
+    waiting = {f"g{i}": (f"n{i % 3}", rng.randint(2, 10)) for i in range(12)}
+    running: dict[str, tuple[str, int]] = {}
+    for _ in range(1000):
+        if not waiting:
+            break
+        group = rng.choice(list(waiting))
+        if queue.ask(waiting[group][0], group, waiting[group][1]):
+            running[group] = waiting.pop(group)
+        used = Counter[str]()
+        for key, forming in queue.gangs.forming.items():
+            used[key.namespace] += forming.quorum
+        assert max(used.values(), default=0) <= LIMITS.namespace
+        assert used.total() <= LIMITS.total
+        gave_way = running.keys() - {key.name for key in queue.gangs.forming}
+        waiting |= {name: running.pop(name) for name in gave_way}
+        if running and rng.random() < 0.1:
+            ended = rng.choice(list(running))
+            queue.end(ended)
+            del running[ended]
+    assert not waiting
 
 
 def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded() -> None:

@@ -452,8 +452,8 @@ class GangAdmission:
     def changed(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.
 
-        kube-scheduler is told at the end of the pause, unless the gang waited for missing members. Returns whether the
-        gang pauses.
+        At the end of the pause kube-scheduler retries the gang, unless it waits for missing members. Returns whether
+        the gang pauses.
         """
         gang, now = self._waiting.get(key), self._clock()
         if gang is None:
@@ -464,6 +464,14 @@ class GangAdmission:
         gang.asked_early |= gang.state is not GangState.MISSING
         self.rescheduled.set()
         return gang.retry_at > now
+
+    def completed(self, key: GroupKey) -> None:
+        """Missing members or the PodGroup exist now: kube-scheduler retries the gang, after its pause if it has one."""
+        gang = self._waiting.get(key)
+        if gang is not None and self.changed(key):
+            gang.asked_early = True
+        else:
+            self._requeue()
 
     def changed_while_planned(self, key: GroupKey) -> None:
         """The plan of the gang ended because the gang changed. It pauses as any gang that changes."""

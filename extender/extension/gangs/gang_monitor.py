@@ -158,11 +158,7 @@ class GangMonitor:
                 return
             minimum = gang_minimum(member.membership, snapshot)
             if was_unknown or not is_incomplete(member.membership, minimum, snapshot):
-                if self._admission.changed(key):
-                    waiting.asked_early = True  # the end of the pause requeues them
-                    self._gangs.rescheduled.set()
-                else:
-                    self._sink.fits()
+                self._admission.completed(key)
 
 
 def _is_newly_refused(forming: FormingGang, pod: Pod) -> bool:

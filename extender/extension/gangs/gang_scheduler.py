@@ -172,28 +172,11 @@ class GangScheduler:
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
     ) -> FilterResult | None:
         """kube-scheduler rejected the planned node of a member: plan again without it, a few times."""
-        forming.answered.discard(pod.uid)
-        forming.bind_ended(pod.uid)
-        self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
+        forming.refuse_node(pod.uid, alone=len(names) == 1)
         if forming.replans < MAX_REPLANS + len(set(forming.planned.equivalence_keys.values())):
             return self._plan(pod, membership, names, forming)
         self.plans.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
         return self._no_plan(forming.key, pod, names, self.plans.refusal(forming, [pod.uid]))
-
-    def _exclude(self, forming: FormingGang, uid: str, node: str, *, alone: bool) -> None:
-        """Exclude a node that kube-scheduler rejected for a member, for all members equal to it.
-
-        If kube-scheduler has accepted n of them there, the planner assumes that no node has room for more than n.
-        `alone`: preemption may have nominated the only node that was offered, which says nothing about other members.
-        """
-        keys = forming.planned.equivalence_keys
-        equal = [uid] if alone else [other for other, key in keys.items() if key == keys[uid]]
-        for other in equal:
-            if other not in forming.settled:
-                forming.excluded.setdefault(other, set()).add(node)
-        accepted = forming.settled_on(keys[uid])[node]
-        if accepted and not alone:
-            forming.most |= {other: min(accepted, forming.most.get(other, accepted)) for other in equal}
 
     def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
         """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""

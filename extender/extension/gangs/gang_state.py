@@ -246,6 +246,23 @@ class FormingGang:
         if not self.has_arrived:
             self._on(GangEvent.BIND_ENDED)
 
+    def refuse_node(self, uid: str, *, alone: bool) -> None:
+        """kube-scheduler rejected the planned node of a member: no member equal to it is planned there.
+
+        If kube-scheduler has accepted n of them there, the planner assumes that no node has room for more than n.
+        `alone`: preemption may have nominated the only node that was offered, which says nothing about other members.
+        """
+        self.answered.discard(uid)
+        self.bind_ended(uid)
+        node, keys = self.planned.plan.placements[uid][0], self.planned.equivalence_keys
+        equal = [uid] if alone else [other for other, key in keys.items() if key == keys[uid]]
+        for other in equal:
+            if other not in self.settled:
+                self.excluded.setdefault(other, set()).add(node)
+        accepted = self.settled_on(keys[uid])[node]
+        if accepted and not alone:
+            self.most |= {other: min(accepted, self.most.get(other, accepted)) for other in equal}
+
     def write(self, uid: str, now: float) -> None:
         """The claims of a member passed the write barrier. With the last one of the minimum, the gang is committed."""
         self.written.add(uid)
