@@ -168,15 +168,3 @@ async def test_a_nominated_node_is_tried_for_its_pod_alone(offered: list[str]) -
         nodes |= await planned(b, "p1", "p2")
         assert len(set(nodes.values())) == 3
         assert await bind_all(b, nodes) == ["", "", ""]
-
-
-async def test_a_minimum_that_is_changed_on_the_pods_ends_the_plan() -> None:
-    async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        assert (await b.filter("p0"))["NodeNames"]
-        change = {"metadata": {"annotations": {"berth.dev/group-min": "2"}}}
-        for i in range(3):
-            b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", f"p{i}"), change, "", strategic=True)
-        await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")

@@ -8,7 +8,8 @@ import pytest
 
 from extender.extension.gangs.gang_state import GangEvent, GangState, InvalidGangTransition, next_state
 from tests.bind_slots_world import commit, plan
-from tests.gang_pods import key
+from tests.gang_pods import NODES, key, member, planned
+from tests.running_berth import berthing
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -50,3 +51,24 @@ def test_a_committed_gang_outlives_its_plan() -> None:
     assert (gang.state, gang.ended) == (GangState.COMMITTED, "")
     assert [gang.bind(uid) for uid in ("u0", "u1")] == [False, True]
     assert (gang.state, gang.slots) == (GangState.RUNNING, 1)
+
+
+@pytest.mark.parametrize("how", ["bound", "leave"])
+async def test_an_ended_plan_does_not_end_the_holds_of_a_new_one(how: str) -> None:
+    async with berthing(NODES) as b:
+        plans, reservations = b.app.service.gangs.plans, b.app.service.cache.reservations
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        await planned(b, "p0")
+        old = plans.forming[key()]
+        commit(old)
+        plans.end(old, "")
+        await planned(b, "p0")
+        assert plans.forming[key()] is not old
+        for uid in old.planned.members:
+            if how == "bound":
+                plans.bound(old, uid)
+            else:
+                plans.leave(old, uid)
+        assert reservations.holds == 3

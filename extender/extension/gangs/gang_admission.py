@@ -372,7 +372,7 @@ class GangAdmission:
             return
         gang = self._waiting.get(key)
         if gang is None:
-            gang = self._put(key, reason, GangEvent.INVALID)
+            gang = self._put(key, reason)
         gang.note(uid)
 
     def wait(self, key: GroupKey, uid: str, reason: Reason, other: GroupKey | None = None) -> None:
@@ -437,11 +437,11 @@ class GangAdmission:
         self.rescheduled.set()
         return gang
 
-    def _put(self, key: GroupKey, reason: Reason, event: GangEvent | None = None) -> WaitingGang:
+    def _put(self, key: GroupKey, reason: Reason) -> WaitingGang:
         """The gang waits with another reason now. One that does not wait for nodes any more loses those kept for it."""
         before = self._waiting.get(key)
         state = before.state if before is not None else GangState.NONE
-        event = event or WAITING_EVENTS.get(reason.code, GangEvent.NO_PLAN)
+        event = WAITING_EVENTS.get(reason.code, GangEvent.NO_PLAN)
         gang = WaitingGang(next_state(key, state, event), reason)
         self._waiting.put(key.namespace, key, gang)
         if self.comes_first == key and gang.state not in _KEEPS_NODES:

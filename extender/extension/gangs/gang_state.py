@@ -10,7 +10,7 @@ claims. From then on the gang is committed, and its Bindings are sent.
       └─── ENDED ◀───┴──────────────END───────────────┘
 
 The effects of END are in GangPlans.end: the holds end, and the binds that wait for others fail. That of a committed
-gang ends only its holds; its Bindings go on. A gang waits in one of the states from INVALID to PAUSED. Each filter
+gang ends only its holds; its Bindings go on. A gang waits in one of the states from MISSING to PAUSED. Each filter
 request about one of its members asks the admission queue (gang_admission.py) and the planner again, and what they find
 is the event.
 
@@ -47,14 +47,13 @@ class GangState(StrEnum):
     """The states of a gang."""
 
     NONE = "no member waits"
-    INVALID = "waits for an edit of its pods or of its object"
     MISSING = "waits for pods, or for its PodGroup"
     UNREAD = "waits until its bound members are read"
     QUEUED = "waits for bind slots"
     BEHIND = "waits for nodes that another gang uses first"
     UNFINISHED = "its plan is in the queue of evaluations"
     PLANNABLE = "the queue has evaluated all that its plan needs"
-    PAUSED = "its last plan failed"
+    PAUSED = "its last plan failed, or a user must edit it"
     PLANNED = "its devices are held, and the bind requests of its minimum come"
     WRITING = "the bind requests of its minimum came, and write their claims"
     COMMITTED = "the claims of its minimum are written, and its Bindings are sent"
@@ -65,13 +64,12 @@ class GangState(StrEnum):
 class GangEvent(StrEnum):
     """The events of a gang."""
 
-    INVALID = "a filter request found an error of a user"
     PODS_MISSING = "a filter request found too few pods, or no PodGroup"
     MEMBERS_UNREAD = "a filter request found members that may run or terminate"
     NO_SLOTS = "a filter request found no bind slots for the minimum"
     NODES_TAKEN = "a filter request found a plan on nodes of another gang"
     NO_TIME = "a filter request had too little time for a plan, so it was queued"
-    NO_PLAN = "a filter request found no plan, or the last plan ended in failure"
+    NO_PLAN = "a filter request found no plan or an error of a user, or the last plan failed"
     PLAN = "a filter request found a plan, and all its devices are held"
     PLAN_EVALUATED = "the queue of evaluations ended the work on its plan"
     MINIMUM_ARRIVED = "the bind request of the last member of the minimum came"
@@ -83,7 +81,6 @@ class GangEvent(StrEnum):
 
 _WITHOUT_PLAN = (
     GangState.NONE,
-    GangState.INVALID,
     GangState.MISSING,
     GangState.UNREAD,
     GangState.QUEUED,
@@ -103,9 +100,6 @@ _FOUND_BY_FILTER = {
 }
 TRANSITIONS: dict[tuple[GangState, GangEvent], GangState] = {
     **{(state, event): after for state in _WITHOUT_PLAN for event, after in _FOUND_BY_FILTER.items()},
-    # One invalid member does not change what the others wait for.
-    **{(state, GangEvent.INVALID): state for state in _WITHOUT_PLAN},
-    (GangState.NONE, GangEvent.INVALID): GangState.INVALID,
     # Members may have been created or deleted while the queue worked.
     **{(state, GangEvent.PLAN_EVALUATED): state for state in _WITHOUT_PLAN},
     (GangState.UNFINISHED, GangEvent.PLAN_EVALUATED): GangState.PLANNABLE,
