@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
+from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
 from extender.wire import decode_node
 from tests.dra_worlds import extended
 from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nets, nodes_of, nvl72
@@ -75,20 +75,6 @@ def test_members_of_each_kind_have_their_own_limit() -> None:
     nodes = nodes_of(world.plan((*large, *small)))
     assert Counter(nodes[:4]) == {"n0": 2, "n1": 2}
     assert sorted(nodes[4:]) == ["n0", "n1", "n2"]
-
-
-def test_members_of_one_kind_that_may_use_different_nodes_count_together() -> None:
-    """kube-scheduler refused n2 for one member only, so the planner compares this member and the other two apart.
-
-    It needs no search for that.
-    """
-    world = cluster("s/r/c:3", WHOLE)
-    world.gang(3)
-    limit = NodeLimit(1, {})
-    excluded = [frozenset({"n2"}), frozenset[str](), frozenset[str]()]
-    members = tuple(world.member(f"w-{i}", i, None, excluded[i], limit) for i in range(3))
-    plan = world.plan_problem(GangProblem(members, (CLIQUE,), "preferred"), steps=0)
-    assert nodes_of(plan) == ["n0", "n1", "n2"]
 
 
 def test_members_that_share_a_claim_count_one_by_one() -> None:

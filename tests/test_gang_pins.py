@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -73,23 +72,6 @@ def test_the_cost_of_settled_members_does_not_grow_with_the_number_of_nodes(sett
 
 
 # -- beside the others ---------------------------------------------------------------------------------------------
-
-
-def test_pinned_members_take_devices_and_count_towards_the_limit() -> None:
-    world = cluster("s/r/c:3", "hgx-h100-8")
-    world.gang(5)
-    limit = NodeLimit(2, {})
-    free = [world.member(f"w-{i}", i, limit=limit) for i in (3, 4)]
-    plan = world.plan([*pinned(world, 3, limit), *free])
-    assert nodes_of(plan)[:3] == ["n0", "n1", "n2"]
-    assert max(Counter(nodes_of(plan)).values()) == 2
-
-
-def test_a_pinned_member_without_room_on_its_node_is_a_shortage() -> None:
-    world = cluster("s/r/c:3", busy={"n1": 4})
-    world.gang(4)
-    members = [*pinned(world, 3), world.member("w-3", 3)]
-    assert world.plan(members, "required") == GangShortage(4, 3, CLIQUE, "c")
 
 
 @pytest.mark.parametrize("field", ["excluded", "elsewhere", "gone"])
