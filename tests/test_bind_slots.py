@@ -13,7 +13,7 @@ from benchmarks.fleet import Fleet
 from extender.extension.filter_service import FilterResult
 from extender.extension.gangs.gang_admission import SlotLimits
 from extender.extension.gangs.gang_state import FormingGang
-from extender.gangs.gang_problem import MOST_TOGETHER
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.web.http_limits import VERBS
 from tests.bind_slots_world import Requeues, admission, gang_member, gang_scheduler, plan
@@ -255,7 +255,7 @@ def test_after_a_plan_gave_way_the_other_plans_of_its_namespace_have_a_new_turn(
 
 def test_the_places_leave_connections_to_pods_outside_of_gangs() -> None:
     limits = SlotLimits()
-    assert limits.namespace >= MOST_TOGETHER, "one gang of the largest size can be bound"
+    assert limits.namespace >= MAX_TOGETHER, "one gang of the largest size can be bound"
     assert limits.total + 64 <= VERBS.connections
 
 
@@ -280,7 +280,7 @@ async def test_a_tenant_s_gangs_without_devices_do_not_keep_others_from_bind(siz
     """One member of each gang stays away for ever, so the binds of the others wait."""
     async with berthing(NODES) as b:
         b.cluster.apply({"kind": "Namespace", "metadata": {"name": "evil"}})
-        gangs = MOST_TOGETHER // size + 5
+        gangs = MAX_TOGETHER // size + 5
         for i in range(gangs):
             for j in range(size):
                 in_namespace(b, f"p{i}-{j}", "evil", f"g{i}", size)
@@ -289,9 +289,9 @@ async def test_a_tenant_s_gangs_without_devices_do_not_keep_others_from_bind(siz
         await b.settled()
         answers = [await ask(b, f"p{i}-0", "evil") for i in range(gangs)]
         plans = b.app.service.gangs.forming
-        assert sum(plan.quorum for plan in plans.values()) <= MOST_TOGETHER
+        assert sum(plan.quorum for plan in plans.values()) <= MAX_TOGETHER
         passed = [answer for answer in answers if answer["NodeNames"]]
-        assert len(passed) == len(plans) == MOST_TOGETHER // size
+        assert len(passed) == len(plans) == MAX_TOGETHER // size
         told = {text for answer in answers for text in answer["FailedAndUnresolvableNodes"].values()}
         assert all(text.endswith(QUEUED) for text in told), told
         assert told
@@ -300,7 +300,7 @@ async def test_a_tenant_s_gangs_without_devices_do_not_keep_others_from_bind(siz
 
 async def test_a_gang_that_waits_its_turn_is_retried_when_another_is_bound() -> None:
     async with berthing(NODES) as b:
-        half = MOST_TOGETHER // 2 + 1
+        half = MAX_TOGETHER // 2 + 1
         for group in ("a", "b"):
             for i in range(half):
                 in_namespace(b, f"{group}{i}", "default", group, half)
@@ -317,9 +317,9 @@ async def test_a_gang_that_waits_its_turn_is_retried_when_another_is_bound() -> 
 
 async def test_a_gang_of_the_largest_size_is_bound_over_as_many_connections_beside_other_pods() -> None:
     async with berthing(NODES) as b:
-        names = [f"p{i}" for i in range(MOST_TOGETHER)]
+        names = [f"p{i}" for i in range(MAX_TOGETHER)]
         for name in names:
-            in_namespace(b, name, "default", "job", MOST_TOGETHER)
+            in_namespace(b, name, "default", "job", MAX_TOGETHER)
         b.cluster.apply(claim("single"))
         b.cluster.apply(pod("alone", "single"))
         await b.settled()

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from extender.gangs.gang_problem import MOST_TOGETHER
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import Code
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
@@ -232,7 +232,7 @@ async def test_a_minimum_of_five_thousand_is_rejected_at_once() -> None:
             member(b, f"p{i}", minimum=5000, gpus=1)
         await b.settled()
         (text,) = await reasons(b, "p0")
-        assert text == f"group job has a minimum above {MOST_TOGETHER}: Berth binds no more pods together"
+        assert text == f"group job has a minimum above {MAX_TOGETHER}: Berth binds no more pods together"
 
 
 async def test_five_thousand_members_of_a_small_minimum_are_planned_in_part() -> None:

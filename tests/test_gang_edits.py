@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fleet import Fleet
 from extender.extension.gangs.gang_admission import SlotLimits
-from extender.gangs.gang_problem import MOST_TOGETHER
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import Code, GroupKey
 from tests.bind_slots_world import Requeues, gang_member, watched_gangs
 
@@ -61,7 +61,7 @@ def incomplete_for_a_moment(gang: Edited) -> None:
 
 
 def too_large_for_a_moment(gang: Edited) -> None:
-    gang.give_minimum(MOST_TOGETHER + 1)
+    gang.give_minimum(MAX_TOGETHER + 1)
     gang.ask()
     gang.give_minimum(SIZE)
 

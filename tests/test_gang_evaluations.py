@@ -11,7 +11,7 @@ import pytest
 
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.gangs.gang import gang_of
-from extender.gangs.gang_problem import MOST_TOGETHER
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import (
     NO_DEADLINE,
     Code,
@@ -219,7 +219,7 @@ def test_the_reading_of_a_huge_group_leaves_the_time_to_others() -> None:
             return str(self) == other
 
     key = GroupKey("huge", GroupSource.CORE, "g")
-    pods = [replace(fleet.pod("huge"), scheduler=Name("berth-scheduler")) for _ in range(MOST_TOGETHER + 1)]
+    pods = [replace(fleet.pod("huge"), scheduler=Name("berth-scheduler")) for _ in range(MAX_TOGETHER + 1)]
     members = [replace(pod, membership=Membership(key, 2, rank)) for rank, pod in enumerate(pods)]
     members[0] = replace(members[0], problem="spec.containers: are too large")
     for member in members:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from extender.cli.lint_finding import LintFinding
 from extender.gangs.gang import disagreement, minimum_of
-from extender.gangs.gang_problem import MOST_TOGETHER
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.manifests import pod_templates
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Pod, WireError, counted
 from extender.wire import OWN_ANNOTATIONS, Json, decode_pod, get, group_policy_of
@@ -118,9 +118,9 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
 
 def _of_size(key: GroupKey, members: list[_Member], minimum: int) -> Iterator[LintFinding]:
     where = members[0].location
-    if minimum > MOST_TOGETHER:
-        problem = f"group {key} has a minimum of {minimum}; Berth binds at most {MOST_TOGETHER} pods together"
-        yield LintFinding("error", where, problem, f"set a minimum of at most {MOST_TOGETHER}")
+    if minimum > MAX_TOGETHER:
+        problem = f"group {key} has a minimum of {minimum}; Berth binds at most {MAX_TOGETHER} pods together"
+        yield LintFinding("error", where, problem, f"set a minimum of at most {MAX_TOGETHER}")
     count = sum(one.pods or 0 for one in members)
     if count >= minimum or any(one.pods is None for one in members):
         return

@@ -13,7 +13,7 @@ from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, 
 from extender.gangs.domains import NODE
 from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacks_pod_group
 from extender.gangs.gang_problem import (
-    MOST_TOGETHER,
+    MAX_TOGETHER,
     GangMembers,
     GangPlan,
     GangShortage,
@@ -128,8 +128,8 @@ def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
         different = disagreement(gang.key, gang.waiting)
         if different:
             return f"group {gang.key} is rejected: {different}"
-    if gang.minimum > MOST_TOGETHER:
-        return f"group {gang.key} is rejected: {Reason(Code.GANG_TOO_LARGE, (gang.key.name, str(MOST_TOGETHER)))}"
+    if gang.minimum > MAX_TOGETHER:
+        return f"group {gang.key} is rejected: {Reason(Code.GANG_TOO_LARGE, (gang.key.name, str(MAX_TOGETHER)))}"
     return ""
 
 
@@ -256,7 +256,7 @@ _PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL)  # they end without a change of
 
 def _mistake(gang: Gang, snapshot: Snapshot, policy: Policy) -> str:
     """The first member that no free device helps until its user changes it, its claims or a class; '' if none is."""
-    for pod in gang.waiting[:MOST_TOGETHER]:
+    for pod in gang.waiting[:MAX_TOGETHER]:
         why = requirements_of(pod, snapshot, policy)
         if isinstance(why, UnschedulableAndUnresolvable) and why.reason.code not in _PASSES:
             return f"pod {pod.key}: {why.reason}"

@@ -13,7 +13,7 @@ from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang import Gang
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import (
-    MOST_TOGETHER,
+    MAX_TOGETHER,
     GangMember,
     GangMembers,
     GangPlan,
@@ -47,7 +47,7 @@ class GangQuestion:
     rankings: RankingCache
     memory: GangMemory
     usable: frozenset[str] | None = None
-    constraints: UsableNodes = field(default_factory=lambda: UsableNodes(MOST_TOGETHER))
+    constraints: UsableNodes = field(default_factory=lambda: UsableNodes(MAX_TOGETHER))
     usable_by_size: dict[int, dict[str, frozenset[str]]] = field(default_factory=dict)  # the results of usable_nodes
 
     def problem(self, size: int) -> GangProblem:

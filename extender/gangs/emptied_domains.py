@@ -17,8 +17,8 @@ from extender.gangs.node_rooms import NodeRooms
 from extender.model import DeadlineExceeded, ObjectKey, Result
 from extender.scheduling import EvaluationContext, RankingCache
 
-_STEP = 16  # nodes that are emptied at a time
-_TRIES = 8  # attempts to plan on one domain
+NODES_PER_STEP = 16  # nodes that are emptied at a time
+MAX_TRIES = 8  # attempts to plan on one domain
 Evaluation = Callable[[], EvaluationContext]
 """Returns the context of one attempt."""
 
@@ -100,13 +100,13 @@ class EmptiedDomains:
             yield frozenset()
             return
         emptied: dict[str, NodeInfo] = {}
-        for start in range(0, len(known), _STEP):
+        for start in range(0, len(known), NODES_PER_STEP):
             snapshot = newest()
-            for name in known[start : start + _STEP]:
+            for name in known[start : start + NODES_PER_STEP]:
                 if name in snapshot.node_infos:
                     emptied[name] = self._empty_nodes.of(snapshot.node_infos[name], kept.get(name, ()))
             yield None
-        for _ in range(_TRIES):
+        for _ in range(MAX_TRIES):
             found = self._planned(hypothetical_snapshot(newest(), emptied, next(self._versions)))
             if found is not None:
                 break

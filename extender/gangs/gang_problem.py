@@ -23,7 +23,7 @@ from extender.scheduling import (
 )
 
 # Each bind of a minimum keeps a connection until the others have come, see extension/gangs/gang_admission.py.
-MOST_TOGETHER = 400
+MAX_TOGETHER = 400
 _DEFAULT_TOPOLOGY = "preferred"
 _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
@@ -145,7 +145,7 @@ def gang_members(
     These are the first waiting members in rank order, and those of `kept`, as far as their claims have reservations
     left.
     """
-    pods = tuple(pod for rank, pod in enumerate(gang.waiting) if rank < MOST_TOGETHER or pod.uid in kept)
+    pods = tuple(pod for rank, pod in enumerate(gang.waiting) if rank < MAX_TOGETHER or pod.uid in kept)
     requirements = {}
     for member in pods:
         match found := requirements_of(member, snapshot, policy):

@@ -160,14 +160,14 @@ def _amounts(result: Result) -> _Amounts:
 
 
 # Estimated bytes, as in node_ranking.py.
-_LIMIT_BYTES = 16 << 20  # about 10,000 evaluations
+MAX_BYTES = 16 << 20  # about 10,000 evaluations
 _ENTRY_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 400, 480, 112
 
 
 class GangMemory:
     """A FairCache limited by estimated bytes. Entries of a ranking that no longer exists are never found again."""
 
-    def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
+    def __init__(self, limit_bytes: int = MAX_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._entries: FairCache[tuple[str, Hashable], Any] = FairCache(limit_bytes)  # by namespace and key
         self._numbers: WeakKeyDictionary[NodeRanking, int] = WeakKeyDictionary()

@@ -46,7 +46,7 @@ from extender.gangs.gang import (
     may_terminate,
     placed_members,
 )
-from extender.gangs.gang_problem import MOST_TOGETHER
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import Code, FairCache, GroupKey, GroupSource, Membership, Pod, Reason
 
 MAX_REMEMBERED = 4096  # gangs
@@ -65,9 +65,9 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 class SlotLimits:
     """Limits of the slots of all plans."""
 
-    total: int = MOST_TOGETHER + 48  # 64 below the connections to the verbs: the others serve pods outside of gangs
+    total: int = MAX_TOGETHER + 48  # 64 below the connections to the verbs: the others serve pods outside of gangs
     # Of the plans of one namespace; also of all plans together, without those of small namespaces.
-    namespace: int = MOST_TOGETHER
+    namespace: int = MAX_TOGETHER
     small: int = 16  # a namespace with at most this many slots is small: it may use those from `namespace` to `total`
 
 
@@ -149,8 +149,8 @@ class GangAdmission:
         if not minimum:
             lacks = lacks_pod_group(membership, snapshot) and self._is_served(key.source)
             return Reason(Code.GANG_UNKNOWN, (key.name,)) if lacks else None
-        if minimum > MOST_TOGETHER:
-            return Reason(Code.GANG_TOO_LARGE, (key.name, str(MOST_TOGETHER)))
+        if minimum > MAX_TOGETHER:
+            return Reason(Code.GANG_TOO_LARGE, (key.name, str(MAX_TOGETHER)))
         if is_incomplete(membership, minimum, snapshot):
             self._want_bound_members(key)
             return Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum)))

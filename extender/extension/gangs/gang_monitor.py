@@ -18,7 +18,7 @@ from extender.runtime import Supervisor
 
 # Pause after a round, as a multiple of its time: a round looks at all waiting gangs, and every event of a member may
 # cause one.
-_REST = 4
+PAUSE_FACTOR = 4
 
 
 class GangMonitor:
@@ -83,7 +83,7 @@ class GangMonitor:
             self._bound_members.expire()
             for namespace, keys in self._bound_members.take_due().items():
                 supervisor.spawn("bound-members", self._read(namespace, keys))
-            await asyncio.sleep(_REST * (self._clock() - began))
+            await asyncio.sleep(PAUSE_FACTOR * (self._clock() - began))
             seconds = self._next_deadline() - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):

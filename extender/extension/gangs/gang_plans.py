@@ -17,7 +17,7 @@ from extender.extension.gangs.gang_state import FormingGang, GangCounts
 from extender.model import BerthError, Code, FairCache, GroupKey, Pod, Reason
 from extender.scheduling import held_by_claim
 
-_PODS = 4096  # remembered pods whose bind needs no plan
+MAX_PODS = 4096  # remembered pods whose bind needs no plan
 
 
 class GangPlans:
@@ -43,7 +43,7 @@ class GangPlans:
         self.forming = admission.forming
         # By UID, the group of each pod whose bind needs no plan: the minimum was bound when the pod was filtered, or
         # when its plan ended. Later the cache may lack proof of that.
-        self.alone: FairCache[str, GroupKey] = FairCache(_PODS)
+        self.alone: FairCache[str, GroupKey] = FairCache(MAX_PODS)
         self.counts = GangCounts()
 
     # -- begin -----------------------------------------------------------------------------------------------

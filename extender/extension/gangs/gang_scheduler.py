@@ -18,7 +18,14 @@ from extender.extension.gangs.gang_admission import MAX_REMEMBERED, GangAdmissio
 from extender.extension.gangs.gang_collecting import GangCollecting
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_plans import GangPlans
-from extender.extension.gangs.gang_state import FormingGang, GangCounts, GangState, PlannedGang, WaitsForGang
+from extender.extension.gangs.gang_state import (
+    MEMBER_SECONDS,
+    FormingGang,
+    GangCounts,
+    GangState,
+    PlannedGang,
+    WaitsForGang,
+)
 from extender.extension.sinks import FilterSink
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
@@ -29,7 +36,6 @@ _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Cod
 _NOT_PLANNED = (GangState.MISSING, GangState.UNREAD, GangState.QUEUED, GangState.BEHIND)
 # New plans after kube-scheduler rejected a planned node, besides one for each equivalence class of members.
 MAX_REPLANS = 3
-_MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 RETRY_SECONDS = 5.0  # until kube-scheduler is told to ask again about a gang whose plan takes longer than a call
 
 
@@ -302,7 +308,7 @@ class GangScheduler:
         now, forming, waiting = self._clock(), before, self.admission.planned(gang.key)
         if forming is None:
             complete_since = self.admission.complete_since(gang.key)
-            members = _MEMBER_SECONDS * len(planned.members)
+            members = MEMBER_SECONDS * len(planned.members)
             deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
             since = min(since, now)  # its slots are used since then
             forming = FormingGang(gang.key, planned, gang.missing, complete_since, since, deadline, progress_at=now)

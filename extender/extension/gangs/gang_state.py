@@ -37,7 +37,7 @@ from extender.gangs.gang_problem import GangPlan, NodeLimit
 from extender.model import Claim, Code, GroupKey, GroupSource, ObjectKey, Reason
 from extender.scheduling import PodRequirements
 
-_MEMBER_SECONDS = 0.05  # for each member
+MEMBER_SECONDS = 0.05  # that each member adds to each time limit of its plan
 # Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.
 _PATIENCE, _DOUBTFUL_PATIENCE, _FIRST_BIND_SECONDS = 30.0, 15.0, 5.0
 _SLOT_SECONDS = 15.0  # that a plan keeps its slots although a gang of another namespace waits for slots
@@ -308,7 +308,7 @@ class FormingGang:
         patience = _PATIENCE
         if self.doubtful:
             patience = _DOUBTFUL_PATIENCE if self.arrived else _FIRST_BIND_SECONDS
-        return min(self.deadline, self.progress_at + patience + _MEMBER_SECONDS * len(self.planned.members))
+        return min(self.deadline, self.progress_at + patience + MEMBER_SECONDS * len(self.planned.members))
 
     @property
     def gives_way_at(self) -> float:
@@ -317,7 +317,7 @@ class FormingGang:
             return -inf
         if self.state is GangState.WRITING:
             return inf
-        return self.since + _SLOT_SECONDS + _MEMBER_SECONDS * len(self.planned.members)
+        return self.since + _SLOT_SECONDS + MEMBER_SECONDS * len(self.planned.members)
 
     @property
     def slots(self) -> int:
