@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.extension.gangs.gang_admission import GangAdmission
+from extender.extension.gangs.gang_admission import GangAdmission, SlotLimits
 from extender.extension.gangs.gang_plans import GangPlans
 from extender.extension.gangs.gang_state import FormingGang
 from extender.model import Code, GroupKey, Pod, Reason
@@ -105,6 +105,19 @@ def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_
     waits_behind(queue, OTHER, "n2")
     queue.gone(OTHER)
     assert kept_from(queue, SMALL) == {}
+
+
+def test_a_plan_that_is_queued_costs_only_its_own_gang_the_place() -> None:
+    """kube-scheduler was not told to retry, so gangs that wait for slots must not be asked about."""
+    now = [0.0]
+    queue = admission(lambda: now[0], SlotLimits(total=12, namespace=10, small=2))
+    queue.forming[FIRST] = plan(FIRST, 8)
+    assert queue.ask(SMALL, "u", 9, is_queued=False)
+    waits_behind(queue, LARGE, "n1")
+    queue.postpone(LARGE, "u", 5.0)
+    now[0] = 15.0
+    assert queue.requeue_due()
+    assert [place.key for place in queue.places()] == [SMALL]
 
 
 async def test_a_gang_that_waits_for_one_of_the_same_name_does_not_wait_for_itself() -> None:

@@ -326,12 +326,13 @@ class GangAdmission:
     def requeue_waiting(self) -> None:
         """Let kube-scheduler retry the gangs that wait for others: some of them may get a plan now."""
         if self._any_in(*_WAITS_FOR_OTHERS):
-            self._start_absence()
-            self._requeue()
+            self._requeue_places()
 
-    def _start_absence(self) -> None:
+    def _requeue_places(self) -> None:
+        """kube-scheduler retries all rejected pods: from now on it must ask about the gangs that have a place."""
         for place in self.places():
             place.requeued_at = min(place.requeued_at, self._clock())
+        self._requeue()
 
     def plan_ended(self, namespace: str) -> None:
         """A plan of the namespace has ended: the namespace goes to the end of the queue for slots."""
@@ -415,8 +416,9 @@ class GangAdmission:
         """
         reason = Reason(Code.GANG_UNFINISHED, (key.name,))
         self._pause(key, reason, seconds, uid)
-        if self.comes_first == key:
-            self._start_absence()
+        first = self._for_nodes
+        if first is not None and first.key == key:
+            first.requeued_at = min(first.requeued_at, self._clock())
         return reason
 
     def plannable(self, key: GroupKey) -> None:
@@ -434,7 +436,7 @@ class GangAdmission:
         if uid:
             gang.note(uid)
             gang.asked_early = True  # kube-scheduler gave up this pod
-        self.rescheduled.set()
+            self.rescheduled.set()
         return gang
 
     def _put(self, key: GroupKey, reason: Reason) -> WaitingGang:
@@ -522,10 +524,10 @@ class GangAdmission:
         due = [gang for gang in self._waiting.values() if gang.asked_early and gang.retry_at <= now]
         for gang in due:
             gang.asked_early = False
-        found = any(gang.wakes or gang.version not in (-1, version) for gang in due)
         if (lost and self._any_in(*_WAITS_FOR_OTHERS)) or (gives_way and self._any_in(GangState.QUEUED)):
-            self._start_absence()
-            found = True
+            self._requeue_places()
+            return True
+        found = any(gang.wakes or gang.version not in (-1, version) for gang in due)
         if found:
             self._requeue()
         return found
