@@ -19,8 +19,10 @@ from itertools import count
 
 from benchmarks.gang_traces import KINDS, Job, Kind, created, trace
 from extender.allocation import choose
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.model import Allocation, Result
-from extender.scheduling import GangPlan, GangProblem, Placement, held_by_claim, plan_gang, problem_for, shortlist
+from extender.scheduling import Placement, held_by_claim, problem_for, shortlist
 from tests.gang_worlds import CLIQUE, POLICY, SPINE, GangWorld, key
 from tests.running_berth import claim
 

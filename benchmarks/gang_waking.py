@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.fleet import Fleet
-from extender.extension.bound_members import BoundMembers
-from extender.extension.gang_hints import GangHints
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.gang_state import FormingGang, PlannedGang, WaitsForGang
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.extension.gangs.gang_hints import GangHints
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_scheduler import GangScheduler
+from extender.extension.gangs.gang_state import FormingGang, PlannedGang, WaitsForGang
 from extender.extension.sinks import FilterSink
+from extender.gangs.gang import Gang
 from extender.model import Deadline, GroupKey, GroupSource, Membership, Pod, Reason
-from extender.scheduling import Gang
 
 GPUS = 8  # of each node, and of each member
 
@@ -100,7 +100,7 @@ class World:
             self.fleet.hold(change, node, self.fleet.devices[node])
             self._search()
             for key in self._keys if forget else ():
-                self._scheduler.waiting.changed(key)
+                self._scheduler.admission.changed(key)
             before = self._planning.plans
             self.fleet.hold(change, node, self.fleet.devices[node][free:])
             found = self._search()

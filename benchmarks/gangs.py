@@ -14,7 +14,10 @@ from collections.abc import Sequence
 
 from benchmarks import gang_waking
 from extender.allocation import Snapshot
-from extender.scheduling import GangMember, GangMemory, GangPlan, GangProblem, NodeRanking, plan_gang
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem
+from extender.gangs.gang_trial import GangMemory
+from extender.scheduling import NodeRanking
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
 from tests.running_berth import Json
 

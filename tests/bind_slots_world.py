@@ -1,14 +1,20 @@
-"""A gang scheduler on a fleet without an API server, for gangs of pods without devices."""
+"""A gang scheduler without an API server, for gangs of pods without devices; and its admission queue alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from benchmarks.fleet import Fleet
-from extender.extension.bind_slots import SlotLimits
-from extender.extension.bound_members import BoundMembers
-from extender.extension.gang_monitor import GangMonitor
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import GangScheduler
+from extender.allocation import Features
+from extender.cache import ClusterCache
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.extension.gangs.gang_admission import GangAdmission, SlotLimits
+from extender.extension.gangs.gang_monitor import GangMonitor
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_scheduler import GangScheduler
+from extender.extension.gangs.gang_state import FormingGang, PlannedGang
 from extender.extension.sinks import FilterSink
+from extender.gangs.gang_problem import GangPlan
 from extender.model import GroupKey, Pod
 from extender.wire import decode_pod
 
@@ -23,6 +29,35 @@ def gang_member(fleet: Fleet, namespace: str, group: str, name: str, minimum: in
 
 async def _none_bound(_: str) -> dict[GroupKey, dict[str, str]]:
     return {}
+
+
+def admission(
+    clock: Callable[[], float], limits: SlotLimits | None = None, remembered: int = 16, namespaces: int = 16
+) -> GangAdmission:
+    """An admission queue without a cluster."""
+    cache = ClusterCache(Features())
+    bound = BoundMembers(cache, _none_bound, clock)
+    return GangAdmission(cache, bound, clock, lambda: None, limits=limits, remembered=remembered, namespaces=namespaces)
+
+
+def plan(key: GroupKey, size: int, since: float = 0.0, arrived: int = 0, *, bound: bool = False) -> FormingGang:
+    """A gang with a plan, whose pods need no devices. The first few members arrived at bind, or all are bound."""
+    uids = [f"u{i}" for i in range(size)]
+    planned = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {}, {})
+    found = FormingGang(key, planned, size, since, since, 1000.0, since)
+    for uid in uids if bound else uids[:arrived]:
+        found.arrive(uid, "n0", since)
+    if bound:
+        commit(found)
+        for uid in uids:
+            found.bind(uid)
+    return found
+
+
+def commit(forming: FormingGang) -> None:
+    """All members have written their claims."""
+    for uid in forming.planned.members:
+        forming.write(uid, forming.progress_at)
 
 
 def gang_scheduler(
@@ -54,3 +89,13 @@ def watched_gangs(
         slots=limits,
     )
     return gangs, GangMonitor(gangs, fleet.cache, bound, sink, clock)
+
+
+class Requeues(FilterSink):
+    """Notes the calls that requeue pods."""
+
+    def __init__(self) -> None:
+        self.times: list[str] = []
+
+    def fits(self) -> None:
+        self.times.append("fits")

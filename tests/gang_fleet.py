@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from extender.extension.bound_members import BoundMembers
-from extender.extension.gang_hints import GangHints
-from extender.extension.gang_monitor import GangMonitor
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.gangs.bound_members import BoundMembers, Members
+from extender.extension.gangs.gang_hints import GangHints
+from extender.extension.gangs.gang_monitor import GangMonitor
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.model import Code, GroupKey, GroupSource, Membership, Pod, Reason
 from tests.evaluation_worlds import Fleet
 
@@ -55,3 +56,8 @@ class Gangs(Fleet):
 
 def unfinished(name: str) -> str:
     return str(Reason(Code.GANG_UNFINISHED, (name,)))
+
+
+async def read_due(bound: BoundMembers, done: Callable[[GroupKey, Members], None] = lambda *_: None) -> None:
+    """Read the namespaces that are due, all at a time."""
+    await asyncio.gather(*(bound.read(namespace, keys, done) for namespace, keys in bound.take_due().items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.scheduling import GangPlan, GangProblem, NodeLimit
+from extender.gangs.gang_problem import GangPlan, GangProblem, NodeLimit
 from tests.gang_oracle import GAVE_UP, GangCluster
 from tests.gang_worlds import CLIQUE, RACK, GangWorld
 from tests.running_berth import Json

@@ -11,26 +11,16 @@ from typing import Any
 
 from extender.allocation import Features, Snapshot
 from extender.cache import ClusterCache
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
+from extender.gangs.gang_search import MAX_STEPS
+from extender.gangs.gang_trial import GangMemory
 from extender.model import NO_DEADLINE, Deadline, ObjectKey, Result
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling import (
-    MAX_STEPS,
-    Evaluator,
-    GangMember,
-    GangMemory,
-    GangPlan,
-    GangProblem,
-    GangShortage,
-    NodeLimit,
-    PodRequirements,
-    RankingCache,
-    held_by_claim,
-    plan_gang,
-    requirements_of,
-)
+from extender.scheduling import Evaluator, PodRequirements, RankingCache, held_by_claim, requirements_of
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import Json, claim, pod
 
@@ -230,3 +220,13 @@ def allocated(world: GangWorld, name: str, node: str, device: str) -> None:
 
 def key(name: str) -> ObjectKey:
     return ObjectKey("default", name)
+
+
+def nets(world: GangWorld, number: int) -> None:
+    """Devices that all nodes can use: with them the planner searches all nodes together."""
+    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"net-{i}"} for i in range(number)]
+    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": devices}
+    world.add_slice({"metadata": {"name": "net"}, "spec": spec})
+    expression = "device.driver == 'net.example.com'"
+    world.add_class({"metadata": {"name": "net"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})

@@ -15,7 +15,7 @@ from extender.entry.all_in_one import both
 from extender.extension import no_span
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
-from extender.extension.gang_barrier import GangBarrier
+from extender.extension.gangs.gang_barrier import GangBarrier
 from extender.extension.tracing import SpanFactory
 from extender.model import ObjectKey
 from extender.policy import Policy

@@ -39,7 +39,7 @@ WATCHES = {
     )
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
-SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "evaluations"}
+SERVICE = INFORMERS | {"requeue", "gangs", "orphans", "evaluations"}
 PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "decisions"}
 SERVE = SERVICE | {"certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policy"}

@@ -3,101 +3,91 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from random import Random
 
 import aiohttp
 import pytest
 
 from benchmarks.fleet import Fleet
-from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
 from extender.extension.filter_service import FilterResult
-from extender.extension.gang_state import FormingGang, PlannedGang
-from extender.extension.sinks import FilterSink
+from extender.extension.gangs.gang_admission import SlotLimits
+from extender.extension.gangs.gang_state import FormingGang
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
-from extender.scheduling import MOST_TOGETHER, GangPlan
 from extender.web.http_limits import VERBS
-from tests.bind_slots_world import gang_member, gang_scheduler
+from tests.bind_slots_world import Requeues, admission, gang_member, gang_scheduler, plan
 from tests.dra_worlds import place
 from tests.eventually import eventually
+from tests.gang_pods import NODES, bind_all, member, planned
 from tests.running_berth import Berthing, Json, berthing, claim, pod
-from tests.test_gangs import NODES, bind_all, member, planned
 
 LIMITS = SlotLimits(total=12, namespace=10, small=2)
 QUEUED = "waits its turn: too many pods of other groups are waiting for each other at bind"
 
 
-def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, bound: int = 0) -> FormingGang:
-    """A gang with a plan. The first few of its members arrived at bind or are bound."""
-    uids = [f"u{i}" for i in range(size)]
-    key = GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}")
-    gang = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {}, {})
-    found = FormingGang(key, gang, size, since, since, 1000.0, since)
-    found.arrived.update(dict.fromkeys(uids[:arrived], "n0"))
-    found.bound.update(uids[:bound])
-    return found
+def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, *, bound: bool = False) -> FormingGang:
+    return plan(GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}"), size, since, arrived, bound=bound)
 
 
 def in_the_way(namespace: str, count: int, *plans: FormingGang, now: float = 0.0) -> list[int] | None:
     """The positions of the plans that must end; None if the gang must wait."""
-    found = BindSlots(lambda: now, LIMITS).plans_in_the_way(namespace, count, plans)
-    return None if found is None else sorted(plans.index(plan) for plan in found)
+    queue = admission(lambda: now, LIMITS)
+    queue.forming.update({one.key: one for one in plans})
+    found = queue.plans_in_the_way(namespace, count)
+    return None if found is None else sorted(plans.index(one) for one in found)
 
 
 # -- the rule ------------------------------------------------------------------------------------------------------
 
 
-def test_gangs_get_places_for_all_of_their_minimum_or_none() -> None:
-    assert in_the_way("a", 10) == []
-    assert in_the_way("a", 4, forming("a", 6)) == []
-    assert in_the_way("a", 5, forming("a", 6)) is None
-    assert in_the_way("b", 5, forming("a", 6)) is None
-    assert in_the_way("b", 4, forming("a", 6)) == []
+FULL, PART, DONE = forming("a", 10), forming("a", 6), forming("a", 6, bound=True)
+OLD, NEW = forming("a", 6), forming("a", 4, since=90.0)
 
 
-def test_the_last_places_are_for_small_namespaces() -> None:
-    full = forming("a", 10)
-    assert in_the_way("b", 2, full) == []
-    assert in_the_way("b", 3, full) is None
-    assert in_the_way("a", 2, full) is None
-    assert in_the_way("b", 2, full, forming("b", 2)) is None
-    assert in_the_way("c", 2, full, forming("b", 2)) is None
+@pytest.mark.parametrize(
+    ("namespace", "count", "plans", "found"),
+    [
+        ("a", 10, (), []),  # a gang gets places for all of its minimum, or none
+        ("a", 4, (PART,), []),
+        ("a", 5, (PART,), None),
+        ("b", 5, (PART,), None),
+        ("b", 4, (PART,), []),
+        ("b", 2, (FULL,), []),  # the last places are for small namespaces
+        ("b", 3, (FULL,), None),
+        ("a", 2, (FULL,), None),
+        ("b", 2, (FULL, forming("b", 2)), None),
+        ("c", 2, (FULL, forming("b", 2)), None),
+        ("b", 10, (forming("a", 2),), []),  # small namespaces do not keep a gang of the largest size from its places
+        ("b", 10, (forming("a", 2), forming("c", 1)), None),  # they have used up their own slots
+        ("b", 9, (forming("a", 2), forming("c", 1)), []),
+        ("a", 9, (DONE,), []),  # a plan whose minimum is bound has one place, and gives way to all
+        ("a", 10, (DONE,), [0]),
+        ("b", 10, (DONE,), []),
+        ("b", 10, (DONE, forming("c", 2)), [0]),
+    ],
+)
+def test_which_gangs_get_places(
+    namespace: str, count: int, plans: tuple[FormingGang, ...], found: list[int] | None
+) -> None:
+    assert in_the_way(namespace, count, *plans) == found
 
 
-def test_small_namespaces_do_not_keep_a_gang_of_the_largest_size_from_its_places() -> None:
-    assert in_the_way("b", 10, forming("a", 2)) == []
-    assert in_the_way("b", 10, forming("a", 2), forming("c", 1)) is None, "they have used up their own slots"
-    assert in_the_way("b", 9, forming("a", 2), forming("c", 1)) == []
-
-
-def test_a_plan_that_waits_too_long_gives_way_to_other_namespaces_only() -> None:
+@pytest.mark.parametrize(
+    ("namespace", "count", "plans", "found"),
+    [
+        ("b", 6, (OLD, NEW), [0]),
+        ("b", 10, (OLD, NEW), None),  # no plan ends in vain
+        ("a", 6, (OLD, NEW), None),  # only to other namespaces
+        ("b", 6, (forming("a", 6, arrived=6),), None),  # all of its members have arrived
+        ("b", 6, (forming("a", 6, arrived=5),), [0]),
+    ],
+)
+def test_which_plans_give_way_after_a_time(
+    namespace: str, count: int, plans: tuple[FormingGang, ...], found: list[int] | None
+) -> None:
     """Attack: take the connections of the verbs with gangs whose pods wait for each other at bind."""
-    old, new = forming("a", 6), forming("a", 4, since=90.0)
-    assert in_the_way("b", 6, old, new, now=100.0) == [0]
-    assert in_the_way("b", 10, old, new, now=100.0) is None, "no plan ends in vain"
-    assert in_the_way("a", 6, old, new, now=100.0) is None
-
-
-def test_a_plan_whose_members_have_all_arrived_does_not_give_way() -> None:
-    assert in_the_way("b", 6, forming("a", 6, arrived=6), now=100.0) is None
-    assert in_the_way("b", 6, forming("a", 6, arrived=5), now=100.0) == [0]
-
-
-def test_a_plan_whose_minimum_is_bound_has_one_place_and_gives_way_to_all() -> None:
-    done = forming("a", 6, arrived=6, bound=6)
-    assert in_the_way("a", 9, done) == []
-    assert in_the_way("a", 10, done) == [0]
-    assert in_the_way("b", 10, done) == [], "the slots of a small namespace are no burden"
-    assert in_the_way("b", 10, done, forming("c", 2)) == [0]
-
-
-def test_gangs_that_wait_are_retried_once_a_plan_gives_way() -> None:
-    now = [0.0]
-    slots, plans = BindSlots(lambda: now[0], LIMITS), [forming("a", 6), forming("a", 4, since=3.0)]
-    for _ in plans:
-        assert not slots.began_to_give_way(plans)
-        now[0] = slots.next_deadline(plans)
-        assert slots.began_to_give_way(plans)
-        assert not slots.began_to_give_way(plans)
-    assert slots.next_deadline(plans) == float("inf")
+    assert in_the_way(namespace, count, *plans, now=100.0) == found
 
 
 # -- the turn ------------------------------------------------------------------------------------------------------
@@ -171,27 +161,43 @@ def test_a_gang_that_is_not_tried_any_more_loses_its_turn() -> None:
     queue.end("n0")
     assert not queue.ask("c", "job", 10)
     queue.requeues.times.clear()
-    queue.fleet.now = queue.gangs.plans.next_deadline
-    queue.gangs.plans.requeue_due()
+    queue.fleet.now = queue.gangs.admission.next_deadline
+    queue.gangs.admission.requeue_due()
     assert queue.requeues.times == ["fits"]
     assert queue.ask("c", "job", 10)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_in_any_order_the_limits_hold_and_every_gang_gets_its_places(seed: int) -> None:
+    """kube-scheduler asks about gangs at random, and bound gangs end at random."""
+    rng, queue = Random(seed), Queue()
+    waiting = {f"g{i}": (f"n{i % 3}", rng.randint(2, 10)) for i in range(12)}
+    running: dict[str, tuple[str, int]] = {}
+    for _ in range(1000):
+        if not waiting:
+            break
+        group = rng.choice(list(waiting))
+        if queue.ask(waiting[group][0], group, waiting[group][1]):
+            running[group] = waiting.pop(group)
+        used = Counter[str]()
+        for key, forming in queue.gangs.forming.items():
+            used[key.namespace] += forming.quorum
+        assert max(used.values(), default=0) <= LIMITS.namespace
+        assert used.total() <= LIMITS.total
+        gave_way = running.keys() - {key.name for key in queue.gangs.forming}
+        waiting |= {name: running.pop(name) for name in gave_way}
+        if running and rng.random() < 0.1:
+            ended = rng.choice(list(running))
+            queue.end(ended)
+            del running[ended]
+    assert not waiting
+
+
 def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded() -> None:
-    queue = SlotQueue(lambda: 0.0, namespaces=4)
+    queue = admission(lambda: 0.0, LIMITS, namespaces=4)
     for i in range(20):
-        queue.wait(GroupKey(f"n{i}", GroupSource.BERTH, "job"), 2, 0.0)
-    assert len(queue) == 4
-
-
-class Requeues(FilterSink):
-    """Notes the calls that requeue pods."""
-
-    def __init__(self) -> None:
-        self.times: list[str] = []
-
-    def fits(self) -> None:
-        self.times.append("fits")
+        assert queue.ask(GroupKey(f"n{i}", GroupSource.BERTH, "job"), "u", 11, is_queued=False)
+    assert len(list(queue.places())) == 4
 
 
 def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits_too_long() -> None:
@@ -203,12 +209,12 @@ def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits
     assert gangs.filter(evil[0], names) == FilterResult(), "all nodes"
     (text,) = set(gangs.filter(good[0], names).failed.values())
     assert text.endswith(QUEUED)
-    gangs.plans.requeue_due()
+    gangs.admission.requeue_due()
     assert not requeues.times
-    fleet.now = gangs.plans.next_deadline
+    fleet.now = gangs.admission.next_deadline
     (plan,) = gangs.forming.values()
     assert fleet.now < plan.ends_at, "no other gang would end it yet"
-    gangs.plans.requeue_due()
+    gangs.admission.requeue_due()
     assert requeues.times == ["fits"]
     assert gangs.filter(good[0], names) == FilterResult()
     assert [key.namespace for key in gangs.forming] == ["good"]
@@ -240,7 +246,7 @@ def test_after_a_plan_gave_way_the_other_plans_of_its_namespace_have_a_new_turn(
     queue = Queue()
     for i in range(5):
         assert queue.ask("evil", f"n{i}", 2)
-    queue.fleet.now = queue.gangs.plans.next_deadline
+    queue.fleet.now = queue.gangs.admission.next_deadline
     assert queue.ask("good", "job", 8)
     plans = queue.gangs.forming
     assert sorted(key.namespace for key in plans) == ["evil", "good"]
@@ -249,7 +255,7 @@ def test_after_a_plan_gave_way_the_other_plans_of_its_namespace_have_a_new_turn(
 
 def test_the_places_leave_connections_to_pods_outside_of_gangs() -> None:
     limits = SlotLimits()
-    assert limits.namespace >= MOST_TOGETHER, "one gang of the largest size can be bound"
+    assert limits.namespace >= MAX_TOGETHER, "one gang of the largest size can be bound"
     assert limits.total + 64 <= VERBS.connections
 
 
@@ -274,7 +280,7 @@ async def test_a_tenant_s_gangs_without_devices_do_not_keep_others_from_bind(siz
     """One member of each gang stays away for ever, so the binds of the others wait."""
     async with berthing(NODES) as b:
         b.cluster.apply({"kind": "Namespace", "metadata": {"name": "evil"}})
-        gangs = MOST_TOGETHER // size + 5
+        gangs = MAX_TOGETHER // size + 5
         for i in range(gangs):
             for j in range(size):
                 in_namespace(b, f"p{i}-{j}", "evil", f"g{i}", size)
@@ -283,9 +289,9 @@ async def test_a_tenant_s_gangs_without_devices_do_not_keep_others_from_bind(siz
         await b.settled()
         answers = [await ask(b, f"p{i}-0", "evil") for i in range(gangs)]
         plans = b.app.service.gangs.forming
-        assert sum(plan.quorum for plan in plans.values()) <= MOST_TOGETHER
+        assert sum(plan.quorum for plan in plans.values()) <= MAX_TOGETHER
         passed = [answer for answer in answers if answer["NodeNames"]]
-        assert len(passed) == len(plans) == MOST_TOGETHER // size
+        assert len(passed) == len(plans) == MAX_TOGETHER // size
         told = {text for answer in answers for text in answer["FailedAndUnresolvableNodes"].values()}
         assert all(text.endswith(QUEUED) for text in told), told
         assert told
@@ -294,7 +300,7 @@ async def test_a_tenant_s_gangs_without_devices_do_not_keep_others_from_bind(siz
 
 async def test_a_gang_that_waits_its_turn_is_retried_when_another_is_bound() -> None:
     async with berthing(NODES) as b:
-        half = MOST_TOGETHER // 2 + 1
+        half = MAX_TOGETHER // 2 + 1
         for group in ("a", "b"):
             for i in range(half):
                 in_namespace(b, f"{group}{i}", "default", group, half)
@@ -311,9 +317,9 @@ async def test_a_gang_that_waits_its_turn_is_retried_when_another_is_bound() -> 
 
 async def test_a_gang_of_the_largest_size_is_bound_over_as_many_connections_beside_other_pods() -> None:
     async with berthing(NODES) as b:
-        names = [f"p{i}" for i in range(MOST_TOGETHER)]
+        names = [f"p{i}" for i in range(MAX_TOGETHER)]
         for name in names:
-            in_namespace(b, name, "default", "job", MOST_TOGETHER)
+            in_namespace(b, name, "default", "job", MAX_TOGETHER)
         b.cluster.apply(claim("single"))
         b.cluster.apply(pod("alone", "single"))
         await b.settled()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.eventually import eventually
+from tests.gang_pods import NODES, bind_all, member, planned
 from tests.running_berth import berthing, claim, pod
-from tests.test_gangs import NODES, bind_all, member, planned
 
 
 async def test_a_bind_on_a_node_of_a_plan_takes_no_devices_of_the_gang() -> None:

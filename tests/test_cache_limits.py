@@ -15,8 +15,8 @@ from benchmarks import soak
 from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.fleet_baseline import RequestMixEstimator
-from extender.extension.bind_slots import SlotLimits
 from extender.extension.evaluations import Evaluations
+from extender.extension.gangs.gang_admission import SlotLimits
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     BINARY_SI,
@@ -293,8 +293,8 @@ def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespa
             gangs.filter(pods[0], list(fleet.devices))
     assert Counter(key.namespace for key in gangs.forming) == {"a": 4, "b": 1, "c": 1}
     waiting = (GroupKey(namespace, GroupSource.BERTH, f"g{i}") for namespace in "abcd" for i in range(20))
-    assert Counter(key.namespace for key in waiting if gangs.waiting.get(key)) == {"a": 1, "b": 1, "c": 2, "d": 2}
-    assert len(gangs.waiting) == 6
+    assert Counter(key.namespace for key in waiting if gangs.admission.get(key)) == {"a": 1, "b": 1, "c": 2, "d": 2}
+    assert len(gangs.admission) == 6
 
 
 def resident_bytes() -> int:

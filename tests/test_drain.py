@@ -20,9 +20,9 @@ from extender.sockets import listen_on
 from extender.web.http_limits import HttpLimits
 from tests.dra_worlds import CONDITIONAL, asks, custom
 from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.gang_pods import NODES, two_binds_of_three
 from tests.process_worlds import free_port, process, sandbox
 from tests.running_berth import berthing, claim, patient, pod
-from tests.test_gangs import NODES, two_binds_of_three
 
 
 async def test_the_exit_of_the_service_waits_for_a_running_bind() -> None:

@@ -8,19 +8,14 @@ from types import MappingProxyType
 
 import pytest
 
+from extender.gangs.domains import Domain
+from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
+from extender.gangs.gang_problem import GangMember, GangProblem
+from extender.gangs.gang_trial import GangMemory
 from extender.model import NO_DEADLINE, Deadline, ObjectKey
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
-from extender.scheduling import (
-    Domain,
-    EmptiedDomains,
-    EvaluationContext,
-    GangMember,
-    GangMemory,
-    GangProblem,
-    RankingCache,
-    domains_by_room,
-)
+from extender.scheduling import EvaluationContext, RankingCache
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, allocated, key, nvl72
 from tests.running_berth import claim
 from tests.test_scoring import H100, use_memory

@@ -14,12 +14,11 @@ from tests.applications import console_application
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.explain_worlds import refused
+from tests.gang_pods import NO_ROOM, NODES, bind_all, change, delete, member, planned, reasons
 from tests.gang_worlds import GPU
 from tests.process_worlds import free_port, write_kubeconfig
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_console import console, sandbox, serve
-from tests.test_gang_created_again import change
-from tests.test_gangs import NO_ROOM, NODES, bind_all, delete, member, planned, reasons
 
 Json = dict[str, Any]
 PATH = "/v1/explain/group/default/job"

@@ -17,8 +17,8 @@ from extender.policy import Policy
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.explain_worlds import refused
+from tests.gang_pods import NODES, bind_all, member, planned
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_gangs import NODES, bind_all, member, planned
 
 pytestmark = pytest.mark.loopback
 

@@ -13,10 +13,10 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from tests.commands import berth, berth_beside
+from tests.gang_pods import NODES, member
 from tests.gang_worlds import CLIQUE, GPU, TRAY
 from tests.running_berth import berthing
 from tests.running_berth import claim as claim_object
-from tests.test_gangs import NODES, member
 
 Json = dict[str, Any]
 MIN, TOPOLOGY = "berth.dev/group-min", "berth.dev/group-topology"

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import Any
 
 import pytest
 
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import Code
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.scheduling import MOST_TOGETHER
 from tests.eventually import eventually
+from tests.gang_pods import (
+    INCOMPLETE,
+    LABEL,
+    NO_ROOM,
+    NODES,
+    bind_all,
+    delete,
+    key,
+    labelled,
+    member,
+    planned,
+    pod_group,
+    reasons,
+)
 from tests.running_berth import Berthing, Json, berthing, claim, pod
-from tests.test_gang_pauses import key
-from tests.test_gangs import INCOMPLETE, NO_ROOM, NODES, bind_all, delete, member, planned, reasons
 
 pytestmark = pytest.mark.loopback
 
-LABEL = "scheduling.x-k8s.io/pod-group"
 MANY = 5000
-
-
-def pod_group(b: Berthing, minimum: int, name: str = "job") -> None:
-    kind = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup"}
-    b.cluster.apply({**kind, "metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": minimum}})
-
-
-def labelled(b: Berthing, name: str, group: str = "job", **spec: Any) -> None:
-    b.cluster.apply(claim(f"{name}-gpus", 8))
-    found = pod(name, f"{name}-gpus", **spec)
-    found["metadata"]["labels"] = {LABEL: group}
-    b.cluster.apply(found)
 
 
 async def test_a_gang_with_too_few_pods_waits_and_the_reason_names_a_minimum_above_the_fleet() -> None:
@@ -220,7 +218,7 @@ async def test_a_pod_that_is_created_again_under_its_name_is_another_member() ->
         assert not b.app.service.cache.reservations.holds
         member(b, "p2")
         await b.settled()
-        waiting = b.app.service.gangs.waiting.get(key())
+        waiting = b.app.service.gangs.admission.get(key())
         assert waiting is not None
         assert waiting.reason.code is Code.GANG_CHANGED
         waiting.retry_at = -inf
@@ -234,7 +232,7 @@ async def test_a_minimum_of_five_thousand_is_rejected_at_once() -> None:
             member(b, f"p{i}", minimum=5000, gpus=1)
         await b.settled()
         (text,) = await reasons(b, "p0")
-        assert text == f"group job has a minimum above {MOST_TOGETHER}: Berth binds no more pods together"
+        assert text == f"group job has a minimum above {MAX_TOGETHER}: Berth binds no more pods together"
 
 
 async def test_five_thousand_members_of_a_small_minimum_are_planned_in_part() -> None:
@@ -245,7 +243,7 @@ async def test_five_thousand_members_of_a_small_minimum_are_planned_in_part() ->
         gangs, first = b.app.service.gangs, await reasons(b, "p0")
         assert first == {NO_ROOM}
         (key,) = b.app.service.cache.store.members
-        waiting = gangs.waiting.get(key)
+        waiting = gangs.admission.get(key)
         assert waiting is not None
         waiting.retry_at = inf  # on a busy machine, the pause would end before the last request
         plans = gangs.counts.no_plan.total()

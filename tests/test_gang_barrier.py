@@ -10,8 +10,8 @@ import pytest
 from extender.extension.binding_cycle import BindError, BindTimes
 from extender.model import ObjectKey
 from extender.policy import Policy
+from tests.gang_pods import NODES, bind_all, bind_until_bound, member, planned
 from tests.running_berth import berthing, binder_of
-from tests.test_gangs import NODES, bind_all, bind_until_bound, member, planned
 
 pytestmark = pytest.mark.early_timers
 

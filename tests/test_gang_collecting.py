@@ -7,14 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extender.extension.waiting_gangs import WaitingGangs
-from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
+from tests.gang_pods import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 from tests.running_berth import Berthing, berthing, claim, patient, pod
-from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
 
 pytestmark = pytest.mark.loopback
 
@@ -175,23 +173,6 @@ async def test_one_gang_collects_at_a_time_and_the_one_that_waits_longest_is_fir
         collected = b.app.service.filter_service.collected
         assert collected is not None
         assert collected.key.name == "later"
-
-
-def test_gangs_collect_by_age_and_those_that_have_collected_come_last() -> None:
-    now = [0.0]
-    waiting = WaitingGangs(lambda: now[0], 8)
-    keys = {name: GroupKey("default", GroupSource.BERTH, name) for name in ("old", "new", "refused")}
-    waiting.pause(keys["refused"], Reason(Code.GANG_REFUSED, ("refused", "default/refused-0")))
-    for name in ("old", "new"):
-        now[0] += 1
-        waiting.pause(keys[name], Reason(Code.GANG_NO_ROOM, (name,)))
-    assert waiting.next_to_collect(2.0) == keys["old"]
-    waiting.collects_not_before(keys["old"], 9.0)
-    assert waiting.next_to_collect(2.0) == keys["new"]
-    assert waiting.next_to_collect(9.0) == keys["new"]
-    waiting.collects_not_before(keys["new"], 10.0)
-    assert waiting.next_to_collect(9.0) == keys["old"]
-    assert waiting.next_to_collect(8.0) is None
 
 
 async def test_a_pod_goes_on_where_it_has_devices_or_was_offered_them() -> None:

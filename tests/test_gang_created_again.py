@@ -4,50 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from extender.cluster import Writer
-from extender.extension.bound_members import BoundMembers
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.gangs.gang import members_with_claims
 from extender.model import GroupKey, GroupSource
-from extender.scheduling import members_with_claims
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_gang_pauses import read_due
-from tests.test_gangs import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
+from tests.gang_fleet import read_due
+from tests.gang_pods import (
+    NO_ROOM,
+    SIX_NODES,
+    UNREAD,
+    bind_all,
+    change,
+    create_again,
+    delete,
+    gets_a_node,
+    member,
+    planned,
+    reasons,
+    running,
+)
+from tests.running_berth import berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
-NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(6)}
-UNREAD = "waits until Berth has read which pods of group job run"
 KEY = GroupKey("default", GroupSource.BERTH, "job")
 
 
-def change(b: Berthing, name: str, part: str, kind: str = "pods", **values: Any) -> None:
-    obj = b.cluster.store.get(kind, ("default", name))
-    assert obj is not None
-    b.cluster.store.put(kind, ("default", name), {**obj, part: {**obj.get(part, {}), **values}})
-
-
-async def running(b: Berthing, *names: str) -> None:
-    for name in names:
-        member(b, name, minimum=4)
-    await b.settled()
-    assert await bind_all(b, await planned(b, *names)) == [""] * 4
-
-
-async def create_again(b: Berthing) -> None:
-    """The old pods terminate, and the new ones exist."""
-    await running(b, *(f"old{i}" for i in range(4)))
-    for i in range(4):
-        change(b, f"old{i}", "metadata", deletionTimestamp="2026-11-23T23:00:00Z")
-        member(b, f"new{i}", minimum=4)
-    await b.settled()
-
-
 async def test_a_gang_that_is_created_again_waits_for_room_for_all_while_the_old_pods_terminate() -> None:
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         await create_again(b)
         touches = b.app.service.requeuer.touches
         assert await reasons(b, "new0") == {UNREAD}
@@ -64,7 +52,7 @@ async def test_a_gang_that_is_created_again_waits_for_room_for_all_while_the_old
 
 async def test_the_first_pod_of_a_gang_that_is_created_again_is_no_replacement_of_one_that_is_gone() -> None:
     """With the pods that terminate, there are as many as the minimum."""
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         await running(b, *(f"old{i}" for i in range(4)))
         delete(b, "pods", "old3")
         delete(b, "resourceclaims", "old3-gpus")
@@ -89,7 +77,7 @@ async def test_members_that_terminate_never_count_again() -> None:
         namespaces.append(namespace)
         return {}
 
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         await create_again(b)
         cache = b.app.service.cache
         bound = BoundMembers(cache, read, lambda: now[0])
@@ -113,7 +101,7 @@ async def test_members_that_terminate_never_count_again() -> None:
 
 
 async def test_a_further_member_of_a_running_gang_is_placed_after_the_read() -> None:
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         await running(b, *(f"p{i}" for i in range(4)))
         member(b, "p4", minimum=4)
         await b.settled()
@@ -126,7 +114,7 @@ async def test_a_further_member_of_a_running_gang_is_placed_after_the_read() -> 
 @pytest.mark.parametrize("devices", [True, False])
 async def test_pods_beyond_the_minimum_need_no_read_after_berth_has_bound_the_minimum(devices: bool) -> None:
     """They come after the plan, and wait before the minimum is bound: no pod is of a later gang."""
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         b.cluster.apply(claim("shared", 1))
         annotations, read = {"berth.dev/group": "job", "berth.dev/group-min": "2"}, list[str]()
         for name in ("p0", "p1"):
@@ -153,7 +141,7 @@ async def test_pods_beyond_the_minimum_need_no_read_after_berth_has_bound_the_mi
 
 async def test_a_member_that_is_bound_during_a_read_runs() -> None:
     """The list was made before its Binding, and its claim was written before the list."""
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         cache, reading = b.app.service.cache, asyncio.Event()
         for i in range(4):
             member(b, f"p{i}", minimum=2)
@@ -176,7 +164,7 @@ async def test_a_member_that_is_bound_during_a_read_runs() -> None:
 
 
 async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         await running(b, *(f"p{i}" for i in range(4)))
         member(b, "p4", minimum=4)
         slow = pod("w0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "4"})
@@ -192,7 +180,7 @@ async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:
         b.cluster.api.intercept = delay
         service = b.app.service
         (waiting,) = (one for one in service.cache.store.pods.values() if one.key.namespace == "slow")
-        assert not service.filter(waiting, list(NODES)).passed
+        assert not service.filter(waiting, list(SIX_NODES)).passed
         await eventually(began.is_set, "the read of the slow namespace began")
         touches = service.requeuer.touches
         assert await reasons(b, "p4") == {UNREAD}
@@ -202,7 +190,7 @@ async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:
 
 async def test_a_read_of_an_earlier_gang_does_not_count_for_a_new_one_of_its_name() -> None:
     """The new gang begins within 30 s, with one pod. The pods that were read are gone, and so are their claims."""
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         await running(b, *(f"p{i}" for i in range(4)))
         member(b, "p4", minimum=4)
         await b.settled()
@@ -218,7 +206,7 @@ async def test_a_read_of_an_earlier_gang_does_not_count_for_a_new_one_of_its_nam
 
 
 async def test_a_replaced_pod_does_not_wait_for_a_member_that_has_succeeded() -> None:
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         await running(b, *(f"p{i}" for i in range(4)))
         change(b, "p0", "status", phase="Succeeded")
         delete(b, "resourceclaims", "p0-gpus")  # kube-controller-manager deallocates it
@@ -233,7 +221,7 @@ async def test_a_replaced_pod_does_not_wait_for_a_member_that_has_succeeded() ->
 
 
 async def test_members_that_succeeded_before_do_not_count_for_a_new_gang() -> None:
-    async with berthing(NODES) as b:
+    async with berthing(SIX_NODES) as b:
         await running(b, *(f"old{i}" for i in range(4)))
         for i in range(4):
             change(b, f"old{i}", "status", phase="Succeeded")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.scheduling import GangShortage
+from extender.gangs.gang_problem import GangShortage
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster, found_in, nodes_of, nvl72
 
 # Four GPUs for each node, 8 for each clique, 16 for each rack, 32 and 16 for the spines.

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.fleet import Fleet
-from extender.extension.bind_slots import SlotLimits
+from extender.extension.gangs.gang_admission import SlotLimits
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import Code, GroupKey
-from extender.scheduling import MOST_TOGETHER
-from tests.bind_slots_world import gang_member, watched_gangs
-from tests.test_bind_slots import Requeues
+from tests.bind_slots_world import Requeues, gang_member, watched_gangs
 
 SIZE = 6
 
@@ -62,7 +61,7 @@ def incomplete_for_a_moment(gang: Edited) -> None:
 
 
 def too_large_for_a_moment(gang: Edited) -> None:
-    gang.give_minimum(MOST_TOGETHER + 1)
+    gang.give_minimum(MAX_TOGETHER + 1)
     gang.ask()
     gang.give_minimum(SIZE)
 
@@ -85,11 +84,11 @@ def test_a_gang_that_changed_is_requeued_after_a_second() -> None:
     assert gang.gangs.forming
     gang.give_minimum(SIZE - 1)
     gang.ask()
-    waiting = gang.gangs.waiting.get(gang.key)
+    waiting = gang.gangs.admission.get(gang.key)
     assert waiting is not None
     assert (waiting.reason.code, waiting.retry_at) == (Code.GANG_CHANGED, gang.fleet.now + 1)
-    gang.fleet.now = gang.gangs.waiting.next_deadline
-    assert gang.gangs.waiting.requeue_due(gang.fleet.cache.snapshot().version)
+    gang.fleet.now = gang.gangs.admission.next_deadline
+    assert gang.gangs.admission.requeue_due()
     gang.ask()
     assert gang.gangs.forming
 
@@ -103,5 +102,5 @@ def test_a_gang_whose_members_come_during_its_pause_is_requeued_at_its_end() -> 
     gang_member(gang.fleet, "default", "job", "late", SIZE + 1)
     gang.seen()
     assert not gang.requeues.times
-    gang.fleet.now = gang.gangs.waiting.next_deadline
-    assert gang.gangs.waiting.requeue_due(gang.fleet.cache.snapshot().version)
+    gang.fleet.now = gang.gangs.admission.next_deadline
+    assert gang.gangs.admission.requeue_due()

@@ -10,10 +10,8 @@ import pytest
 from extender.model import GroupKey, GroupSource
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
+from tests.gang_pods import INCOMPLETE, NODES, annotate, delete, gets_a_node, labelled, member, pod_group, reasons
 from tests.running_berth import Berthing, berthing, pod
-from tests.test_gang_bad_input import labelled, pod_group
-from tests.test_gang_plan_ends import annotate
-from tests.test_gangs import INCOMPLETE, NODES, delete, gets_a_node, member, reasons
 
 pytestmark = pytest.mark.loopback
 
@@ -49,7 +47,7 @@ async def wakes(b: Berthing, edit: Edit) -> None:
 
 async def pause_ends(b: Berthing) -> None:
     (key,) = b.app.service.cache.store.members
-    waiting = b.app.service.gangs.waiting.get(key)
+    waiting = b.app.service.gangs.admission.get(key)
     assert waiting is not None
     await eventually(lambda: waiting.retry_at <= b.app.service.clock() and not waiting.asked_early, "the pause ends")
 
@@ -112,7 +110,7 @@ async def test_pods_that_name_no_group_are_not_remembered_as_one_gang() -> None:
         annotate(b, "p0", {"berth.dev/group": None})
         await b.settled()
         await reasons(b, "p0")
-        assert b.app.service.gangs.waiting.get(GroupKey("default", GroupSource.BERTH, "")) is None
+        assert b.app.service.gangs.admission.get(GroupKey("default", GroupSource.BERTH, "")) is None
 
 
 async def test_a_pod_of_another_scheduler_is_no_member_and_does_not_wake_the_others_again_and_again() -> None:
@@ -123,7 +121,7 @@ async def test_a_pod_of_another_scheduler_is_no_member_and_does_not_wake_the_oth
         b.cluster.apply(pod("p2", annotations=notes, schedulerName="default-scheduler"))
         await b.settled()
         assert await reasons(b, "p1") == {INCOMPLETE}
-        (waiting,) = (b.app.service.gangs.waiting.get(key) for key in b.app.service.cache.store.members)
+        (waiting,) = (b.app.service.gangs.admission.get(key) for key in b.app.service.cache.store.members)
         assert waiting is not None
         assert not waiting.wakes, "the end of the pause wakes no pod"
         touches = b.app.service.requeuer.touches

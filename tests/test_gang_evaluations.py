@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from extender.extension.gang_planning import GangPlanning
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.gangs.gang import gang_of
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.model import (
     NO_DEADLINE,
     Code,
@@ -26,8 +28,8 @@ from extender.model import (
     Term,
     Toleration,
 )
+from extender.policy import Policy
 from extender.runtime import Supervisor
-from extender.scheduling import MOST_TOGETHER, gang_of
 from tests.evaluation_worlds import RecordingSink
 from tests.gang_fleet import Gangs, unfinished
 from tests.skipping_loop import SkippingLoop
@@ -85,7 +87,7 @@ def test_a_gang_whose_plan_never_ends_in_time_leaves_the_queue() -> None:
     assert set(fleet.reasons(members)) == {unfinished("g")}
     fleet.work()
     assert set(fleet.reasons(members)) == {unfinished("g")}
-    assert fleet.gangs.waiting.next_deadline < fleet.clock.now + 10
+    assert fleet.gangs.admission.next_deadline < fleet.clock.now + 10
 
 
 def test_a_hundred_gangs_of_one_namespace_leave_the_time_to_others() -> None:
@@ -217,7 +219,7 @@ def test_the_reading_of_a_huge_group_leaves_the_time_to_others() -> None:
             return str(self) == other
 
     key = GroupKey("huge", GroupSource.CORE, "g")
-    pods = [replace(fleet.pod("huge"), scheduler=Name("berth-scheduler")) for _ in range(MOST_TOGETHER + 1)]
+    pods = [replace(fleet.pod("huge"), scheduler=Name("berth-scheduler")) for _ in range(MAX_TOGETHER + 1)]
     members = [replace(pod, membership=Membership(key, 2, rank)) for rank, pod in enumerate(pods)]
     members[0] = replace(members[0], problem="spec.containers: are too large")
     for member in members:
@@ -296,3 +298,25 @@ def steps_of_a_waiting_member(claims: int) -> int:
     fleet.cache.apply_pod(member.uid, member)
     assert " ".join(fleet.reasons([member]))
     return lines_of(lambda: fleet.gangs.filter(member, fleet.names))
+
+
+def with_waiting_gangs(number: int) -> Gangs:
+    fleet = Gangs(nodes=12, policy=Policy(gang_collect_seconds=60))
+    for name in range(number):
+        fleet.clock.now += 60
+        assert "no domain has room" in " ".join(fleet.reasons(fleet.too_large("hostile", f"g{name}")[:1]))
+    return fleet
+
+
+def test_one_gang_after_the_other_is_searched_for_in_the_queue() -> None:
+    """Attack: stall scheduling with many gangs that wait for a domain to collect in (off by default)."""
+    fleet = with_waiting_gangs(5)
+    evaluations = fleet.filter_service.evaluations
+    searches = 0
+    while fleet.gangs.admission.next_to_collect(fleet.clock.now) is not None:
+        fleet.gangs.collecting.step()
+        searches += "collecting" in evaluations
+        while "collecting" in evaluations:
+            evaluations.work()
+            assert fleet.filter_service.evaluations.has_time("hostile"), "calls do not wait for it"
+    assert searches == 5

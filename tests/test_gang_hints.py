@@ -10,8 +10,9 @@ from itertools import chain, cycle, islice, pairwise
 
 import pytest
 
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.gangs.gang import Gang, gang_of
 from extender.model import (
     NO_DEADLINE,
     Deadline,
@@ -27,7 +28,7 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import CollectedDomain, Gang, gang_of
+from extender.scheduling import CollectedDomain
 from extender.wire import SliceDecoder, decode_class, decode_node
 from tests.evaluation_worlds import MACHINES
 from tests.gang_fleet import Gangs
@@ -107,11 +108,11 @@ class Waiting(Gangs):
 
     def finds(self) -> bool:
         self.clock.now += 100.0
-        return any(list(self.hints.find_schedulable(namespace))[-1] for namespace in self.gangs.waiting.namespaces)
+        return any(list(self.hints.find_schedulable(namespace))[-1] for namespace in self.gangs.admission.namespaces)
 
     def steps(self) -> Iterator[bool]:
         """The steps of the searches of all namespaces."""
-        return chain.from_iterable(map(self.hints.find_schedulable, self.gangs.waiting.namespaces))
+        return chain.from_iterable(map(self.hints.find_schedulable, self.gangs.admission.namespaces))
 
     def fits(self, members: list[Pod]) -> bool:
         """Whether a process that remembers nothing has a plan."""
@@ -131,7 +132,7 @@ def test_a_change_without_room_for_a_member_plans_no_gang() -> None:
         assert not fleet.finds()
     assert not CountedPlanning.plans
     version = fleet.cache.snapshot().version
-    assert not any(fleet.gangs.waiting.without_room(one, version) for one in fleet.gangs.waiting.namespaces), (
+    assert not any(fleet.gangs.admission.without_room(one, version) for one in fleet.gangs.admission.namespaces), (
         "all are known to lack room now"
     )
     assert not any(fleet.fits(members) for members in gangs)

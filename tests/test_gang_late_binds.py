@@ -6,16 +6,28 @@ import asyncio
 
 import pytest
 
-from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
+from tests.gang_pods import (
+    NODES,
+    SIX_NODES,
+    UNREAD,
+    annotate,
+    bind_all,
+    change,
+    create_again,
+    delete,
+    ended,
+    gets_a_node,
+    labelled,
+    member,
+    planned,
+    pod_group,
+    reasons,
+    running,
+)
 from tests.running_berth import berthing
-from tests.test_gang_bad_input import labelled, pod_group
-from tests.test_gang_created_again import NODES as SIX_NODES
-from tests.test_gang_created_again import UNREAD, change, create_again, running
-from tests.test_gang_plan_ends import annotate, ended
-from tests.test_gangs import NODES, bind_all, bind_until_bound, delete, gets_a_node, member, planned, reasons
 
 pytestmark = pytest.mark.early_timers
 
@@ -138,20 +150,6 @@ async def test_a_bind_of_a_further_member_is_refused_until_the_minimum_is_bound(
             answer.set()
             assert all(await binds)
         assert not b.held()
-
-
-async def test_a_member_whose_bind_ended_is_not_awaited_by_the_others() -> None:
-    """Their claims are written only while the binds of the whole minimum run."""
-    async with berthing(NODES, Policy(binding_wait_seconds=1)) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        nodes = await planned(b, "p0", "p1", "p2")
-        waits = "waiting for the other pods of group job"
-        assert await b.bind("p0", nodes["p0"]) == waits
-        assert await bind_all(b, {name: nodes[name] for name in ("p1", "p2")}) == [waits, waits]
-        assert not b.held()
-        await bind_until_bound(b, nodes)
 
 
 async def test_a_bind_after_the_pod_group_was_deleted_and_berth_was_restarted() -> None:

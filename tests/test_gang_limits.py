@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from extender.scheduling import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
+from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
 from extender.wire import decode_node
 from tests.dra_worlds import extended
-from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nodes_of, nvl72
+from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nets, nodes_of, nvl72
 from tests.running_berth import Json, claim
 
 WHOLE = "hgx-h100-8"  # eight GPUs
@@ -18,18 +18,6 @@ WHOLE = "hgx-h100-8"  # eight GPUs
 def limited(world: GangWorld, size: int, limit: NodeLimit, count: int = 1, prefix: str = "w") -> list[GangMember]:
     world.gang(size, count, prefix)
     return [world.member(f"{prefix}-{i}", i, limit=limit) for i in range(size)]
-
-
-def alternatives(world: GangWorld, size: int, *counts: int) -> list[str]:
-    """Pods that ask for the first of these numbers of GPUs that there are."""
-    names = [f"v-{i}" for i in range(size)]
-    options = [{"name": f"o{n}", "deviceClassName": "gpu.nvidia.com", "count": n} for n in counts]
-    for name in names:
-        obj = claim(name)
-        obj["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": options}]
-        world.add_claim(obj)
-        world.add_pod(name, name)
-    return names
 
 
 @pytest.mark.parametrize(
@@ -89,31 +77,6 @@ def test_members_of_each_kind_have_their_own_limit() -> None:
     assert sorted(nodes[4:]) == ["n0", "n1", "n2"]
 
 
-def test_members_of_one_kind_that_may_use_different_nodes_count_together() -> None:
-    """kube-scheduler refused n2 for one member only, so the planner compares this member and the other two apart.
-
-    It needs no search for that.
-    """
-    world = cluster("s/r/c:3", WHOLE)
-    world.gang(3)
-    limit = NodeLimit(1, {})
-    excluded = [frozenset({"n2"}), frozenset[str](), frozenset[str]()]
-    members = tuple(world.member(f"w-{i}", i, None, excluded[i], limit) for i in range(3))
-    plan = world.plan_problem(GangProblem(members, (CLIQUE,), "preferred"), steps=0)
-    assert nodes_of(plan) == ["n0", "n1", "n2"]
-
-
-def test_members_that_keep_their_node_and_members_with_a_limit() -> None:
-    """As after a refusal: two stay on n0, where kube-scheduler refused a third, and the others go to n1 and n2."""
-    world = cluster("s/r/c:3 s/r/d:3", WHOLE)
-    world.gang(6)
-    limit = NodeLimit(2, {"n0": 2})
-    settled = [world.member(f"w-{i}", i, frozenset({"n0"})) for i in (1, 4)]
-    others = [world.member(f"w-{i}", i, None, frozenset({"n0"}), limit) for i in (0, 2, 3, 5)]
-    plan = world.plan([*settled, *others])
-    assert (found_in(plan), nodes_of(plan)) == ((CLIQUE, "c"), ["n1", "n0", "n1", "n2", "n0", "n2"])
-
-
 def test_members_that_share_a_claim_count_one_by_one() -> None:
     world = cluster("s/r/c:2")
     world.add_claim(claim("shared"))
@@ -148,34 +111,6 @@ def test_members_that_take_no_devices_count_too(kinds: int) -> None:
 
 
 # -- with other devices --------------------------------------------------------------------------------------------
-
-
-def test_other_alternatives_keep_to_the_limit() -> None:
-    """One member with four GPUs fits on a node, or four members with one; the limit is two."""
-    world = cluster("s/r/c:3")
-    names, limit = alternatives(world, 6, 4, 1), NodeLimit(2, {})
-    plan = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
-    assert (found_in(plan), Counter(nodes_of(plan))) == ((CLIQUE, "c"), {"n0": 2, "n1": 2, "n2": 2})
-
-
-def test_other_alternatives_use_only_devices_that_members_with_a_node_leave() -> None:
-    world = cluster("s/r/c:3")
-    names, limit = alternatives(world, 5, 4, 1), NodeLimit(3, {"n0": 2, "n2": 2})
-    plan = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
-    assert Counter(nodes_of(plan)) == {"n0": 1, "n1": 3, "n2": 1}
-    names, limit = alternatives(world, 6, 4, 1), NodeLimit(3, {"n0": 2, "n2": 2})
-    found = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
-    assert isinstance(found, GangShortage)
-
-
-def nets(world: GangWorld, number: int) -> None:
-    """Devices that all nodes can use: with them the planner searches all nodes together."""
-    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
-    devices = [{"name": f"net-{i}"} for i in range(number)]
-    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": devices}
-    world.add_slice({"metadata": {"name": "net"}, "spec": spec})
-    expression = "device.driver == 'net.example.com'"
-    world.add_class({"metadata": {"name": "net"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
 
 
 @pytest.mark.parametrize(
@@ -223,23 +158,3 @@ def test_a_search_counts_members_that_take_the_same_devices_on_other_nodes() -> 
         ]
     )
     assert nodes_of(plan) == ["n2", "n0", "n1"]
-
-
-def test_equal_nodes_differ_by_the_members_that_stay_there() -> None:
-    """n0 has room for one more equal member, and n1 for two. Each member may use other nodes than the other."""
-    world = cluster("s/r/c:2")
-    world.gang(2)
-    limit = NodeLimit(2, {"n0": 1})
-    members = [world.member(f"w-{i}", i, None, frozenset({f"gone-{i}"}), limit) for i in range(2)]
-    assert found_in(world.plan(members)) == ("node", "n1")
-
-
-def test_two_members_without_choice_on_one_node_exceed_its_limit() -> None:
-    world = cluster("s/r/c:2")
-    world.gang(2)
-    limit = NodeLimit(1, {})
-    members = [
-        world.member(f"w-{i}", i, frozenset({"n0"}), excluded, limit)
-        for i, excluded in enumerate((frozenset({"x"}), frozenset[str]()))
-    ]
-    assert world.plan(members) == GangShortage(2, 1, "", "")

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
+from extender.gangs.gang_trial import GangMemory
 from extender.model import Deadline, DeadlineExceeded
-from extender.scheduling import GangMember, GangMemory, GangPlan, GangProblem, GangShortage, RankingCache, plan_gang
 from tests.evaluation_worlds import steps
 from tests.gang_oracle import random_cluster
 from tests.gang_oracle_worlds import problem_of, world_of
@@ -54,16 +56,6 @@ def test_the_order_of_nodes_changes_no_plan() -> None:
         assert plan_gang(problem, other, context) == first, f"seed {seed}"
 
 
-def test_the_order_of_nodes_changes_no_plan_on_a_mixed_fleet() -> None:
-    world = mixed_fleet()
-    problem, snapshot, rng = pairs(world), world.cache.snapshot(), random.Random(3)
-    first, order = without_memory(world, problem), list(snapshot.node_infos)
-    for _ in range(3):
-        rng.shuffle(order)
-        other = shuffled(snapshot, order)
-        assert plan_gang(problem, other, world.evaluator.evaluation_context(other)) == first
-
-
 def test_the_order_in_which_members_are_named_changes_no_plan() -> None:
     world = mixed_fleet()
     problem = pairs(world)
@@ -88,14 +80,6 @@ def test_the_planner_s_memory_changes_no_plan() -> None:
     assert len(levels) > 1
 
 
-def test_a_second_plan_evaluates_nothing_again() -> None:
-    world = mixed_fleet()
-    problem = pairs(world)
-    first, known = world.plan_problem(problem), len(world.memory)
-    assert world.plan_problem(problem) == first
-    assert len(world.memory) == known
-
-
 def test_the_memory_is_bounded_in_bytes() -> None:
     """A plan that needs more memory than it may use drops the oldest entries, and stays the same."""
     world = mixed_fleet()
@@ -109,15 +93,6 @@ def test_the_memory_is_bounded_in_bytes() -> None:
     assert 0 < len(world.memory) < entries
 
 
-def test_an_entry_larger_than_the_memory_is_not_kept() -> None:
-    memory = GangMemory(1_000)
-    memory.put("a", "small", 1, placements=1)
-    memory.put("a", "large", 2, placements=1, picks=2)
-    assert (memory.get("a", "small"), memory.get("a", "large"), len(memory)) == (1, None, 1)
-    memory.put("a", "other", 3)
-    assert (memory.get("a", "small"), memory.get("a", "other"), memory.estimated_bytes) == (None, 3, 400)
-
-
 def test_the_evaluations_of_one_namespace_do_not_replace_those_of_others() -> None:
     """The plan of a gang that takes several calls would never end."""
     memory = GangMemory(4_000)
@@ -127,16 +102,6 @@ def test_the_evaluations_of_one_namespace_do_not_replace_those_of_others() -> No
         memory.put("hostile", number, number)
     assert [memory.get("honest", number) for number in range(3)] == [0, 1, 2]
     assert (len(memory), memory.estimated_bytes, memory.get("hostile", 49)) == (10, 4_000, 49)
-
-
-def test_numbers_of_rankings_are_never_used_again() -> None:
-    world, memory = mixed_fleet(1), GangMemory()
-    requirements = pairs(world, 1).members[0].requirements
-    ranking = RankingCache().get_or_create(requirements)
-    number = memory.number(ranking)
-    assert memory.number(ranking) == number
-    del ranking
-    assert memory.number(RankingCache().get_or_create(requirements)) != number
 
 
 # -- deadline --------------------------------------------------------------------------------------------------------
@@ -216,13 +181,3 @@ def test_a_plan_with_shared_claims_continues_and_ends() -> None:
         found, calls = in_small_calls(world, problem, 1_000)
         assert chosen(found) == chosen(without_memory(world, problem))
         assert calls > 5
-
-
-def test_without_memory_a_plan_that_takes_longer_than_a_call_never_ends() -> None:
-    """So the memory is what makes the calls above get further."""
-    world = mixed_fleet()
-    problem = pairs(world)
-    for _ in range(3):
-        world.memory, world.rankings = GangMemory(), RankingCache()
-        with pytest.raises(DeadlineExceeded):
-            world.plan_problem(problem, small_budget())

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.eventually import eventually
+from tests.gang_pods import NODES, bind_all, member, planned, reasons, say_unschedulable
 from tests.running_berth import Berthing, berthing
-from tests.test_gang_plans_change import say_unschedulable
-from tests.test_gangs import NODES, bind_all, member, planned, reasons
 
 
 async def gangs(b: Berthing) -> dict[str, float]:

@@ -4,44 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 
 import pytest
 
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.cluster import Unavailable
-from extender.extension.bound_members import BoundMembers, Members
-from extender.extension.waiting_gangs import WaitingGangs
-from extender.model import Code, GroupKey, GroupSource, Reason
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.extension.gangs.gang_admission import GangAdmission
+from extender.model import Code, GroupKey, Reason
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
+from tests.bind_slots_world import admission
 from tests.eventually import eventually
+from tests.gang_fleet import read_due
+from tests.gang_pods import NODES, bind_all, bind_until_bound, key, member, planned
 from tests.running_berth import berthing, claim, pod
-from tests.test_gangs import NODES, bind_all, bind_until_bound, member, planned
 
 pytestmark = pytest.mark.loopback
 
 REFUSED = Reason(Code.GANG_REFUSED, ("job", "default/p0"))
 
 
-def key(name: str = "job", namespace: str = "default") -> GroupKey:
-    return GroupKey(namespace, GroupSource.BERTH, name)
-
-
-def pause_seconds(waiting: WaitingGangs, now: list[float]) -> float:
+def pause_seconds(waiting: GangAdmission, now: list[float]) -> float:
     waiting.pause(key(), REFUSED)
     found = waiting.get(key())
     assert found is not None
     seconds = found.retry_at - now[0]
     now[0] = found.retry_at
-    waiting.pop(key())  # the gang gets a plan
+    waiting.planned(key())  # the gang gets a plan
     return seconds
 
 
 def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> None:
     now = [0.0]
-    waiting = WaitingGangs(lambda: now[0], 4)
-    assert [pause_seconds(waiting, now) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    waiting = admission(lambda: now[0], remembered=4)
+    assert [pause_seconds(waiting, now) for _ in range(6)] == [1, 2, 4, 8, 16, 30]
+    assert {pause_seconds(waiting, now) for _ in range(3000)} == {30}
     waiting.succeeded(key())
     assert pause_seconds(waiting, now) == 1
 
@@ -49,7 +50,7 @@ def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> No
 def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_do_not_end_it() -> None:
     """A plan for each edit of a large gang would keep the event loop busy."""
     now = [0.0]
-    waiting = WaitingGangs(lambda: now[0], 4)
+    waiting = admission(lambda: now[0], remembered=4)
     for _ in range(5):
         waiting.pause(key(), REFUSED)
     found = waiting.get(key())
@@ -61,16 +62,10 @@ def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_
         assert found.retry_at == 1
 
 
-def test_a_gang_that_always_fails_never_overflows_its_pause() -> None:
-    now = [0.0]
-    waiting = WaitingGangs(lambda: now[0], 4)
-    assert {pause_seconds(waiting, now) for _ in range(3000)} == {1, 2, 4, 8, 16, 30}
-
-
 def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
     """Attack: fill memory with gangs."""
     now = [0.0]
-    waiting = WaitingGangs(lambda: now[0], 4)
+    waiting = admission(lambda: now[0], remembered=4)
     for i in range(100):
         waiting.pause(key(f"job-{i}"), REFUSED)
         waiting.collects_not_before(key(f"job-{i}"), 1.0)
@@ -83,7 +78,7 @@ def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
 
 def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> None:
     """Attack: make Berth forget the pauses and failures of others' gangs."""
-    waiting = WaitingGangs(lambda: 0.0, 8)
+    waiting = admission(lambda: 0.0, remembered=8)
     others = [key("job", f"other-{i}") for i in range(3)]
     for one in others:
         waiting.pause(one, REFUSED)
@@ -96,17 +91,6 @@ def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> No
         assert waiting.get(one) is not None
         assert (waiting.failures(one), waiting.may_collect_at(one)) == (1, 1.0)
     assert [i for i in range(100) if waiting.failures(key(f"job-{i}"))] == [95, 96, 97, 98, 99]
-
-
-def test_gangs_without_room_are_known_by_namespace_the_longest_waiting_first() -> None:
-    waiting = WaitingGangs(lambda: 0.0, 8)
-    names = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")]
-    for namespace, name in names:
-        waiting.pause(key(name, namespace), Reason(Code.GANG_NO_ROOM, (name,)), version=7)
-    tried = [
-        f"{one.namespace}{one.name}" for namespace in waiting.namespaces for one in waiting.without_room(namespace, 8)
-    ]
-    assert tried == ["a1", "a2", "a3", "b1", "c1", "c2"]
 
 
 async def test_a_repeated_bind_does_not_prolong_a_plan() -> None:
@@ -143,7 +127,7 @@ async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
         change = {"status": {"conditions": [said]}}
         b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "p2"), change, "status", strategic=True)
         await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
-        waiting = b.app.service.gangs.waiting.get(key())
+        waiting = b.app.service.gangs.admission.get(key())
         assert waiting is not None
         waiting.retry_at = 0.0
 
@@ -166,7 +150,7 @@ async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
         assert second.ends_at == second.deadline, "the claims are being written"
         checked.set()
         assert [await task for task in binds] == ["", "", ""]
-        assert not b.app.service.gangs.waiting.failures(key())
+        assert not b.app.service.gangs.admission.failures(key())
 
 
 async def test_the_reason_of_another_pod_names_the_gang_that_holds_a_device() -> None:
@@ -195,11 +179,6 @@ class _Reads:
         if self.fails:
             raise Unavailable("no answer")
         return {key(): {"uid-job": "n0"}}
-
-
-async def read_due(bound: BoundMembers, done: Callable[[GroupKey, Members], None] = lambda *_: None) -> None:
-    """Read the namespaces that are due, all at a time."""
-    await asyncio.gather(*(bound.read(namespace, keys, done) for namespace, keys in bound.take_due().items()))
 
 
 async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgotten() -> None:
@@ -304,19 +283,19 @@ async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() ->
 
 
 def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:
-    now = [0.0]
-    waiting = WaitingGangs(lambda: now[0], 4)
+    now, version = [0.0], ClusterCache(Features()).snapshot().version
+    waiting = admission(lambda: now[0], remembered=4)
 
-    def woken(version: int) -> bool:
+    def woken() -> bool:
         now[0] += 100.0
-        return waiting.requeue_due(version)
+        return waiting.requeue_due()
 
-    waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), 7, "u", wakes=False)
-    assert not woken(7), "nothing has changed"
-    waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), 7, "u", wakes=False)
-    assert woken(8), "a claim may have ended"
-    assert not woken(9), "once"
+    waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), version, "u", wakes=False)
+    assert not woken(), "nothing has changed"
+    waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), version + 1, "u", wakes=False)
+    assert woken(), "a claim may have ended"
+    assert not woken(), "once"
     waiting.pause(key(), REFUSED, uid="u")
-    assert woken(9), "kube-scheduler may offer other nodes"
+    assert woken(), "kube-scheduler may offer other nodes"
     waiting.pause(key(), Reason(Code.INVALID, ("x",)), uid="u", wakes=False)
-    assert not woken(10), "only a change of the pods can help"
+    assert not woken(), "only a change of the pods can help"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
+from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
 from extender.model import NodeSelector, Requirement, Term, only_node
-from extender.scheduling import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from tests.gang_worlds import CLIQUE, RACK, GangWorld, allocated, cluster, found_in, nodes_of
 from tests.running_berth import claim
 
@@ -58,14 +57,6 @@ def test_more_allocated_members_than_classes() -> None:
     assert not any(plan.placements[f"v-{i}"][1].solution.picks for i in range(200))
 
 
-def test_the_rank_of_a_pinned_member_does_not_decide_its_node() -> None:
-    world = cluster("s/r/c:12")
-    world.gang(24)
-    nodes = [f"n{i * 7 % 12}" for i in range(24)]
-    plan = world.plan([world.member(f"w-{i}", i, frozenset({name})) for i, name in enumerate(nodes)])
-    assert nodes_of(plan) == nodes
-
-
 @pytest.mark.parametrize("settled", [10, 60])
 def test_the_cost_of_settled_members_does_not_grow_with_the_number_of_nodes(settled: int) -> None:
     world = cluster("s/r/c:300", busy={f"n{i}": i % 4 for i in range(300)})
@@ -81,32 +72,6 @@ def test_the_cost_of_settled_members_does_not_grow_with_the_number_of_nodes(sett
 
 
 # -- beside the others ---------------------------------------------------------------------------------------------
-
-
-def test_pinned_members_come_first() -> None:
-    """The larger member, which is first by rank too, would take n0."""
-    world = cluster("s/r/c:2")
-    world.gang(1, 4, "v")
-    world.gang(1, 1, "w")
-    members = [world.member("v-0", 0), world.member("w-0", 1, frozenset({"n0"}))]
-    assert nodes_of(world.plan_problem(GangProblem(tuple(members), (CLIQUE,), "preferred"), steps=0)) == ["n1", "n0"]
-
-
-def test_pinned_members_take_devices_and_count_towards_the_limit() -> None:
-    world = cluster("s/r/c:3", "hgx-h100-8")
-    world.gang(5)
-    limit = NodeLimit(2, {})
-    free = [world.member(f"w-{i}", i, limit=limit) for i in (3, 4)]
-    plan = world.plan([*pinned(world, 3, limit), *free])
-    assert nodes_of(plan)[:3] == ["n0", "n1", "n2"]
-    assert max(Counter(nodes_of(plan)).values()) == 2
-
-
-def test_a_pinned_member_without_room_on_its_node_is_a_shortage() -> None:
-    world = cluster("s/r/c:3", busy={"n1": 4})
-    world.gang(4)
-    members = [*pinned(world, 3), world.member("w-3", 3)]
-    assert world.plan(members, "required") == GangShortage(4, 3, CLIQUE, "c")
 
 
 @pytest.mark.parametrize("field", ["excluded", "elsewhere", "gone"])

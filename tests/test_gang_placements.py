@@ -10,9 +10,9 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
+from tests.gang_pods import bind_all, member
+from tests.gang_pods import reasons as reasons_of
 from tests.running_berth import Berthing, Json, berthing, claim, pod
-from tests.test_gangs import bind_all, member
-from tests.test_gangs import reasons as reasons_of
 
 pytestmark = pytest.mark.loopback
 
@@ -71,7 +71,7 @@ async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_tha
         for i in range(2):
             assert (await b.filter(f"first-{i}", RACKS["b"]))["NodeNames"]
         assert not (await b.filter("large-0", RACKS["b"]))["NodeNames"]
-        assert b.app.service.gangs.plans.turn.key is not None
+        assert b.app.service.gangs.admission.comes_first is not None
         nodes = {f"p{i}": (await b.filter(f"p{i}", RACKS["a"]))["NodeNames"][0] for i in range(3)}
         answer = await b.filter("p0", RACKS["b"])
         assert not answer["NodeNames"]
@@ -99,7 +99,7 @@ async def test_a_gang_is_bound_in_a_domain_that_was_tried_before_an_older_gang_g
 
         async def has_the_turn() -> bool:
             await b.filter("large-0", RACKS["b"])
-            return b.app.service.gangs.plans.turn.key is not None
+            return b.app.service.gangs.admission.comes_first is not None
 
         await eventually(has_the_turn, "the large gang has the turn")
         assert await bind_all(b, tried_first) == ["", "", ""]

@@ -10,11 +10,10 @@ import pytest
 from extender.model import BerthError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from tests.eventually import eventually
 from tests.explain_worlds import refused
-from tests.running_berth import Berthing, berthing, bug_after, claim, pod
+from tests.gang_pods import NODES, annotate, bind_all, delete, ended, member, planned, reasons, two_binds_of_three
+from tests.running_berth import berthing, bug_after, claim, pod
 from tests.test_explain_group import explained
-from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons, two_binds_of_three
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 GROUPS = {
@@ -30,15 +29,6 @@ def pod_with_group(name: str, version: str) -> dict[str, Any]:
     else:
         obj["spec"]["schedulingGroup"] = {"podGroupName": "job"}
     return obj
-
-
-def annotate(b: Berthing, name: str, notes: dict[str, str | None]) -> None:
-    change = {"metadata": {"annotations": notes}}
-    b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", name), change, "", strategic=False)
-
-
-async def ended(b: Berthing) -> None:
-    await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
 
 
 @pytest.mark.parametrize("version", GROUPS)

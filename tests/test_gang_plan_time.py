@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 
 import pytest
 
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.model import Deadline, DeadlineExceeded
-from extender.scheduling import GangMember, GangPlan, GangProblem, GangShortage, Placement
-from extender.scheduling.gang_trial import GangTrial
 from tests.evaluation_worlds import TICK, Clock
-from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster
+from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster, nets
 from tests.running_berth import claim
-from tests.test_gang_limits import nets
 
 READINGS = 100  # of the clock, in the time of these tests
 
@@ -70,49 +66,3 @@ def test_a_plan_whose_evaluations_are_all_known_ends_in_time(
     again = world.plan_problem(problem, Deadline(100.0, Clock()))
     assert isinstance(again, GangPlan) == isinstance(found, GangPlan)
     assert not isinstance(again, GangShortage) or again == found
-
-
-# -- what a trial has taken ----------------------------------------------------------------------------------------
-
-
-def placements(world: GangWorld, size: int, node: str) -> list[Placement]:
-    """The placements of members with one GPU each, one beside the other."""
-    members = world.gang(size)
-    plan = world.plan([world.member(member.uid, i, frozenset({node})) for i, member in enumerate(members)])
-    assert isinstance(plan, GangPlan), plan
-    return [placement for _, placement in plan.placements.values()]
-
-
-def test_trials_have_one_key_if_and_only_if_they_have_taken_the_same() -> None:
-    world = cluster("s/r/c:2")
-    trial, (a, b, c) = GangTrial(world.cache.snapshot()), placements(world, 3, "n0")
-    keys = {trial.key}
-    for chosen in ([a], [b], [a, b], [a, c], [a, b, c]):
-        for order in (chosen, chosen[::-1]):
-            for placement in order:
-                trial.add("n0", placement)
-            keys.add(trial.key)
-            trial.undo_to(0)
-    assert len(keys) == 6
-    trial.add("n1", a)
-    assert trial.key not in keys
-    trial.undo()
-    assert trial.key in keys
-
-
-def test_the_key_of_a_trial_costs_the_same_whatever_the_plan_has_taken() -> None:
-    """A search of a gang reads it at each step."""
-    world = cluster("s/r/c:2", "hgx-h100-8")
-    trial, found = GangTrial(world.cache.snapshot()), placements(world, 8, "n0")
-    calls: list[int] = []
-
-    def count(_frame: FrameType, event: str, _what: object) -> None:
-        calls[-1] += event in ("call", "c_call")
-
-    for placement in found:
-        trial.add("n0", placement)
-        calls.append(0)
-        sys.setprofile(count)
-        hash(trial.key)
-        sys.setprofile(None)
-    assert len(set(calls)) == 1, calls

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.allocation import mig_slices
-from extender.scheduling import GangPlan, GangProblem, GangShortage, plan_gang
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.wire import decode_node
 from tests.dra_worlds import extended
 from tests.gang_worlds import (
@@ -28,21 +29,16 @@ DRIVER = "d.example.com"
 SPARE, PAIRED = "hgx-h100-8", "a100-pcie-8-bridged"  # eight GPUs each
 
 
-def kinds(world: GangWorld, node: str, devices: str, counters: dict[int, int] | None = None) -> None:
-    """A node of clique c with devices of one-letter kinds. `counters`: of 2 that the devices share, by position."""
+def kinds(world: GangWorld, node: str, devices: str) -> None:
+    """A node of clique c with devices of one-letter kinds."""
     world.add_node(node, labels={CLIQUE: "c"})
     world.add_class(
         {"metadata": {"name": "any"}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]}}
     )
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1 + bool(counters)}
-    spec: Json = {"driver": DRIVER, "nodeName": node, "pool": pool}
-    found: list[Json] = [{"name": f"d{i}", "attributes": {"kind": {"string": kind}}} for i, kind in enumerate(devices)]
-    for i, number in (counters or {}).items():
-        found[i]["consumesCounters"] = [{"counterSet": "s", "counters": {"c": {"value": str(number)}}}]
-    world.add_slice({"metadata": {"name": node}, "spec": {**spec, "devices": found}})
-    if counters:
-        sets = [{"name": "s", "counters": {"c": {"value": "2"}}}]
-        world.add_slice({"metadata": {"name": f"{node}-s"}, "spec": {**spec, "sharedCounters": sets}})
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    found = [{"name": f"d{i}", "attributes": {"kind": {"string": kind}}} for i, kind in enumerate(devices)]
+    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": found}
+    world.add_slice({"metadata": {"name": node}, "spec": spec})
 
 
 def asks(world: GangWorld, prefix: str, number: int, *options: tuple[str, int]) -> list[str]:
@@ -136,14 +132,6 @@ def test_members_without_a_choice_of_nodes_are_placed_first() -> None:
     assert nodes_of(plan)[13:] == ["n0"] * 3
 
 
-def test_a_small_member_without_a_choice_of_nodes_is_placed_before_large_ones() -> None:
-    world = cluster("s/r/c:2 s/r/d:2", SPARE)
-    world.gang(3, 4)
-    world.gang(1, 1, "leader")
-    plan = world.plan([*(world.member(f"w-{i}", i) for i in range(3)), world.member("leader-0", 3, frozenset({"n0"}))])
-    assert (found_in(plan), nodes_of(plan)) == ((CLIQUE, "c"), ["n0", "n0", "n1", "n1"])
-
-
 def test_more_kinds_of_members_than_a_gang_may_have() -> None:
     world = cluster("s/r/c:1")
     world.gang(65)
@@ -207,21 +195,6 @@ def test_members_use_only_their_nodes() -> None:
     assert world.plan([world.member(f"w-{i}", i, frozenset({"n1"})) for i in range(6)]) == GangShortage(6, 4, "", "")
 
 
-def test_members_use_no_excluded_node() -> None:
-    world = cluster("s/r/c:2 s/r/d:2")
-    world.gang(6)
-    plan = world.plan([world.member(f"w-{i}", i, excluded=frozenset({"n0"})) for i in range(6)])
-    assert (found_in(plan), set(nodes_of(plan))) == ((CLIQUE, "d"), {"n2", "n3"})
-
-
-def test_a_node_that_is_excluded_for_one_member_serves_the_others() -> None:
-    world = cluster("s/r/c:2")
-    world.gang(8)
-    plan = world.plan([world.member(f"w-{i}", i, excluded=frozenset({"n0"} if i < 2 else ())) for i in range(8)])
-    assert Counter(nodes_of(plan)) == {"n0": 4, "n1": 4}
-    assert nodes_of(plan)[:2] == ["n1", "n1"]
-
-
 # -- other devices and alternatives --------------------------------------------------------------------------------
 
 
@@ -236,27 +209,11 @@ def test_alternatives_are_tried_for_all_members_together() -> None:
     assert (found_in(plan), alternatives(plan)) == (("node", "n0"), {0: 2})
 
 
-def test_alternatives_are_tried_for_members_of_different_kinds() -> None:
-    world = GangWorld()
-    kinds(world, "n0", "aaaa")
-    names = asks(world, "w", 2, ("", 2), ("", 1)) + asks(world, "v", 2, ("a", 2), ("a", 1))
-    plan = world.plan_problem(problem(world, names))
-    assert (found_in(plan), alternatives(plan)) == (("node", "n0"), {1: 4})
-
-
 def test_members_get_other_devices_than_the_preferred_ones_where_others_need_these() -> None:
     """v takes any device, d0 by preference, and w needs one of kind a."""
     world = GangWorld()
     kinds(world, "n0", "ab")
     plan = world.plan_problem(problem(world, asks(world, "v", 1, ("", 1)) + asks(world, "w", 1, ("a", 1))))
-    assert found_in(plan) == ("node", "n0")
-
-
-def test_equal_members_get_the_devices_of_which_the_most_fit() -> None:
-    """d0 uses both counters of the node, d1 and d2 one each."""
-    world = GangWorld()
-    kinds(world, "n0", "aab", {0: 2, 1: 1, 2: 1})
-    plan = world.plan_problem(problem(world, asks(world, "w", 2, ("", 1))))
     assert found_in(plan) == ("node", "n0")
 
 

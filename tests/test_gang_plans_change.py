@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from extender.extension.gang_state import FormingGang
+from extender.extension.gangs.gang_state import FormingGang
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
+from tests.gang_pods import INCOMPLETE, NODES, bind_all, delete, member, planned, reasons, say_unschedulable
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_gangs import INCOMPLETE, NODES, bind_all, delete, member, planned, reasons
 
 pytestmark = pytest.mark.loopback
 
@@ -21,12 +19,6 @@ FOUR = NODES | {"n3": MACHINE}
 
 def forming(b: Berthing) -> FormingGang:
     return next(iter(b.app.service.gangs.forming.values()))
-
-
-def say_unschedulable(b: Berthing, name: str, message: str, reason: str = "Unschedulable") -> None:
-    said = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
-    change: dict[str, Any] = {"status": {"conditions": [said]}}
-    b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", name), change, "status", strategic=True)
 
 
 async def test_members_with_equal_devices_and_different_nodes() -> None:
@@ -176,15 +168,3 @@ async def test_a_nominated_node_is_tried_for_its_pod_alone(offered: list[str]) -
         nodes |= await planned(b, "p1", "p2")
         assert len(set(nodes.values())) == 3
         assert await bind_all(b, nodes) == ["", "", ""]
-
-
-async def test_a_minimum_that_is_changed_on_the_pods_ends_the_plan() -> None:
-    async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        assert (await b.filter("p0"))["NodeNames"]
-        change = {"metadata": {"annotations": {"berth.dev/group-min": "2"}}}
-        for i in range(3):
-            b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", f"p{i}"), change, "", strategic=True)
-        await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")

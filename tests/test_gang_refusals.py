@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from tests.eventually import eventually
+from tests.gang_pods import NODES, member, planned, reasons, say_unschedulable
 from tests.running_berth import Berthing, berthing
-from tests.test_gang_plans_change import say_unschedulable
-from tests.test_gangs import NODES, member, planned, reasons
 
 CPU = "0/3 nodes are available: 3 Insufficient cpu."
 

@@ -11,9 +11,9 @@ import pytest
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import CLAIMS, extended
 from tests.eventually import eventually
+from tests.gang_pods import NODES, bind_all, delete, gets_a_node, member, planned, reasons
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.tenant_worlds import leftover, stored
-from tests.test_gangs import NODES, bind_all, delete, gets_a_node, member, planned, reasons
 
 pytestmark = pytest.mark.early_timers
 

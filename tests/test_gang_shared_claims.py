@@ -9,8 +9,8 @@ import pytest
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
+from tests.gang_pods import bind_all, planned
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_gangs import bind_all, planned
 
 pytestmark = pytest.mark.loopback
 

@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.extension.gang_plans import GangPlans
-from extender.extension.gang_state import FormingGang
-from extender.extension.gang_turn import GangTurn
-from extender.model import Code, Pod, Reason
+from extender.extension.gangs.gang_admission import GangAdmission, SlotLimits
+from extender.extension.gangs.gang_plans import GangPlans
+from extender.extension.gangs.gang_state import FormingGang
+from extender.model import Code, GroupKey, Pod, Reason
+from tests.bind_slots_world import admission, commit, plan
 from tests.eventually import eventually
 from tests.gang_fleet import Gangs, unfinished
+from tests.gang_pods import NODES, bind_all, delete, key, member, planned, reasons
 from tests.running_berth import berthing, claim, pod
-from tests.test_gang_pauses import key
-from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
 pytestmark = pytest.mark.loopback
 
-LARGE, SMALL, OTHER = key("large"), key("small"), key("other")
+FIRST, LARGE, SMALL, OTHER = key("first"), key("large"), key("small"), key("other")
 
 
 def waits_for(group: str) -> set[str]:
@@ -70,35 +70,54 @@ async def test_a_gang_that_is_deleted_has_no_turn() -> None:
         assert len(set((await planned(b, "second-0", "second-1")).values())) == 1
 
 
+def waits_behind(queue: GangAdmission, group: GroupKey, *nodes: str) -> None:
+    """The gang fits on these nodes, of which the gang FIRST uses some."""
+    queue.wait_for_nodes(group, "u", Reason(Code.GANG_WAITS, (str(FIRST),)), FIRST, frozenset(nodes))
+
+
+def kept_from(queue: GangAdmission, group: GroupKey) -> dict[GroupKey, frozenset[str]]:
+    return {other: nodes for other, nodes in queue.occupied_for(group).items() if other != FIRST}
+
+
 def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
-    now, waiting = [0.0], {LARGE, SMALL, OTHER}
-    turn = GangTurn(lambda: now[0], waiting.__contains__)
-    turn.wait(SMALL, frozenset({"n0"}), complete_since=5.0)
-    turn.wait(LARGE, frozenset({"n1"}), complete_since=3.0)
-    turn.wait(OTHER, frozenset({"n2"}), complete_since=4.0)
-    first = turn.before(OTHER, 4.0)
-    assert first is not None
-    assert (first.key, first.nodes) == (LARGE, frozenset({"n1"}))
-    assert turn.before(LARGE, 3.0) is None
-    assert turn.before(key("older"), 2.0) is None
-    turn.requeued()
-    now[0] = 10.0
-    turn.requeued()
-    assert turn.next_deadline == 15.0
-    turn.asked(LARGE)
-    now[0] = 20.0
-    assert not turn.lost()
-    turn.requeued()
-    now[0] = 35.0
-    assert turn.before(OTHER, 4.0) is None
-    assert turn.lost()
-    assert not turn.lost(), "once"
-    turn.wait(OTHER, frozenset({"n2"}), complete_since=4.0)
-    waiting.remove(OTHER)
-    assert turn.before(SMALL, 5.0) is None
-    turn.wait(SMALL, frozenset({"n0"}), complete_since=5.0)
-    assert turn.leave(SMALL)
-    assert not turn.leave(SMALL)
+    now = [0.0]
+    queue = admission(lambda: now[0])
+    queue.forming[FIRST] = plan(FIRST, 2)
+    for group in (key("older"), LARGE, OTHER, SMALL):
+        now[0] += 1.0
+        queue.complete_since(group)
+    for group, node in ((SMALL, "n0"), (LARGE, "n1"), (OTHER, "n2")):
+        waits_behind(queue, group, node)
+    assert kept_from(queue, OTHER) == {LARGE: frozenset({"n1"})}
+    assert kept_from(queue, LARGE) == kept_from(queue, key("older")) == {}
+    queue.requeue_waiting()
+    now[0] += 10.0
+    queue.requeue_waiting()
+    assert [place.lost_at for place in queue.places()] == [now[0] + 5.0]
+    assert queue.ask(LARGE, "u", 1, is_queued=False)
+    now[0] += 10.0
+    assert not queue.requeue_due()
+    queue.requeue_waiting()
+    now[0] += 15.0
+    assert kept_from(queue, OTHER) == {}
+    assert queue.requeue_due()
+    assert not queue.requeue_due(), "once"
+    waits_behind(queue, OTHER, "n2")
+    queue.gone(OTHER)
+    assert kept_from(queue, SMALL) == {}
+
+
+def test_a_plan_that_is_queued_costs_only_its_own_gang_the_place() -> None:
+    """kube-scheduler was not told to retry, so gangs that wait for slots must not be asked about."""
+    now = [0.0]
+    queue = admission(lambda: now[0], SlotLimits(total=12, namespace=10, small=2))
+    queue.forming[FIRST] = plan(FIRST, 8)
+    assert queue.ask(SMALL, "u", 9, is_queued=False)
+    waits_behind(queue, LARGE, "n1")
+    queue.postpone(LARGE, "u", 5.0)
+    now[0] = 15.0
+    assert queue.requeue_due()
+    assert [place.key for place in queue.places()] == [SMALL]
 
 
 async def test_a_gang_that_waits_for_one_of_the_same_name_does_not_wait_for_itself() -> None:
@@ -122,7 +141,7 @@ async def test_a_gang_that_waits_for_one_of_the_same_name_does_not_wait_for_itse
 async def test_gangs_are_requeued_when_a_member_of_the_gang_with_the_turn_gets_another_scheduler() -> None:
     now = [0.0]
     async with berthing(NODES, clock=lambda: now[0]) as b:
-        plans, requeuer = b.app.service.gangs.plans, b.app.service.requeuer
+        gangs, requeuer = b.app.service.gangs, b.app.service.requeuer
         for group, size, gpus in (("first", 2, 1), ("large", 3, 6), ("second", 2, 1)):
             for i in range(size):
                 member(b, f"{group}-{i}", group, size, gpus)
@@ -139,7 +158,7 @@ async def test_gangs_are_requeued_when_a_member_of_the_gang_with_the_turn_gets_a
         assert await reasons(b, "second-0") == waits_for("large")
         touches = requeuer.touches
         assert await reasons(b, "large-0") == {"waits until at least 3 pods of group large and their claims exist"}
-        assert plans.turn.key is None
+        assert gangs.admission.comes_first is None
         await eventually(lambda: requeuer.touches > touches, "the second gang is requeued")
 
 
@@ -168,6 +187,7 @@ def without_time(fleet: Gangs, namespace: str) -> None:
 
 def end_first(fleet: Gangs, first: list[Pod]) -> None:
     (forming,) = fleet.gangs.forming.values()
+    commit(forming)
     for one in first:
         fleet.gangs.plans.bound(forming, one.uid)
 
@@ -181,7 +201,7 @@ def test_a_gang_whose_plan_takes_longer_than_a_call_keeps_its_turn_for_15_second
         assert set(fleet.reasons(second)) == {waits("b/large")}
         fleet.clock.now += 5.0
     assert set(fleet.reasons(large[:1])) == {unfinished("large")}
-    fleet.gangs.plans.requeue_due()
+    fleet.gangs.admission.requeue_due()
     assert fleet.gangs.filter(second[0], fleet.names).passed, "else a gang whose plan never ends keeps its nodes"
 
 
@@ -206,6 +226,7 @@ def test_a_gang_whose_plan_ends_is_as_old_as_before(end: Callable[[GangPlans, Fo
         fleet.clock.now += 10.0
     assert fleet.gangs.filter(job[0], fleet.names).passed
     (forming,) = plans.forming.values()
+    commit(forming)
     for one in job:
         plans.bound(forming, one.uid)
     assert fleet.gangs.counts.seconds > 60.0, "the time of the failed plans counts"
@@ -226,35 +247,31 @@ def test_a_gang_that_is_created_again_is_new() -> None:
         assert not plans.forming
 
 
-def test_gangs_of_a_namespace_that_lost_a_turn_come_after_those_of_others_for_a_minute() -> None:
-    """A tenant may have many older gangs that kube-scheduler asks about once, and then does not try any more."""
-    now, nodes = [0.0], frozenset({"n0"})
-    turn = GangTurn(lambda: now[0], lambda _: True)
+@pytest.mark.parametrize("namespaces", [16, 1])
+def test_gangs_of_a_namespace_that_lost_a_turn_come_after_those_of_others_for_a_minute(namespaces: int) -> None:
+    """A tenant may have many older gangs that kube-scheduler asks about once, and then does not try any more. The
+    namespaces that lost a turn are bounded."""
+    now = [0.0]
+    queue = admission(lambda: now[0], namespaces=namespaces)
     absent = [key(f"absent-{i}", "a") for i in range(2)]
-    other = key("job", "b")
-    turn.wait(absent[0], nodes, 1.0)
-    turn.requeued()
-    now[0] = 15.0
-    assert turn.lost()
-    turn.wait(absent[1], nodes, 2.0)
-    assert turn.before(key("later", "a"), 3.0) is not None
-    assert turn.before(other, 3.0) is None
-    turn.wait(other, nodes, 3.0)
-    first = turn.before(absent[1], 2.0)
-    assert first is not None
-    assert first.key == other
-    now[0] += 60.0
-    assert turn.before(absent[1], 2.0) is None
-
-
-def test_the_namespaces_that_lost_a_turn_are_bounded() -> None:
-    now, nodes = [0.0], frozenset({"n0"})
-    turn = GangTurn(lambda: now[0], lambda _: True, namespaces=1)
-    for namespace in ("a", "b"):
-        turn.wait(key("absent", namespace), nodes, 1.0)
-        turn.requeued()
+    other, later = key("job", "b"), key("later", "a")
+    for group in (*absent, other, later):
+        now[0] += 1.0
+        queue.complete_since(group)
+    waits_behind(queue, absent[0], "n0")
+    queue.requeue_waiting()
+    now[0] += 15.0
+    assert queue.requeue_due()
+    waits_behind(queue, absent[1], "n0")
+    assert kept_from(queue, later).keys() == {absent[1]}
+    assert kept_from(queue, other) == {}
+    waits_behind(queue, other, "n0")
+    assert kept_from(queue, absent[1]).keys() == {other}
+    if namespaces == 1:
+        queue.requeue_waiting()
         now[0] += 15.0
-        assert turn.lost()
-    turn.wait(key("job", "b"), nodes, 2.0)
-    assert turn.before(key("later", "a"), 3.0) is None, "a gang of the namespace that lost its turn last comes last"
-    assert turn.before(key("later", "b"), 3.0) is not None
+        assert queue.requeue_due()
+        waits_behind(queue, other, "n0")
+        assert kept_from(queue, absent[1]) == {}, "the namespace that lost its turn last comes last"
+    now[0] += 60.0
+    assert kept_from(queue, absent[1]) == {}

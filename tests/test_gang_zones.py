@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.gang_pods import member
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_gangs import member
 
 NODES = {f"{zone}{i}": "a100-pcie-8-bridged" for zone in "ab" for i in range(8)}
 

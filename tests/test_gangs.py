@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -12,66 +11,20 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing, claim, pod
+from tests.gang_pods import (
+    INCOMPLETE,
+    NO_ROOM,
+    NODES,
+    bind_all,
+    delete,
+    member,
+    planned,
+    reasons,
+    two_binds_of_three,
+)
+from tests.running_berth import berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
-
-NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(3)}
-INCOMPLETE = "waits until at least 3 pods of group job and their claims exist"
-NO_ROOM = "no domain has room for all pods of group job together"
-
-
-def member(b: Berthing, name: str, group: str = "job", minimum: int = 3, gpus: int = 8, **annotations: str) -> None:
-    """Create a member of a gang, with a claim for `gpus` GPUs."""
-    wanted = {"berth.dev/group": group, "berth.dev/group-min": str(minimum)}
-    wanted |= {f"berth.dev/group-{key}": value for key, value in annotations.items()}
-    claims = (f"{name}-gpus",) if gpus else ()
-    for one in claims:
-        b.cluster.apply(claim(one, gpus))
-    b.cluster.apply(pod(name, *claims, annotations=wanted))
-
-
-def delete(b: Berthing, resource: str, name: str) -> None:
-    group = "resource.k8s.io" if resource == "resourceclaims" else ""
-    b.cluster.api.registry.delete(RESOURCES[group, resource], ("default", name))
-
-
-async def reasons(b: Berthing, name: str) -> set[str]:
-    """The reasons for which all nodes are unschedulable."""
-    found = await b.filter(name)
-    assert not found["NodeNames"]
-    assert not found["Error"]
-    return set(found["FailedAndUnresolvableNodes"].values())
-
-
-async def planned(b: Berthing, *names: str) -> dict[str, str]:
-    """The node that each member gets; every answer has exactly one."""
-    found = {}
-    for name in names:
-        answer = await b.filter(name)
-        assert len(answer["NodeNames"] or ()) == 1, answer
-        found[name] = answer["NodeNames"][0]
-    return found
-
-
-async def gets_a_node(b: Berthing, name: str) -> bool:
-    """A pod of a gang that runs in part first waits until Berth has read the bound pods."""
-    return bool((await b.filter(name))["NodeNames"])
-
-
-async def bind_all(b: Berthing, nodes: dict[str, str]) -> list[str]:
-    return list(await asyncio.gather(*(b.bind(name, node) for name, node in nodes.items())))
-
-
-async def bind_until_bound(b: Berthing, nodes: dict[str, str]) -> None:
-    """Bind all at once, and again while a bind waits for the others longer than the policy allows."""
-
-    async def bound(name: str, node: str) -> bool:
-        error = await b.bind(name, node)
-        assert not error or "waiting for the other pods" in error
-        return not error
-
-    await asyncio.gather(*(eventually(partial(bound, *one)) for one in nodes.items()))
 
 
 async def test_no_member_is_placed_before_all_exist_and_then_all_are() -> None:
@@ -92,17 +45,6 @@ async def test_no_member_is_placed_before_all_exist_and_then_all_are() -> None:
         assert await bind_all(b, nodes) == ["", "", ""]
         assert len(set(b.held())) == 24
         assert not b.app.service.gangs.forming
-
-
-async def two_binds_of_three(b: Berthing) -> tuple[dict[str, str], list[asyncio.Task[str]]]:
-    """A planned gang of three: the nodes by pod, and the binds of p0 and p1, which wait for the bind of p2."""
-    for i in range(3):
-        member(b, f"p{i}")
-    await b.settled()
-    nodes = await planned(b, "p0", "p1", "p2")
-    binds = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
-    await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
-    return nodes, binds
 
 
 async def test_bind_waits_for_the_minimum() -> None:

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from extender.cache import ClusterCache
+from extender.gangs.gang import gang_minimum
 from extender.model import GroupKey, GroupSource, Membership
 from extender.runtime import watched_resources
-from extender.scheduling import gang_minimum
 from extender.wire import decode_pod
 from extender.wire.pod_groups import may_be_in_gang
 

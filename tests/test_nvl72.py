@@ -17,8 +17,8 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
+from tests.gang_pods import gets_a_node
 from tests.running_berth import Berthing, Json, berthing, pod
-from tests.test_gangs import gets_a_node
 
 RACKS, TRAYS, GPUS = 2, 18, 4
 CLIQUE = Policy().group_levels[0]

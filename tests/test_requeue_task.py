@@ -13,7 +13,7 @@ import pytest
 from extender.cluster import Delays, Unavailable, Writer
 from extender.extension import Service
 from extender.extension.evaluations import Evaluations
-from extender.extension.gang_hints import GangHints
+from extender.extension.gangs.gang_hints import GangHints
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.requeue import Requeuer
 from extender.model import Code, GroupKey, GroupSource, Reason
@@ -137,7 +137,7 @@ class Fitting(GangHints):
 
 def reject(service: Service) -> None:
     """A gang waits, so that its namespace is searched."""
-    service.gangs.waiting.pause(GroupKey("a", GroupSource.BERTH, "g"), Reason(Code.GANG_NO_ROOM, ("g",)))
+    service.gangs.admission.pause(GroupKey("a", GroupSource.BERTH, "g"), Reason(Code.GANG_NO_ROOM, ("g",)))
 
 
 async def test_a_bug_after_a_fit_is_counted() -> None:

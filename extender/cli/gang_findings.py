@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.cli.lint_finding import LintFinding
+from extender.gangs.gang import disagreement, minimum_of
+from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.manifests import pod_templates
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Pod, WireError, counted
-from extender.scheduling import MOST_TOGETHER, disagreement, minimum_of
 from extender.wire import OWN_ANNOTATIONS, Json, decode_pod, get, group_policy_of
 
 # The controller makes all pods of such a group from one object, so the files have all of them.
@@ -117,9 +118,9 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
 
 def _of_size(key: GroupKey, members: list[_Member], minimum: int) -> Iterator[LintFinding]:
     where = members[0].location
-    if minimum > MOST_TOGETHER:
-        problem = f"group {key} has a minimum of {minimum}; Berth binds at most {MOST_TOGETHER} pods together"
-        yield LintFinding("error", where, problem, f"set a minimum of at most {MOST_TOGETHER}")
+    if minimum > MAX_TOGETHER:
+        problem = f"group {key} has a minimum of {minimum}; Berth binds at most {MAX_TOGETHER} pods together"
+        yield LintFinding("error", where, problem, f"set a minimum of at most {MAX_TOGETHER}")
     count = sum(one.pods or 0 for one in members)
     if count >= minimum or any(one.pods is None for one in members):
         return

@@ -20,6 +20,7 @@ from extender.cli.options import PORTS, parse_listen
 from extender.cli.output import Screen
 from extender.cli.run_report import GANG_LEGEND, LEGEND, make_gang_table, make_table, totals
 from extender.entry.all_in_one import both
+from extender.gangs.gang import gang_minimum
 from extender.model import WireError
 from extender.policy import Policy
 from extender.sandbox import (
@@ -37,7 +38,6 @@ from extender.sandbox import (
     load_examples,
     write_kubeconfig,
 )
-from extender.scheduling import gang_minimum
 
 Json = dict[str, Any]
 # Number of nodes per machine. The fleet is mixed, so that the choice of the node matters as much as of the devices.

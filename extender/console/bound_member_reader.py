@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
+from extender.gangs.gang import gang_minimum, is_incomplete, may_terminate, members_with_claims, placed_members
 from extender.model import GroupKey, Membership, ObjectKey, Pod
-from extender.scheduling import gang_minimum, is_incomplete, may_terminate, members_with_claims, placed_members
 
 ReadPod = Callable[[ObjectKey], Awaitable[Pod]]
 ReadBound = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]

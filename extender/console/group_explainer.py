@@ -20,6 +20,9 @@ from extender.diagnosis import (
     jobs_named,
     with_new_group,
 )
+from extender.gangs.gang import gang_minimum
+from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.gangs.gang_trial import GangMemory
 from extender.manifests import HypotheticalGroup
 from extender.model import (
     SCHEDULER,
@@ -32,7 +35,7 @@ from extender.model import (
     one_line,
 )
 from extender.policy import Policy
-from extender.scheduling import MOST_TOGETHER, EvaluationContext, Evaluator, GangMemory, RankingCache, gang_minimum
+from extender.scheduling import EvaluationContext, Evaluator, RankingCache
 
 _MEMORY_BYTES = 4 << 20  # of evaluations for gangs
 _ALONE = ("no-gang", "runs")  # outcomes of groups whose waiting pods are placed one by one
@@ -117,7 +120,7 @@ class GroupExplainer:
         key, snapshot, began = group.key, self._cache.snapshot(), self._clock()
         minimum = gang_minimum(group.membership, with_new_group(snapshot, key, (), group.policies))
         members = []
-        for one in group.members(MOST_TOGETHER, minimum):
+        for one in group.members(MAX_TOGETHER, minimum):
             if self._clock() - began >= seconds:
                 text = f"group {key}: the request takes more than the work limit; ask again with fewer groups or pods"
                 return GangExplanation(str(key), key.source.value, "unfinished", text, minimum)

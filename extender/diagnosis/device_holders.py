@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from extender.allocation import Inventory, NodeInfo, Snapshot, blocking_taint
+from extender.gangs.gang import own_claims
 from extender.model import (
     Claim,
     GroupKey,
@@ -17,7 +18,7 @@ from extender.model import (
     members,
     name_on_claims,
 )
-from extender.scheduling import EvaluationContext, PodRequirements, needs_reservation, own_claims, problem_for
+from extender.scheduling import EvaluationContext, PodRequirements, needs_reservation, problem_for
 
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]

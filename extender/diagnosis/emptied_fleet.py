@@ -7,25 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, inventory
+from extender.gangs.emptied_domains import EmptyNodes, own_devices
+from extender.gangs.gang import own_claims
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
+from extender.gangs.gang_trial import GangMemory
+from extender.gangs.gang_units import equal_units
+from extender.gangs.node_rooms import NodeRooms
 from extender.model import Code, DeadlineExceeded, GroupKey, InvalidClaim, Reason, members
-from extender.scheduling import (
-    EmptyNodes,
-    EvaluationContext,
-    GangMember,
-    GangMemory,
-    GangPlan,
-    GangProblem,
-    GangShortage,
-    NodeRooms,
-    PodRequirements,
-    RankingCache,
-    Unschedulable,
-    equal_units,
-    own_claims,
-    own_devices,
-    plan_gang,
-    problem_for,
-)
+from extender.scheduling import EvaluationContext, PodRequirements, RankingCache, Unschedulable, problem_for
 
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
 _TOLD = (Code.POOL_UPDATING, Code.POOL_INVALID, Code.TAINTED)

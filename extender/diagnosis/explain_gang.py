@@ -10,6 +10,18 @@ from extender.diagnosis.gang_explanation import GangExplanation, PlannedMember
 from extender.diagnosis.gang_question import GangQuestion, most_room, where
 from extender.diagnosis.gang_refusal import gang_refusal
 from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
+from extender.gangs.domains import NODE
+from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacks_pod_group
+from extender.gangs.gang_problem import (
+    MAX_TOGETHER,
+    GangMembers,
+    GangPlan,
+    GangShortage,
+    UnreadyMember,
+    gang_members,
+    plan_sizes,
+)
+from extender.gangs.gang_trial import GangMemory
 from extender.model import (
     SCHEDULER,
     Code,
@@ -25,25 +37,11 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling import (
-    MOST_TOGETHER,
-    NODE,
     EvaluationContext,
-    Gang,
-    GangMembers,
-    GangMemory,
-    GangPlan,
-    GangShortage,
     Pending,
     RankingCache,
-    UnreadyMember,
     UnschedulableAndUnresolvable,
-    disagreement,
-    gang_members,
-    gang_minimum,
-    gang_of,
     held_results,
-    lacks_pod_group,
-    plan_sizes,
     requirements_of,
 )
 
@@ -130,8 +128,8 @@ def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
         different = disagreement(gang.key, gang.waiting)
         if different:
             return f"group {gang.key} is rejected: {different}"
-    if gang.minimum > MOST_TOGETHER:
-        return f"group {gang.key} is rejected: {Reason(Code.GANG_TOO_LARGE, (gang.key.name, str(MOST_TOGETHER)))}"
+    if gang.minimum > MAX_TOGETHER:
+        return f"group {gang.key} is rejected: {Reason(Code.GANG_TOO_LARGE, (gang.key.name, str(MAX_TOGETHER)))}"
     return ""
 
 
@@ -258,7 +256,7 @@ _PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL)  # they end without a change of
 
 def _mistake(gang: Gang, snapshot: Snapshot, policy: Policy) -> str:
     """The first member that no free device helps until its user changes it, its claims or a class; '' if none is."""
-    for pod in gang.waiting[:MOST_TOGETHER]:
+    for pod in gang.waiting[:MAX_TOGETHER]:
         why = requirements_of(pod, snapshot, policy)
         if isinstance(why, UnschedulableAndUnresolvable) and why.reason.code not in _PASSES:
             return f"pod {pod.key}: {why.reason}"

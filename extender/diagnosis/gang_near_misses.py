@@ -13,8 +13,9 @@ from itertools import chain, combinations
 from extender.diagnosis.device_holders import DeviceUse
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where
 from extender.diagnosis.gang_releases import GangReleases, ends
+from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.model import DeadlineExceeded
-from extender.scheduling import GangPlan, GangProblem, GangShortage, PodRequirements
+from extender.scheduling import PodRequirements
 
 _FOUND = 5  # the cheapest near misses, in one explanation
 _SIZES = 3  # smaller minimums that are tried

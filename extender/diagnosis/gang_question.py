@@ -9,29 +9,24 @@ from dataclasses import dataclass, field, replace
 from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import DeviceUse, Holder
 from extender.diagnosis.scenario import Scenario, apply_scenario
-from extender.model import DeadlineExceeded
-from extender.policy import Policy
-from extender.scheduling import (
-    MOST_TOGETHER,
-    NODE,
-    Domain,
-    Domains,
-    EvaluationContext,
-    Gang,
+from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.gang import Gang
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import (
+    MAX_TOGETHER,
     GangMember,
     GangMembers,
-    GangMemory,
     GangPlan,
     GangProblem,
     GangShortage,
-    RankingCache,
     UnreadyMember,
-    UsableNodes,
     gang_members,
     gang_problem,
-    natural,
-    plan_gang,
 )
+from extender.gangs.gang_trial import GangMemory
+from extender.model import DeadlineExceeded
+from extender.policy import Policy
+from extender.scheduling import EvaluationContext, RankingCache, UsableNodes
 
 _TRIES = 64  # sets of members that differ
 Plan = Callable[[GangProblem], GangPlan | GangShortage]
@@ -52,7 +47,7 @@ class GangQuestion:
     rankings: RankingCache
     memory: GangMemory
     usable: frozenset[str] | None = None
-    constraints: UsableNodes = field(default_factory=lambda: UsableNodes(MOST_TOGETHER))
+    constraints: UsableNodes = field(default_factory=lambda: UsableNodes(MAX_TOGETHER))
     usable_by_size: dict[int, dict[str, frozenset[str]]] = field(default_factory=dict)  # the results of usable_nodes
 
     def problem(self, size: int) -> GangProblem:

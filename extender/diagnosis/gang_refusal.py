@@ -16,16 +16,9 @@ from extender.diagnosis.gang_question import (
     where,
     widest_domains,
 )
+from extender.gangs.gang_problem import MAX_TOGETHER, GangPlan, GangProblem, GangShortage, gang_problem, no_room
 from extender.model import Code, DeadlineExceeded, Reason, counted
-from extender.scheduling import (
-    MOST_TOGETHER,
-    GangPlan,
-    GangProblem,
-    GangShortage,
-    UsableNodes,
-    gang_problem,
-    no_room,
-)
+from extender.scheduling import UsableNodes
 
 _HOLDERS = 12  # in one explanation
 _FAULTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # taints that Kubernetes sets while they last
@@ -151,7 +144,7 @@ def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangPr
         for name, node in ((name, node_info.node) for name, node_info in snapshot.node_infos.items())
     }
     chosen = question.members.first(size)
-    usable = UsableNodes(MOST_TOGETHER).of(chosen.pods, nodes, snapshot.version, question.context.deadline)
+    usable = UsableNodes(MAX_TOGETHER).of(chosen.pods, nodes, snapshot.version, question.context.deadline)
     return gang_problem(question.gang, chosen, question.policy, usable)
 
 

@@ -16,8 +16,12 @@ from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, stopped_pods, uses_by_node
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
+from extender.gangs.domains import Domain, natural
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
+from extender.gangs.gang_search import MAX_STEPS
 from extender.model import Deadline, DeadlineExceeded, Result, counted
-from extender.scheduling import MAX_STEPS, Domain, GangPlan, GangProblem, GangShortage, held_results, natural, plan_gang
+from extender.scheduling import held_results
 
 _DOMAINS = 8  # in which the end of pods is tried
 _NODES = 64  # of a domain, whose pods are tried

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from extender.allocation import Snapshot
 from extender.diagnosis.gang_explanation import ExplainedMember, GangExplanation
+from extender.gangs.gang import placed_members
 from extender.model import SCHEDULER, GroupKey, GroupSource, Pod
-from extender.scheduling import placed_members
 
 HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from extender.allocation import Snapshot
 from extender.diagnosis.node_rows import shown_bits
+from extender.gangs.gang import gang_minimum
 from extender.model import GroupKey, ObjectKey, Reservation, Result, name_on_claims
-from extender.scheduling import gang_minimum
 from extender.wire import Json
 
 _NODES = 64  # of one group

@@ -35,8 +35,8 @@ from extender.extension.bindings import Bindings
 from extender.extension.claim_writes import ClaimWrites, NewAllocations
 from extender.extension.condition_waits import ConditionWaits
 from extender.extension.filter_service import FilterService
-from extender.extension.gang_barrier import GangBarrier
-from extender.extension.gang_state import FormingGang
+from extender.extension.gangs.gang_barrier import GangBarrier
+from extender.extension.gangs.gang_state import FormingGang
 from extender.extension.live_reads import LANDING_SECONDS
 from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.tracing import SpanFactory, no_span

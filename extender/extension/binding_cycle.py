@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extender.extension.gang_state import FormingGang
+from extender.extension.gangs.gang_state import FormingGang
 from extender.extension.shortlist_scores import RunnerUp
 from extender.extension.undo_stack import UndoStack
 from extender.model import DECISION_ANNOTATION, Allocation, BerthError, Claim, Consumer, Pod, PodGroup, cut

@@ -1,7 +1,7 @@
 """Binds that wait for binding conditions: each keeps an HTTP connection, and a driver has no deadline.
 
-Members of a gang have slots of their own (`extension/bind_slots.py`). A bind that waits for the bind of another pod,
-or for the write that reserves a shared claim, needs no slot: it waits for answers of the API server, as all binds do.
+Members of a gang have slots of their own (`gang_admission.py`). A bind that waits for the bind of another pod, or for
+the write that reserves a shared claim, needs no slot: it waits for answers of the API server, as all binds do.
 """
 
 from __future__ import annotations

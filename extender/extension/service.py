@@ -12,15 +12,15 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, WallClock, Writer, now_rfc3339, seconds_since, utc_now
 from extender.extension.binder import Binder, BinderDependencies
-from extender.extension.bound_members import BoundMembers
 from extender.extension.call_metrics import CallDurations
 from extender.extension.evaluations import Evaluations
 from extender.extension.filter_service import FilterResult, FilterService
-from extender.extension.gang_barrier import GangBarrier
-from extender.extension.gang_hints import GangHints
-from extender.extension.gang_monitor import GangMonitor
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.extension.gangs.gang_barrier import GangBarrier
+from extender.extension.gangs.gang_hints import GangHints
+from extender.extension.gangs.gang_monitor import GangMonitor
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
 from extender.extension.requeue import Requeuer
 from extender.extension.sinks import ReservationSink, ServeSink
@@ -106,7 +106,6 @@ class Service:
         start = self.supervisor.start
         start("requeue", self._requeue)
         start("gangs", partial(self.gang_monitor.run, self.rebuilds.done, self.supervisor))
-        start("gang-collecting", partial(self.gangs.collecting.run, self.rebuilds.done))
         start("orphans", self.orphans.run)
         start("evaluations", partial(self.evaluations.run, self.rebuilds.done, self.supervisor.report))
         return self
@@ -167,7 +166,7 @@ class Service:
 
     def _rejected_namespaces(self) -> set[str]:
         """The namespaces with pods or gangs that found no room."""
-        return {*self.filter_service.unschedulable.namespaces, *self.gangs.waiting.namespaces}
+        return {*self.filter_service.unschedulable.namespaces, *self.gangs.admission.namespaces}
 
     def _find_schedulable(self, namespace: str) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.

@@ -12,43 +12,19 @@ from extender.scheduling.decision import (
     runner_up_text,
     scored_node,
 )
-from extender.scheduling.domains import NODE, Domain, Domains, natural
-from extender.scheduling.emptied_domains import EmptiedDomains, EmptyNodes, domains_by_room, own_devices
 from extender.scheduling.equivalence_key import ignores_identity
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
+from extender.scheduling.evaluate import (
+    EvaluationContext,
+    FilterStatus,
+    Unschedulable,
+    evaluate,
+    may_reject_sets,
+    problem_for,
+)
 from extender.scheduling.evaluator import Evaluator
 from extender.scheduling.extended_resources import special_claim
-from extender.scheduling.gang import (
-    Gang,
-    difference,
-    disagreement,
-    gang_minimum,
-    gang_of,
-    is_incomplete,
-    lacks_pod_group,
-    may_terminate,
-    members_with_claims,
-    minimum_of,
-    own_claims,
-    placed_members,
-)
-from extender.scheduling.gang_memory import GangMemory
-from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
-from extender.scheduling.gang_planner import lacking_members, plan_gang
-from extender.scheduling.gang_problem import (
-    MOST_TOGETHER,
-    GangMembers,
-    UnreadyMember,
-    gang_members,
-    gang_problem,
-    no_room,
-    plan_sizes,
-)
-from extender.scheduling.gang_search import MAX_STEPS
-from extender.scheduling.gang_units import equal_units
 from extender.scheduling.node_constraints import UsableNodes, may_run
 from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.nodes_of_status import NodesOfStatus
 from extender.scheduling.placement_results import held_by_claim, held_results, new_allocations
 from extender.scheduling.placements import Placement
@@ -69,36 +45,19 @@ from extender.scheduling.pod_requirements import (
     unprovided_resource,
 )
 from extender.scheduling.ranking_cache import RankingCache
-from extender.scheduling.room_bounds import most_units
 from extender.scheduling.selected_nodes import SelectedNodes
 from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
     "ADMIN_LABEL",
-    "MAX_STEPS",
-    "MOST_TOGETHER",
-    "NODE",
     "SPECIAL_NAME",
     "CollectedDomain",
     "Decision",
-    "Domain",
-    "Domains",
-    "EmptiedDomains",
-    "EmptyNodes",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
-    "Gang",
-    "GangMember",
-    "GangMembers",
-    "GangMemory",
-    "GangPlan",
-    "GangProblem",
-    "GangShortage",
-    "NodeLimit",
     "NodeRanking",
-    "NodeRooms",
     "NodesOfStatus",
     "Pending",
     "Placement",
@@ -109,7 +68,6 @@ __all__ = [
     "ScoredNode",
     "SelectedNodes",
     "Skip",
-    "UnreadyMember",
     "Unschedulable",
     "UnschedulableAndUnresolvable",
     "UsableNodes",
@@ -117,37 +75,16 @@ __all__ = [
     "class_by_resource",
     "class_of_resource",
     "decision_text",
-    "difference",
-    "disagreement",
-    "domains_by_room",
-    "equal_units",
     "evaluate",
-    "gang_members",
-    "gang_minimum",
-    "gang_of",
-    "gang_problem",
     "held_by_claim",
     "held_results",
     "ignores_identity",
-    "is_incomplete",
-    "lacking_members",
-    "lacks_pod_group",
     "leftover_claims",
+    "may_reject_sets",
     "may_run",
-    "may_terminate",
-    "members_with_claims",
-    "minimum_of",
-    "most_units",
-    "natural",
     "needs_reservation",
     "new_allocations",
-    "no_room",
-    "own_claims",
-    "own_devices",
     "parse_decision",
-    "placed_members",
-    "plan_gang",
-    "plan_sizes",
     "problem_for",
     "proximity_of",
     "readiness",

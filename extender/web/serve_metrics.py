@@ -78,7 +78,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
         "berth_gangs_waiting",
         GAUGE,
         "Gangs that wait for members or for room, by the code of the reason",
-        lambda s: {(code,): count for code, count in s.gangs.waiting.reasons().items()},
+        lambda s: {(code,): count for code, count in s.gangs.admission.reasons().items()},
         ("code",),
     ),
     MetricSource(

@@ -6,8 +6,7 @@ After a collection, no gang collects for as long as this one did.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -17,24 +16,15 @@ import structlog
 from extender.cache import ClusterCache
 from extender.extension.evaluations import in_steps
 from extender.extension.filter_service import FilterService
-from extender.extension.gang_planning import GangPlanning
+from extender.extension.gangs.gang_admission import GangAdmission
+from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.sinks import FilterSink
-from extender.extension.waiting_gangs import WaitingGangs
+from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
+from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
+from extender.gangs.gang_problem import GangMembers, GangProblem, gang_members, gang_problem
+from extender.gangs.gang_trial import GangMemory
 from extender.model import Code, DeadlineExceeded, GroupKey, Pod
-from extender.scheduling import (
-    CollectedDomain,
-    EmptiedDomains,
-    EvaluationContext,
-    GangMembers,
-    GangMemory,
-    GangProblem,
-    domains_by_room,
-    gang_members,
-    gang_minimum,
-    gang_problem,
-    is_incomplete,
-    own_claims,
-)
+from extender.scheduling import CollectedDomain, EvaluationContext
 
 _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
 _SEARCH = "collecting"  # the key of the queued search: one gang at a time
@@ -42,14 +32,14 @@ _SEARCH_SECONDS = 1.0  # of work for one gang, while others wait
 
 
 class GangCollecting:
-    """Chooses the gang that collects, and its domain. `run` is a background task. `clock` returns seconds."""
+    """Chooses the gang that collects, and its domain. `clock` returns seconds."""
 
     def __init__(
         self,
         cache: ClusterCache,
         filter_service: FilterService,
         planning: GangPlanning,
-        waiting: WaitingGangs,
+        admission: GangAdmission,
         sink: FilterSink,
         clock: Callable[[], float],
     ) -> None:
@@ -57,12 +47,11 @@ class GangCollecting:
         self._filter_service = filter_service
         self._evaluations = filter_service.evaluations
         self._planning = planning
-        self._waiting = waiting
+        self._admission = admission
         self._sink = sink
         self._clock = clock
         self._log = structlog.get_logger("berth.gangs")
         self._rests_until = -inf  # no gang may collect before this time
-        self._changed = asyncio.Event()
 
     @property
     def nodes(self) -> int:
@@ -71,33 +60,24 @@ class GangCollecting:
         return len(collected.nodes) if collected is not None else 0
 
     def wake(self) -> None:
-        """A gang found no room, or the policy changed."""
-        self._changed.set()
+        """A gang found no room, or the policy changed: GangMonitor takes the next step soon."""
+        self._admission.rescheduled.set()
 
-    async def run(self, rebuilt: Callable[[], Awaitable[None]]) -> None:
-        """Choose the gang that collects, and end its collection in time, until cancelled.
-
-        See Rebuilds.done for `rebuilt`.
-        """
-        while True:
-            self._changed.clear()
-            self._expire()
-            await rebuilt()
-            key = self._next()
-            if key is not None:
-                search = self._search_for(key)
-                self._evaluations.queue(key.namespace, _SEARCH, in_steps(search), blocks=False)
-            seconds = self._next_deadline - self._clock()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
-                    await self._changed.wait()
+    def step(self) -> None:
+        """End the collection whose time is over, and queue the search for the domain of the next one."""
+        self._expire()
+        key = self._next()
+        if key is not None:
+            self._evaluations.queue(key.namespace, _SEARCH, in_steps(self._search_for(key)), blocks=False)
 
     # -- the choice ------------------------------------------------------------------------------------------
 
     def _next(self) -> GroupKey | None:
         """The gang that may collect now; None if there is none."""
         now = self._clock()
-        return self._waiting.next_to_collect(now) if self._may_begin(now) and _SEARCH not in self._evaluations else None
+        return (
+            self._admission.next_to_collect(now) if self._may_begin(now) and _SEARCH not in self._evaluations else None
+        )
 
     def _may_begin(self, now: float) -> bool:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
@@ -106,7 +86,7 @@ class GangCollecting:
     def _search_for(self, key: GroupKey) -> Iterator[None]:
         """Let the gang collect if a domain could hold it. Calls are answered between the steps."""
         seconds = max(self._filter_service.policy.gang_collect_seconds, _RETRY_SECONDS)
-        self._waiting.collects_not_before(key, self._clock() + seconds)
+        self._admission.collects_not_before(key, self._clock() + seconds)
         chosen, worked, began = None, 0.0, self._clock()
         try:
             for found in self._search(key):
@@ -116,8 +96,8 @@ class GangCollecting:
                 yield
                 began = self._clock()
         finally:
-            self._changed.set()  # the next gang, also after a bug with this one
-        waiting = self._waiting.get(key)
+            self.wake()  # the next gang, also after a bug with this one
+        waiting = self._admission.get(key)
         lacks_room = waiting is not None and waiting.reason.code is Code.GANG_NO_ROOM
         if chosen is not None and lacks_room and self._may_begin(self._clock()):
             self._begin(chosen)
@@ -193,11 +173,11 @@ class GangCollecting:
             return
         self._filter_service.keep_for_gang(None)
         self._rests_until = now + (now - collected.since)
-        self._waiting.collects_not_before(key, self._rests_until)
+        self._admission.collects_not_before(key, self._rests_until)
         self._log.info("a gang does not collect devices any more", group=str(key), because=why)
-        self._waiting.plan_again(Code.COLLECTED_FOR_GANG)
+        self._admission.plan_again(Code.COLLECTED_FOR_GANG)
         self._sink.fits()
-        self._changed.set()
+        self.wake()
 
     def _expire(self) -> None:
         """End the collection whose time is over, or which the policy does not allow any more."""
@@ -207,7 +187,7 @@ class GangCollecting:
             self.end(collected.key, "its time is over" if allowed else "the policy does not allow it any more")
 
     @property
-    def _next_deadline(self) -> float:
+    def next_deadline(self) -> float:
         """When the collection ends or the next one may begin; infinite if neither will be."""
         collected = self._filter_service.collected
         if collected is not None:

@@ -8,18 +8,17 @@ from dataclasses import replace
 from itertools import count
 
 from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, is_own, with_own_pools_released
+from extender.gangs.domains import Domain, Domains, natural
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import GangPlan, GangProblem
+from extender.gangs.gang_trial import GangMemory
+from extender.gangs.gang_units import equal_units
+from extender.gangs.node_rooms import NodeRooms
 from extender.model import DeadlineExceeded, ObjectKey, Result
-from extender.scheduling.domains import Domain, Domains, natural
-from extender.scheduling.evaluate import EvaluationContext
-from extender.scheduling.gang_memory import GangMemory
-from extender.scheduling.gang_plan import GangPlan, GangProblem
-from extender.scheduling.gang_planner import plan_gang
-from extender.scheduling.gang_units import equal_units
-from extender.scheduling.node_room import NodeRooms
-from extender.scheduling.ranking_cache import RankingCache
+from extender.scheduling import EvaluationContext, RankingCache
 
-_STEP = 16  # nodes that are emptied at a time
-_TRIES = 8  # attempts to plan on one domain
+NODES_PER_STEP = 16  # nodes that are emptied at a time
+MAX_TRIES = 8  # attempts to plan on one domain
 Evaluation = Callable[[], EvaluationContext]
 """Returns the context of one attempt."""
 
@@ -101,13 +100,13 @@ class EmptiedDomains:
             yield frozenset()
             return
         emptied: dict[str, NodeInfo] = {}
-        for start in range(0, len(known), _STEP):
+        for start in range(0, len(known), NODES_PER_STEP):
             snapshot = newest()
-            for name in known[start : start + _STEP]:
+            for name in known[start : start + NODES_PER_STEP]:
                 if name in snapshot.node_infos:
                     emptied[name] = self._empty_nodes.of(snapshot.node_infos[name], kept.get(name, ()))
             yield None
-        for _ in range(_TRIES):
+        for _ in range(MAX_TRIES):
             found = self._planned(hypothetical_snapshot(newest(), emptied, next(self._versions)))
             if found is not None:
                 break

@@ -7,34 +7,28 @@ from dataclasses import dataclass, field, replace
 
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
-from extender.model import Claim, Code, Deadline, GroupKey, Membership, Pod, Reason
-from extender.scheduling import (
-    MOST_TOGETHER,
-    CollectedDomain,
-    EvaluationContext,
-    Gang,
+from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.gangs.gang import Gang, disagreement, gang_of
+from extender.gangs.gang_planner import lacking_members, plan_gang
+from extender.gangs.gang_problem import (
+    MAX_TOGETHER,
     GangMembers,
-    GangMemory,
     GangPlan,
     GangProblem,
     GangShortage,
-    Pending,
     UnreadyMember,
-    UsableNodes,
-    disagreement,
     gang_members,
-    gang_of,
     gang_problem,
-    lacking_members,
     no_room,
-    plan_gang,
     plan_sizes,
 )
+from extender.gangs.gang_trial import GangMemory
+from extender.model import Claim, Code, Deadline, GroupKey, Membership, Pod, Reason
+from extender.scheduling import CollectedDomain, EvaluationContext, Pending, UsableNodes
 
-_CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
+MAX_CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
 _PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL, Code.GANG_CLAIM_FULL)  # they end without a change of the pods
-_SIZE = 16  # of these classes, see PodRequirements.counts_as: the needs keep their claims after the deletion
+MAX_SIZE = 16  # of these classes, see PodRequirements.counts_as: the needs keep their claims after the deletion
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ class GangPlanning:
     def gang_of(self, pod: Pod, membership: Membership) -> Gang:
         """The gang of a pod. The time counts if more members wait than are planned together."""
         snapshot = self._cache.snapshot()
-        if len(snapshot.members.get(membership.key, ())) <= MOST_TOGETHER:
+        if len(snapshot.members.get(membership.key, ())) <= MAX_TOGETHER:
             return gang_of(pod, membership, snapshot)
         with self._filter_service.evaluation(membership.key.namespace):
             return gang_of(pod, membership, snapshot)
@@ -167,7 +161,7 @@ class GangPlanning:
         if any(one.allocated_claims or one.promised_claims for one in found):  # they limit the nodes of a member
             return None
         classes = {(one.key, one.node_selectors): one for one in found}
-        if len(classes) > _CLASSES or sum(one.counts_as for one in classes.values()) > _SIZE:
+        if len(classes) > MAX_CLASSES or sum(one.counts_as for one in classes.values()) > MAX_SIZE:
             return None
         lacking = self._lacking(gang, members, context)
         claims = tuple(claim for one in found for claim in one.pending_claims)

@@ -1,26 +1,92 @@
 """How many equal units each node has room for, one after the other.
 
-A bound comes first: it is exact for one request for whole devices without a topology constraint, and costs no
-evaluation. The planner evaluates only the nodes of domains that these bounds do not rule out.
+A bound comes first, from the devices that match each request: it is exact for one request for whole devices without a
+topology constraint, and costs no evaluation. The planner evaluates only the nodes of domains that these bounds do not
+rule out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Snapshot
-from extender.model import Code, DeadlineExceeded
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
-from extender.scheduling.gang_memory import GangMemory
-from extender.scheduling.gang_plan import NodeLimit
-from extender.scheduling.gang_trial import GangTrial
-from extender.scheduling.gang_units import Admissible, EqualUnits, UnitPlacement
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.ranking_cache import RankingCache
-from extender.scheduling.room_bounds import UNLIMITED_ROOM, WholeDevices, most_units, whole_devices
+from extender.allocation import NodeInfo, Problem, Snapshot, fast_path
+from extender.gangs.gang_problem import NodeLimit
+from extender.gangs.gang_trial import GangMemory, GangTrial
+from extender.gangs.gang_units import Admissible, EqualUnits, UnitPlacement
+from extender.model import Code, DeadlineExceeded, DeviceRequest, InvalidClaim, members, union
+from extender.scheduling import (
+    EvaluationContext,
+    FilterStatus,
+    Placement,
+    PodRequirements,
+    RankingCache,
+    Unschedulable,
+    evaluate,
+    may_reject_sets,
+    problem_for,
+)
+
+UNLIMITED_ROOM = 1 << 30  # units that take no device
+
+
+class WholeDevices(NamedTuple):
+    """The only request of a unit: any `each` of the devices in `match`, as a whole."""
+
+    match: int  # mask of the devices
+    each: int  # devices of one unit
+
+
+def whole_devices(
+    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
+) -> WholeDevices | None:
+    """The devices, also those in use, that can serve a unit. None if their number does not give the exact room."""
+    if may_reject_sets(node_info, requirements):
+        return None
+    try:
+        found = fast_path(replace(problem_for(node_info, requirements, context), taken=0))
+    except InvalidClaim:
+        return None
+    return WholeDevices(found.free, found.request.count) if found is not None else None
+
+
+def most_units(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
+    """An upper bound of the pods with these requirements that fit on a node, from the devices that match each request.
+
+    `requirements` are those on this node. Raises DeadlineExceeded.
+    """
+    problem = problem_for(node_info, requirements, context)
+    found, everything, least = UNLIMITED_ROOM, 0, 0
+    try:
+        for name, spec in zip(problem.names, problem.specs, strict=True):
+            for request in spec.requests:
+                options = [_exclusive(problem, name, option) for option in request.alternatives]
+                if any(option is None for option in options):
+                    continue  # a shared device, or admin access, which takes nothing
+                known = [option for option in options if option is not None]
+                # Units may take different alternatives, so all devices of the request count for the smallest of them.
+                free, count = union([free for free, _ in known]), min(count for _, count in known)
+                found = min(found, free.bit_count() // max(count, 1))
+                everything, least = everything | free, least + count
+    except InvalidClaim:
+        return 0
+    return min(found, everything.bit_count() // least) if least else found
+
+
+def _exclusive(problem: Problem, claim: str, request: DeviceRequest) -> tuple[int, int] | None:
+    """(mask of the free devices for a request, how many it takes); None if devices can be shared."""
+    match = problem.select(claim, request).match
+    devices, others = problem.inventory.devices, match & ~problem.inventory.simple  # simple ones cannot be shared
+    if request.admin_access or any(devices[bit].device.allow_multiple for bit in members(others)):
+        return None
+    count = request.count if request.mode == "ExactCount" else match.bit_count()
+    return match & ~problem.taken, count
+
+
+# -- the room of all nodes -----------------------------------------------------------------------------------------
+
 
 Ban = tuple[str, str, int]
 """Claim name, request name, and a device bit that the request must not get; -1 for every device."""

@@ -6,46 +6,44 @@ member's filter request then gets exactly its planned node. No function here awa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from math import inf
 
 from extender.cache import ClusterCache
-from extender.extension.bind_slots import SlotLimits
 from extender.extension.binding_cycle import BindError
-from extender.extension.bound_members import BoundMembers
 from extender.extension.filter_service import FilterResult, FilterService
-from extender.extension.gang_checks import INVALID, GangChecks
-from extender.extension.gang_collecting import GangCollecting
-from extender.extension.gang_holds import hold_all, is_held
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_plans import GangPlans
-from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitsForGang
-from extender.extension.sinks import FilterSink
-from extender.extension.waiting_gangs import WaitingGangs
-from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
-from extender.scheduling import (
-    Gang,
-    gang_minimum,
-    leftover_claims,
-    placed_members,
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.extension.gangs.gang_admission import MAX_REMEMBERED, GangAdmission, SlotLimits
+from extender.extension.gangs.gang_collecting import GangCollecting
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_plans import GangPlans
+from extender.extension.gangs.gang_state import (
+    MEMBER_SECONDS,
+    FormingGang,
+    GangCounts,
+    GangState,
+    PlannedGang,
+    WaitsForGang,
 )
+from extender.extension.sinks import FilterSink
+from extender.gangs.gang import Gang, gang_minimum, placed_members
+from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
+from extender.scheduling import leftover_claims
 from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
+_NOT_PLANNED = (GangState.MISSING, GangState.UNREAD, GangState.QUEUED, GangState.BEHIND)
 # New plans after kube-scheduler rejected a planned node, besides one for each equivalence class of members.
-_REPLANS = 3
-_WAITING = 4096  # remembered gangs that wait
-_MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
+MAX_REPLANS = 3
 RETRY_SECONDS = 5.0  # until kube-scheduler is told to ask again about a gang whose plan takes longer than a call
 
 
 class GangScheduler:
     """Plans gangs, holds their devices, and answers filter requests of their members.
 
-    `changed` is called after a plan ended or was made: binds of the gang may wait for it. `is_served` tells whether the
-    API server serves the PodGroups of a source. `clock` returns seconds.
+    `changed` is called after a plan ended or was made: binds of the gang may wait for it. For the other parameters see
+    GangAdmission.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class GangScheduler:
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
         is_served: Callable[[GroupSource], bool] = lambda _: False,
-        remembered_gangs: int = _WAITING,
+        remembered_gangs: int = MAX_REMEMBERED,
         slots: SlotLimits | None = None,
     ) -> None:
         self._cache = cache
@@ -68,17 +66,12 @@ class GangScheduler:
         self._sink = sink
         self._clock = clock
         self._changed = changed
-        self.waiting = WaitingGangs(clock, remembered_gangs)
-        self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
         self._bound_members = bound_members
-        self._checks = GangChecks(cache, bound_members, is_served, self.rescheduled.set)
-        self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
-        self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, slots or SlotLimits())
-
-    @property
-    def forming(self) -> dict[GroupKey, FormingGang]:
-        """The gangs with a plan."""
-        return self.plans.forming
+        self.admission = GangAdmission(cache, bound_members, clock, sink.fits, is_served, slots, remembered_gangs)
+        self.rescheduled = self.admission.rescheduled
+        self.collecting = GangCollecting(cache, filter_service, planning, self.admission, sink, clock)
+        self.plans = GangPlans(cache, self.admission, self.collecting, clock, changed)
+        self.forming = self.plans.forming  # the gangs with a plan
 
     @property
     def counts(self) -> GangCounts:
@@ -106,34 +99,33 @@ class GangScheduler:
             yield from ((node, key) for node in forming.planned.nodes)
 
     def _filter(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult | None:
-        if membership.problem:
-            return self._invalid(membership.key, pod, names, Reason(Code.INVALID, (membership.problem,)))
         key = membership.key
         self.plans.expire()
         forming = self.forming.get(key)
-        if forming is not None:
+        if forming is not None and not membership.problem:
             return self._follow(forming, pod, membership, names)
-        problem = self._checks.problem(pod, membership)
-        if problem is not None:
-            reject = self._invalid if problem.code in INVALID else self._wait
-            return reject(key, pod, names, problem)
-        missing = self._missing(membership)
-        if missing <= 0:
-            return None
-        waiting = self.waiting.get(key)
-        waits_for_other = waiting is not None and self.plans.waits_for_other(waiting)
-        if waits_for_other:
-            self.plans.turn.asked(key)
-        is_queued, pauses = _plan_of(key) in self._evaluations, waiting is not None and self._clock() < waiting.retry_at
-        if waiting is not None and (waits_for_other or is_queued or pauses):
-            waiting.note(pod.uid)
-            if not waiting.asked_early and not is_queued:
-                waiting.asked_early = True
-                self.rescheduled.set()
-            return self._rejected(names, waiting.reason)
-        if not self.plans.have_slots(key, missing):
-            return self._wait(key, pod, names, Reason(Code.GANG_QUEUED, (key.name,)))
-        return self._plan(pod, membership, names)
+        refusal = self.admission.refusal(pod, membership)
+        if refusal is None:
+            missing = self._missing(membership)
+            if missing <= 0:
+                return None
+            refusal = self.admission.ask(key, pod.uid, missing, is_queued=_plan_of(key) in self._evaluations)
+        if refusal is None:
+            return self._plan(pod, membership, names)
+        self._deallocate_unused(pod, membership)
+        return self._rejected(names, refusal)
+
+    def _deallocate_unused(self, pod: Pod, membership: Membership) -> None:
+        """While a gang waits for others, what an earlier attempt allocated only keeps devices from other pods."""
+        waiting = self.admission.get(membership.key)
+        if waiting is None or waiting.deallocated or waiting.state not in _NOT_PLANNED:
+            return
+        if not self._evaluations.has_time(membership.key.namespace):
+            return
+        waiting.deallocated = True
+        gang = self._planning.gang_of(pod, membership)
+        for claim in self._planning.unused_allocations(gang):
+            self._sink.unsuitable(claim)
 
     def _missing(self, membership: Membership) -> int:
         """How many members of a gang must still be bound; 0 or less if the pods are placed alone."""
@@ -152,16 +144,16 @@ class GangScheduler:
             return self._rejected(names, Reason(Code.GANG_FORMING, (forming.key.name,)))
         if uid in planned.without_devices:
             return self._answer(forming, pod)
-        if is_held(self._cache, forming, uid) and has_all(names, [planned.plan.placements[uid][0]]):
-            if not self._is_new_round(forming, pod):
-                return self._answer(forming, pod)
-        elif forming.committed:
+        is_held, is_new_round = self.plans.is_held(forming, uid), self._is_new_round(forming, pod)
+        is_offered = is_held and has_all(names, [planned.plan.placements[uid][0]])
+        if is_offered and not is_new_round:
+            return self._answer(forming, pod)
+        if not is_offered and forming.committed:
             self.plans.leave(forming, uid)
             return None
-        elif self._is_new_round(forming, pod) and is_held(self._cache, forming, uid):
-            return self._other_placement(forming, pod, membership, names)
-        elif is_held(self._cache, forming, uid) and not self._is_new_round(forming, pod):
-            return self._plan_elsewhere(forming, pod, membership, names)
+        if not is_offered and is_held:
+            again = self._other_placement if is_new_round else self._plan_elsewhere
+            return again(forming, pod, membership, names)
         self.plans.end(forming, f"a new attempt to schedule pod {pod.key} began")
         return self._plan(pod, membership, names, since=forming.since)
 
@@ -186,28 +178,11 @@ class GangScheduler:
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
     ) -> FilterResult | None:
         """kube-scheduler rejected the planned node of a member: plan again without it, a few times."""
-        forming.answered.discard(pod.uid)
-        forming.arrived.pop(pod.uid, None)
-        self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
-        if forming.replans < _REPLANS + len(set(forming.planned.equivalence_keys.values())):
+        forming.refuse_node(pod.uid, alone=len(names) == 1)
+        if forming.replans < MAX_REPLANS + len(set(forming.planned.equivalence_keys.values())):
             return self._plan(pod, membership, names, forming)
         self.plans.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
         return self._no_plan(forming.key, pod, names, self.plans.refusal(forming, [pod.uid]))
-
-    def _exclude(self, forming: FormingGang, uid: str, node: str, *, alone: bool) -> None:
-        """Exclude a node that kube-scheduler rejected for a member, for all members equal to it.
-
-        If kube-scheduler has accepted n of them there, the planner assumes that no node has room for more than n.
-        `alone`: preemption may have nominated the only node that was offered, which says nothing about other members.
-        """
-        keys = forming.planned.equivalence_keys
-        equal = [uid] if alone else [other for other, key in keys.items() if key == keys[uid]]
-        for other in equal:
-            if other not in forming.settled:
-                forming.excluded.setdefault(other, set()).add(node)
-        accepted = forming.settled_on(keys[uid])[node]
-        if accepted and not alone:
-            forming.most |= {other: min(accepted, forming.most.get(other, accepted)) for other in equal}
 
     def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
         """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""
@@ -228,21 +203,18 @@ class GangScheduler:
         `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
         one replaces.
         """
-        waiting = self.waiting.get(membership.key)
-        full = waiting is not None and waiting.has_turn
-        if waiting is not None:
-            waiting.has_turn = False
-        if before is None and not full and not self._evaluations.has_time(membership.key.namespace):
-            return self._postponed(membership.key, pod, names)
+        key, waiting = membership.key, self.admission.get(membership.key)
+        full = waiting is not None and waiting.state is GangState.PLANNABLE
+        if before is None and not full and not self._evaluations.has_time(key.namespace):
+            return self._postponed(key, pod, names)
         gang = self._planning.gang_of(pod, membership)
         if not gang.missing:
             return None
         if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
-            reason = Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
-            self.waiting.pause(gang.key, reason, uid=pod.uid, wakes=False)
-            self.plans.left_turn(gang.key)
+            reason = Reason(Code.GANG_INCOMPLETE, (key.name, str(gang.minimum)))
+            self.admission.pause(key, reason, uid=pod.uid, wakes=False)
             return self._rejected(names, reason)
-        for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
+        for uid in {*self._cache.store.members.get(key, ()), pod.uid}:
             self._cache.release(uid)
         try:
             found = self._planned(gang, pod, names, before, full=full)
@@ -250,29 +222,37 @@ class GangScheduler:
             if before is not None:
                 self.plans.end(before, f"planning again for pod {pod.key} takes longer than a call")
             self._cache.freed()
-            return self._postponed(gang.key, pod, names)
+            return self._postponed(key, pod, names)
         if isinstance(found, PlannedGang):
-            self.plans.turn.leave(gang.key)
             return self._form(gang, pod, names, found, before, since)
         self._cache.freed()
-        waits = found if isinstance(found, WaitsForGang) else None
-        found = found.reason if isinstance(found, WaitsForGang) else found
-        self.counts.no_plan[found.code.name] += 1
-        if before is not None and found.code is Code.GANG_REFUSED:
-            found = self.plans.refusal(before, [pod.uid])
+        answer = self._without_plan(gang, pod, names, found, before)
+        self._deallocate_unused(pod, membership)
+        return answer
+
+    def _without_plan(
+        self,
+        gang: Gang,
+        pod: Pod,
+        names: Sequence[str],
+        found: WaitsForGang | Reason,
+        before: FormingGang | None,
+    ) -> FilterResult:
+        """The answer if the planner found no plan; that of `before`, if there is one, ends."""
+        reason = found.reason if isinstance(found, WaitsForGang) else found
+        self.counts.no_plan[reason.code.name] += 1
         if before is not None:
-            self.plans.end(before, str(found))
-        if waits is not None:
-            result = self._wait(gang.key, pod, names, found, waits.other)
-            self.plans.turn.wait(gang.key, waits.nodes, self.waiting.complete_since(gang.key))
-            self.rescheduled.set()
-            return result
-        self.plans.left_turn(gang.key)
+            if reason.code is Code.GANG_REFUSED:
+                reason = self.plans.refusal(before, [pod.uid])
+            self.plans.end(before, str(reason))
+        if isinstance(found, WaitsForGang):
+            self.admission.wait_for_nodes(gang.key, pod.uid, reason, found.other, found.nodes)
+            return self._rejected(names, reason)
         for claim in self._planning.unused_allocations(gang):
             self._sink.unsuitable(claim)
-        if found.code is Code.EXTENDED_STALE:
+        if reason.code is Code.EXTENDED_STALE:
             self._remove_leftovers(gang)
-        return self._no_plan(gang.key, pod, names, found)
+        return self._no_plan(gang.key, pod, names, reason)
 
     def _planned(
         self,
@@ -285,16 +265,12 @@ class GangScheduler:
     ) -> PlannedGang | WaitsForGang | Reason:
         """See GangPlanning.plan. `full`: with the time of a whole call, whatever the namespace has left."""
         with self._evaluations.call(gang.key.namespace, full=full) as deadline:
-            return self._planning.plan(gang, pod, names, self.plans.occupied_for(gang.key), before, deadline)
+            return self._planning.plan(gang, pod, names, self.admission.occupied_for(gang.key), before, deadline)
 
     def _postponed(self, key: GroupKey, pod: Pod, names: Sequence[str]) -> FilterResult:
         """The answer while the plan of a gang is queued."""
-        unfinished = Reason(Code.GANG_UNFINISHED, (key.name,))
-        self.waiting.postpone(key, unfinished, pod.uid, RETRY_SECONDS)
         self._evaluations.queue(key.namespace, _plan_of(key), partial(self._plan_later, key))
-        self.plans.turn.unfinished(key)
-        self.rescheduled.set()
-        return self._rejected(names, unfinished)
+        return self._rejected(names, self.admission.postpone(key, pod.uid, RETRY_SECONDS))
 
     def _plan_later(self, key: GroupKey, _: Deadline) -> bool:
         """An item of the queue: find out whether the gang has a plan, or can have none.
@@ -310,10 +286,7 @@ class GangScheduler:
             self._planning.fits(self._planning.gang_of(member, member.membership), member, deadline)
         except DeadlineExceeded:
             return not deadline.progressed
-        waiting = self.waiting.get(key)
-        if waiting is not None:
-            waiting.has_turn, waiting.retry_at = True, -inf
-            self._sink.fits()
+        self.admission.plannable(key)
         return True
 
     def _remove_leftovers(self, gang: Gang) -> None:
@@ -332,22 +305,22 @@ class GangScheduler:
         before: FormingGang | None,
         since: float,
     ) -> FilterResult:
-        now, forming, waiting = self._clock(), before, self.waiting.pop(gang.key)
+        now, forming, waiting = self._clock(), before, self.admission.planned(gang.key)
         if forming is None:
-            complete_since = self.waiting.complete_since(gang.key)
-            members = _MEMBER_SECONDS * len(planned.members)
+            complete_since = self.admission.complete_since(gang.key)
+            members = MEMBER_SECONDS * len(planned.members)
             deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
             since = min(since, now)  # its slots are used since then
             forming = FormingGang(gang.key, planned, gang.missing, complete_since, since, deadline, progress_at=now)
             forming.minimum = gang.minimum
             # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.
-            forming.doubtful = bool(self.waiting.failures(gang.key)) or gang.key.source is GroupSource.CORE
+            forming.doubtful = bool(self.admission.failures(gang.key)) or gang.key.source is GroupSource.CORE
             forming.doubtful |= planned.has_unschedulable(f"group {gang.key.name}")
             forming.rejected_with = str(waiting.reason) if waiting is not None else ""
             self.plans.add(forming)
         else:
             forming.planned, forming.replans = planned, forming.replans + 1
-        hold_all(self._cache, forming)
+        self.plans.hold(forming)
         self.counts.plans += 1
         self.rescheduled.set()
         if waiting is not None and waiting.rejected - {pod.uid}:
@@ -363,35 +336,15 @@ class GangScheduler:
             return FilterResult()
         return FilterResult([forming.planned.plan.placements[pod.uid][0]])
 
-    def _wait(
-        self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason, other: GroupKey | None = None
-    ) -> FilterResult:
-        waiting = self.waiting.wait(key, pod.uid, reason, other)
-        if not waiting.freed and pod.membership is not None and self._evaluations.has_time(key.namespace):
-            # An earlier attempt may have left allocations, which only keep devices from other pods.
-            waiting.freed = True
-            gang = self._planning.gang_of(pod, pod.membership)
-            for claim in self._planning.unused_allocations(gang):
-                self._sink.unsuitable(claim)
-        if other is None:
-            self.plans.left_turn(key)
-        return self._rejected(names, reason)
-
-    def _invalid(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        if key.name:  # a pod with an annotation about a group may name no group
-            self.waiting.rejected(key, pod.uid, reason)
-        return self._rejected(names, reason)
-
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
         snapshot, may_fit_later = self._cache.snapshot(), reason.code in _MAY_FIT_LATER
         version = snapshot.version if may_fit_later else -1
         if key.source is GroupSource.CORE and len(names) < len(snapshot.node_infos):
-            self.waiting.go_on(key, reason, version, pod.uid)  # the next call may name another topology domain
+            self.admission.go_on(key, reason, version, pod.uid)  # the next call may name another topology domain
         else:
             # Berth sees when a gang fits to which kube-scheduler offered all nodes. It cannot know other offers.
             wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
-            self.waiting.pause(key, reason, version, pod.uid, wakes=wakes)
-            self.rescheduled.set()
+            self.admission.pause(key, reason, version, pod.uid, wakes=wakes)
         self.collecting.wake()
         return self._rejected(names, reason)
 
@@ -417,7 +370,7 @@ class GangScheduler:
             return forming if pod.uid not in forming.left else None
         if forming.runs if forming is not None else self.plans.alone.get(pod.uid) == membership.key:
             return None
-        problem = self._checks.problem(pod, membership)
+        problem = self.admission.problem(pod, membership)
         if forming is not None:
             problem = Reason(Code.GANG_FORMING, (membership.key.name,))
         if problem is None and self._missing(membership) <= 0:
@@ -455,7 +408,7 @@ class GangScheduler:
             self.plans.fail(forming, why, self.plans.refusal(forming, forming.bound_elsewhere))
             return
         forming.planned = found
-        hold_all(self._cache, forming)
+        self.plans.hold(forming)
         self.counts.plans += 1
 
 

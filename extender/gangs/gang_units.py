@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from extender.allocation import Pick, Solution
+from extender.gangs.gang_problem import GangMember, NodeLimit
 from extender.model import DeviceRequest, Node, NodeSelector
-from extender.scheduling.gang_plan import GangMember, NodeLimit
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling import Placement, PodRequirements
 
 UnitPlacement = tuple[Placement, ...]
 """The devices of each member of a unit. A claim that an earlier member of the unit has taken has no devices in it."""

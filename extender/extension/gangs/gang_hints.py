@@ -13,11 +13,13 @@ from math import inf
 from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import RETRY_SECONDS, GangScheduler
-from extender.extension.gang_state import PlannedGang, WaitingGang
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_scheduler import RETRY_SECONDS, GangScheduler
+from extender.extension.gangs.gang_state import PlannedGang, WaitingGang
+from extender.gangs.gang import Gang
+from extender.gangs.node_rooms import most_units
 from extender.model import Code, DeadlineExceeded, GroupKey, Pod, Reason
-from extender.scheduling import Gang, Placement, PodRequirements, SelectedNodes, most_units
+from extender.scheduling import Placement, PodRequirements, SelectedNodes
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
 
@@ -28,8 +30,7 @@ class GangHints:
     def __init__(
         self, gangs: GangScheduler, cache: ClusterCache, planning: GangPlanning, filter_service: FilterService
     ) -> None:
-        self._rescheduled = gangs.rescheduled
-        self._waiting = gangs.waiting
+        self._admission = gangs.admission
         self._cache = cache
         self._planning = planning
         self._filter_service = filter_service
@@ -42,11 +43,11 @@ class GangHints:
         about the gang again later. Raises the first bug after the last value.
         """
         found, bug = False, None
-        for key in self._waiting.without_room(namespace, self._cache.snapshot().version):
+        for key in self._admission.without_room(namespace, self._cache.snapshot().version):
             member = next(iter(self._cache.store.members.get(key, {}).values()), None)
-            waiting = self._waiting.get(key)
+            waiting = self._admission.get(key)
             if member is None or member.membership is None:
-                self._waiting.gone(key)
+                self._admission.gone(key)
             elif waiting is not None:
                 try:
                     for found in self._search(key, member, waiting):
@@ -73,8 +74,7 @@ class GangHints:
                 yield False
             waiting.version = version
         except DeadlineExceeded:
-            self._waiting.ask_again(waiting, RETRY_SECONDS)
-            self._rescheduled.set()
+            self._admission.ask_again(waiting, RETRY_SECONDS)
 
     def _makes_room(self, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
         """Whether a changed node may make room for the gang, after each step. Raises DeadlineExceeded."""
@@ -104,7 +104,7 @@ class GangHints:
 
     def _plan(self, key: GroupKey, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
         """Plan the gang, and in a second step find its needs: each has the time of a call. Raises DeadlineExceeded."""
-        if self._waiting.get(key) is not waiting:
+        if self._admission.get(key) is not waiting:
             return
         gang, version = self._gang_of(member), self._cache.snapshot().version
         found = self._planning.plan(gang, member, None, {}, None, self._evaluations.whole_call())
@@ -115,7 +115,7 @@ class GangHints:
         waiting.version, waiting.needs = version, None
         yield False
         # If nodes gained room meanwhile, that room counts twice: it causes one more plan, and no wrong one.
-        if isinstance(found, Reason) and found.code in _PROVEN and self._waiting.get(key) is waiting:
+        if isinstance(found, Reason) and found.code in _PROVEN and self._admission.get(key) is waiting:
             waiting.needs = self._planning.needs(self._gang_of(member), self._evaluations.whole_call())
             yield False
 

@@ -1,16 +1,24 @@
-"""The devices that an unfinished plan has taken, on top of those that the snapshot shows in use."""
+"""What a plan under way keeps: the devices that it has taken (GangTrial), and its evaluations (GangMemory).
+
+GangTrial has the devices on top of those that the snapshot shows in use. GangMemory has the evaluations of nodes by the
+equivalence class of the node. A call whose time ends leaves them there: the next call repeats the plan from the start,
+finds them, and so gets further. The memory changes how long a plan takes, never its devices; only scores may compare
+with an older fleet. If one namespace could replace the evaluations of another between two calls, the plan of the other
+would never end.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from typing import NamedTuple
+from itertools import count
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from extender.allocation import NodeInfo, Snapshot, with_devices_allocated
-from extender.model import Device, DeviceId, PoolKey, Result
-from extender.scheduling.gang_plan import NodeLimit
-from extender.scheduling.placement_results import held_results
-from extender.scheduling.placements import Placement
+from extender.gangs.gang_problem import NodeLimit
+from extender.model import Device, DeviceId, FairCache, PoolKey, Result
+from extender.scheduling import NodeRanking, Placement, held_results
 
 Taken = tuple[Hashable, ...]
 """The devices of a node that a plan has taken, sorted. Two nodes of one equivalence class with the same devices taken
@@ -149,3 +157,42 @@ class GangTrial:
 
 def _amounts(result: Result) -> _Amounts:
     return tuple(sorted(result.amounts.items()))
+
+
+# Estimated bytes, as in node_ranking.py.
+MAX_BYTES = 16 << 20  # about 10,000 evaluations
+_ENTRY_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 400, 480, 112
+
+
+class GangMemory:
+    """A FairCache limited by estimated bytes. Entries of a ranking that no longer exists are never found again."""
+
+    def __init__(self, limit_bytes: int = MAX_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._entries: FairCache[tuple[str, Hashable], Any] = FairCache(limit_bytes)  # by namespace and key
+        self._numbers: WeakKeyDictionary[NodeRanking, int] = WeakKeyDictionary()
+        self._next = count()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def estimated_bytes(self) -> int:
+        """The estimated memory of all entries, in bytes."""
+        return self._entries.size
+
+    def number(self, ranking: NodeRanking) -> int:
+        """The number of a ranking, for keys. No number is used again."""
+        found = self._numbers.get(ranking)
+        if found is None:
+            found = self._numbers[ranking] = next(self._next)
+        return found
+
+    def get(self, namespace: str, key: Hashable) -> Any:
+        return self._entries.get((namespace, key))
+
+    def put(self, namespace: str, key: Hashable, value: object, placements: int = 0, picks: int = 0) -> None:
+        """Keep a value that has this number of placements and picked devices."""
+        size = _ENTRY_BYTES + placements * _PLACEMENT_BYTES + picks * _PICK_BYTES
+        if size <= self._limit_bytes:
+            self._entries.put(namespace, (namespace, key), value, size)

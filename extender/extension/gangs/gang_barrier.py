@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
-from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.gang_state import FormingGang
+from extender.extension.gangs.gang_scheduler import GangScheduler
+from extender.extension.gangs.gang_state import FormingGang
 from extender.model import BerthError, GroupSource, Pod, one_line
 from extender.runtime import WatchProgress
 
@@ -34,7 +34,7 @@ class GangBarrier:
         forming = self._gangs.forming_for(pod)
         if forming is None:
             return None
-        forming.arrived.pop(pod.uid, None)
+        forming.bind_ended(pod.uid)
         planned = forming.node_of(pod.uid) or node
         if planned != node and forming.committed:
             self._gangs.plans.leave(forming, pod.uid)
@@ -42,21 +42,16 @@ class GangBarrier:
         in_tree = forming.key.source is GroupSource.CORE and len(forming.arrived) < forming.quorum
         if planned != node and not in_tree:
             raise BindError(f"group {forming.key.name} is planned with pod {pod.key} on node {planned}")
-        forming.arrived[pod.uid] = node
-        if pod.uid not in forming.ever_arrived:  # a bind request that kube-scheduler repeats is no progress
-            forming.ever_arrived.add(pod.uid)
-            forming.progress_at = self._clock()
-        if len(forming.arrived) >= forming.quorum and forming.bound_elsewhere and not forming.committed:
+        forming.arrive(pod.uid, node, self._clock())
+        if forming.has_arrived and forming.bound_elsewhere and not forming.committed:
             self._gangs.follow_kube_scheduler(forming)
         self._progress.notify()
         arrived = False
         try:
-            arrived = await self._progress.wait_for(
-                lambda: forming.is_decided or len(forming.arrived) >= forming.quorum, seconds
-            )
+            arrived = await self._progress.wait_for(lambda: forming.is_decided or forming.has_arrived, seconds)
         finally:
             if not arrived:  # this bind ends: the others must not count it
-                forming.arrived.pop(pod.uid, None)
+                forming.bind_ended(pod.uid)
         if not arrived:
             raise BindPending(f"waiting for the other pods of group {forming.key.name}")
         _check_not_ended(forming)
@@ -68,9 +63,7 @@ class GangBarrier:
         The plan ends at its deadline at the latest (GangMonitor), so the wait needs no time-out of its own.
         """
         self._gangs.plans.expire()
-        forming.written.add(uid)
-        if len(forming.written) >= forming.quorum and not forming.ended:
-            forming.committed, forming.progress_at = True, self._clock()
+        forming.write(uid, self._clock())
         self._progress.notify()
         await self._progress.until(lambda: forming.is_decided)
         _check_not_ended(forming)

@@ -15,16 +15,16 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
+from extender.gangs.gang import members_with_claims
 from extender.model import GroupKey
-from extender.scheduling import members_with_claims
 
-_MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
-_READS = 2  # namespaces that are read at a time
-_SECONDS = 30.0  # until the bound members of a namespace are forgotten
+MAX_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
+MAX_READS = 2  # namespaces that are read at a time
+REMEMBERED_SECONDS = 30.0  # until the bound members of a namespace are forgotten
 # Seconds between two reads of a namespace, for any tenant can cause reads all the time. Each read doubles the pause for
 # its groups until their pods change, or until the result is forgotten.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 16.0
-_REST = 20  # least pause as a multiple of the last read's time: a large namespace has thousands of pods
+PAUSE_FACTOR = 20  # least pause as a multiple of the last read's time: a large namespace has thousands of pods
 Members = Mapping[str, str]
 """UID to node of the members of a group; '' for a member that terminates or is gone."""
 
@@ -53,9 +53,9 @@ class BoundMembers:
         cache: ClusterCache,
         read: Read,
         clock: Callable[[], float],
-        seconds: float = _SECONDS,
-        groups: int = _MOST_GROUPS,
-        reads: int = _READS,
+        seconds: float = REMEMBERED_SECONDS,
+        groups: int = MAX_GROUPS,
+        reads: int = MAX_READS,
     ) -> None:
         self._most_groups = groups
         self._most_reads = reads
@@ -195,5 +195,5 @@ class BoundMembers:
         for key in keys:
             pause = min(max(2 * pauses.get(key, 0.0), _FIRST_PAUSE), _LONGEST_PAUSE)
             groups[key] = pause if key in unchanged else 0.0
-        rest = min(max(_FIRST_PAUSE, _REST * (now - began)), _LONGEST_PAUSE)
+        rest = min(max(_FIRST_PAUSE, PAUSE_FACTOR * (now - began)), _LONGEST_PAUSE)
         return _LastRead(groups, now + self._seconds, now, rest)

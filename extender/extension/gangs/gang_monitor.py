@@ -8,18 +8,17 @@ from contextlib import suppress
 from math import inf
 
 from extender.cache import ClusterCache
-from extender.extension.bound_members import BoundMembers, Members
-from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.gang_state import FormingGang, WaitingGang
+from extender.extension.gangs.bound_members import BoundMembers, Members
+from extender.extension.gangs.gang_scheduler import GangScheduler
+from extender.extension.gangs.gang_state import FormingGang, GangState, WaitingGang
 from extender.extension.sinks import FilterSink
-from extender.extension.waiting_gangs import MISSING
+from extender.gangs.gang import gang_minimum, is_incomplete, lacks_pod_group
 from extender.model import Code, GroupKey, Pod
 from extender.runtime import Supervisor
-from extender.scheduling import gang_minimum, is_incomplete, lacks_pod_group
 
 # Pause after a round, as a multiple of its time: a round looks at all waiting gangs, and every event of a member may
 # cause one.
-_REST = 4
+PAUSE_FACTOR = 4
 
 
 class GangMonitor:
@@ -37,7 +36,7 @@ class GangMonitor:
         clock: Callable[[], float],
     ) -> None:
         self._gangs = gangs
-        self._waiting = gangs.waiting
+        self._admission = gangs.admission
         self._cache = cache
         self._bound_members = bound_members
         self._sink = sink
@@ -49,25 +48,24 @@ class GangMonitor:
             if has_others or key not in self._cache.store.members:
                 self._bound_members.forget(key)
         for key, uids in changed.items():
-            forming, waiting = self._gangs.forming.get(key), self._waiting.get(key)
+            forming, waiting = self._gangs.forming.get(key), self._admission.get(key)
             if forming is not None and forming.committed:
                 self._check_rest(forming, uids)
             elif forming is not None:
                 self._check_members(forming, uids)
-            if waiting is not None and waiting.reason.code in MISSING:
+            if waiting is not None and waiting.state is GangState.MISSING:
                 self._check_complete(key, waiting)
         for key in resized:
             self._check_minimum(key)
             if key not in self._gangs.forming:
                 self._gangs.collecting.group_changed(key)
             if key not in self._cache.store.members:
-                self._waiting.gone(key)  # all members are bound or deleted
-            waiting = self._waiting.get(key)
+                self._admission.gone(key)  # all members are bound or deleted
+            waiting = self._admission.get(key)
             if waiting is None:
                 continue
-            self._waiting.changed(key)
-            self._gangs.rescheduled.set()
-            if key not in changed and waiting.reason.code in MISSING:
+            self._admission.changed(key)
+            if key not in changed and waiting.state is GangState.MISSING:
                 self._check_complete(key, waiting)
 
     async def run(self, rebuilt: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
@@ -80,20 +78,21 @@ class GangMonitor:
             await rebuilt()
             began = self._clock()
             self._gangs.plans.expire()
-            self._gangs.plans.requeue_due()
+            self._admission.requeue_due()
+            self._gangs.collecting.step()
             self._bound_members.expire()
-            if self._waiting.requeue_due(self._cache.snapshot().version):
-                self._sink.fits()
             for namespace, keys in self._bound_members.take_due().items():
                 supervisor.spawn("bound-members", self._read(namespace, keys))
-            await asyncio.sleep(_REST * (self._clock() - began))
+            await asyncio.sleep(PAUSE_FACTOR * (self._clock() - began))
             seconds = self._next_deadline() - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
                     await self._gangs.rescheduled.wait()
 
     def _next_deadline(self) -> float:
-        return min(self._gangs.plans.next_deadline, self._waiting.next_deadline, self._bound_members.next_deadline)
+        gangs = self._gangs
+        parts = (gangs.plans, self._admission, gangs.collecting, self._bound_members)
+        return min(part.next_deadline for part in parts)
 
     async def _read(self, namespace: str, keys: set[GroupKey]) -> None:
         try:
@@ -102,10 +101,10 @@ class GangMonitor:
             self._gangs.rescheduled.set()
 
     def _members_read(self, key: GroupKey, before: Members) -> None:
-        waiting, is_changed = self._waiting.get(key), before != self._cache.store.bound_members.get(key, {})
-        if waiting is not None and waiting.reason.code is Code.GANG_UNREAD:
+        waiting, is_changed = self._admission.get(key), before != self._cache.store.bound_members.get(key, {})
+        if waiting is not None and waiting.state is GangState.UNREAD:
             self._sink.fits()
-        elif waiting is not None and (is_changed or waiting.reason.code in MISSING):
+        elif waiting is not None and (is_changed or waiting.state is GangState.MISSING):
             self._check_complete(key, waiting)
 
     def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
@@ -152,18 +151,14 @@ class GangMonitor:
         snapshot = self._cache.snapshot()
         member = next(iter(snapshot.members.get(key, {}).values()), None)
         if member is None:
-            self._waiting.gone(key)
+            self._admission.gone(key)
         elif member.membership is not None:
             was_unknown = waiting.reason.code is Code.GANG_UNKNOWN
             if was_unknown and lacks_pod_group(member.membership, snapshot):
                 return
             minimum = gang_minimum(member.membership, snapshot)
             if was_unknown or not is_incomplete(member.membership, minimum, snapshot):
-                if self._waiting.changed(key):
-                    waiting.asked_early = True  # the end of the pause requeues them
-                    self._gangs.rescheduled.set()
-                else:
-                    self._sink.fits()
+                self._admission.completed(key)
 
 
 def _is_newly_refused(forming: FormingGang, pod: Pod) -> bool:

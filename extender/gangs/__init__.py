@@ -1,0 +1,15 @@
+"""What a gang is, and its plan. The life of a gang in `berth serve` is in `extender.extension.gangs`.
+
+`gang` reads from a snapshot which pods belong together, how many of them must run together, and how many run already.
+`gang_problem` makes the planner's input: the requirements of the members, and the nodes that each may use.
+`gang_planner` returns a GangPlan, with a node and devices for every member, or a GangShortage. It tries single nodes
+first, then `domains` level by level, the tightest first. In a domain it places `gang_units`: members that share a
+pending claim must be on one node, and equal units are counted instead of compared. `node_rooms` bounds how many equal
+units a node has room for; only the nodes of domains that these bounds do not rule out are evaluated. `gang_trial` has
+the devices that a plan under way has taken, and the memory of evaluations between calls. Where the preferred devices of
+the members leave no room, `gang_search` tries all others, up to a number of steps. `emptied_domains` asks whether a
+gang would fit if all other workloads of a domain ended.
+
+As in all of the core, a plan depends only on a snapshot, the pods and the policy: no I/O, clock or asyncio. `explain`
+asks the same planner. Each module is a face by itself.
+"""
