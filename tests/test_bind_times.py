@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindTimes
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -119,4 +119,4 @@ def test_a_bind_ends_before_the_time_out_of_the_shipped_scheduler() -> None:
     (bind,) = (entry for entry in yaml.safe_load(CONFIG.read_text())["extenders"] if "bindVerb" in entry)
     times = BindTimes()
     left = float(bind["httpTimeout"].removesuffix("s")) - Policy().binding_wait_seconds - times.claims - times.binding
-    assert left > LANDING_SECONDS, "time for the undo"
+    assert left > IN_FLIGHT_GRACE_SECONDS, "time for the undo"

@@ -75,8 +75,8 @@ class World:
         script = Script(self.kind, self._lines())
         self.service = Service(cast("ApiClient", script), Policy(), clock=lambda: 0.0)
         cache, evaluator, informers = self.service.cache, self.service.evaluator, self.service.informers
-        expirer, rebuilds = self.service.expirer, self.service.rebuilds
-        cluster = ConsoleCluster(cache, evaluator, informers, expirer, rebuilds, shared=True)
+        expirer, refresh = self.service.expirer, self.service.refresh
+        cluster = ConsoleCluster(cache, evaluator, informers, expirer, refresh, shared=True)
         self.console = Console(cast("ApiClient", script), Policy(), clock=lambda: 0.0, cluster=cluster)
         self.reflector = informers.reflectors[self.kind]
         self.pod = decode_pod(OBJECTS["pods"]["pod"])

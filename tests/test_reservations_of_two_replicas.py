@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
@@ -211,7 +211,7 @@ async def test_a_slow_bind_reads_whether_its_reservation_was_removed() -> None:
 
         async def removed(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c/status"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c") and "p" in reserved_for(b):
                 entry = {"$patch": "delete", "uid": b.pod("p")["metadata"]["uid"]}
                 kind, patch = RESOURCES["resource.k8s.io", "resourceclaims"], {"status": {"reservedFor": [entry]}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
@@ -80,7 +80,7 @@ async def test_a_slow_bind_reads_whether_its_own_allocation_was_taken_back() -> 
 
         async def take_back(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c/status"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c") and has_devices(b, "c"):
                 patch(b, "c", TAKEN_BACK, "status")
 
@@ -99,9 +99,9 @@ async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
 
         async def take_back(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c2/status"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c2") and has_devices(b, "c1"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
                 patch(b, "c1", TAKEN_BACK, "status")
 
         b.cluster.api.intercept = take_back
@@ -118,7 +118,7 @@ async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_
 
         async def take_time(method: str, path: str) -> None:
             if path.endswith(("/resourceclaims/c", "/c/status")):
-                await asyncio.sleep(0.6 * LANDING_SECONDS)
+                await asyncio.sleep(0.6 * IN_FLIGHT_GRACE_SECONDS)
 
         b.cluster.api.intercept = take_time
         assert await b.bind("p", "n1") == ""
@@ -136,7 +136,7 @@ async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_
 
         async def mark_again(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/resourceclaims/c"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c"):
                 patch(b, "c", OTHER)
 

@@ -44,7 +44,7 @@ class DeskConsole:
     async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
         """Make the console over the cache of a service. It ends with the stack."""
         cluster = ConsoleCluster(
-            service.cache, service.evaluator, service.informers, service.expirer, service.rebuilds, shared=True
+            service.cache, service.evaluator, service.informers, service.expirer, service.refresh, shared=True
         )
         console = Console(service.client, policy, service.clock, service.supervisor, cluster)
         self._console = await stack.enter_async_context(console)

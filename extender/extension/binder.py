@@ -37,7 +37,7 @@ from extender.extension.condition_waits import ConditionWaits
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
@@ -253,7 +253,7 @@ class Binder:
             await cycle.undo.unwind(error)
             raise
         except Exception as bug:
-            await asyncio.sleep(LANDING_SECONDS)  # the Binding may be on its way
+            await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)  # the Binding may be on its way
             await cycle.undo.unwind(BindError(f"{type(bug).__name__}: {bug}"))
             raise
         finally:

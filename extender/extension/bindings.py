@@ -7,7 +7,7 @@ import asyncio
 from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindError, BindingCycle, BindOutcomeUnknown
 from extender.extension.claim_writes import ClaimWrites
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.model import Claim
 
 _UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
@@ -80,4 +80,4 @@ def _pause(error: ClusterError) -> float:
     """Seconds until the API server has stored the Binding, or may be asked again."""
     if isinstance(error, TooMany):
         return error.retry_after
-    return 0.0 if isinstance(error, Conflict) else LANDING_SECONDS
+    return 0.0 if isinstance(error, Conflict) else IN_FLIGHT_GRACE_SECONDS

@@ -17,7 +17,7 @@ from extender.extension.binding_cycle import (
     unchanged,
 )
 from extender.extension.compensations import Compensations
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.extension.shared_claims import SharedClaims
 from extender.extension.special_claims import SpecialClaims
 from extender.model import Allocation, Claim, Consumer
@@ -26,7 +26,7 @@ from extender.scheduling import SPECIAL_NAME, PodRequirements
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1
 _READS = 2
-_FRESH_SECONDS = LANDING_SECONDS / 2  # for this time after its start, a bind needs no other read of its claims
+_FRESH_SECONDS = IN_FLIGHT_GRACE_SECONDS / 2  # for this time after its start, a bind needs no other read of its claims
 
 NewAllocations = list[tuple[Claim, Allocation]]
 

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from extender.cluster import Conflict, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost
-from extender.extension.live_reads import LANDING_SECONDS, deallocate_unused, is_bound
+from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS, deallocate_unused, is_bound
 from extender.extension.special_claims import SpecialClaims
 from extender.model import BerthError, Claim
 
@@ -66,7 +66,7 @@ class Compensations:
         another allocator stays: where a list showed the writes, their order is unknown, and that allocation may be the
         earlier one. Each pod that waits with the claim takes back its own reservation; the last one deallocates.
         """
-        await asyncio.sleep(LANDING_SECONDS)
+        await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
         bound = await is_bound(self._writer, cycle.pod.key, cycle.pod.uid)
         fresh = await self._writer.read_claim(known.key)
         if fresh.uid != known.uid or fresh.allocation != known.allocation or not fresh.ours or bound:
@@ -112,7 +112,7 @@ class Compensations:
                     return  # another process uses the claim
                 await self._writer.announce_take_back(claim)
                 announced = True
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             except (Conflict, Unavailable, TooMany):
                 await asyncio.sleep(_RETRY_SECONDS)
             claim = await self._writer.read_claim(known.key)
@@ -130,7 +130,7 @@ class Compensations:
         async with self._removals.setdefault(known.uid, asyncio.Lock()):
             is_removed = await _retried(partial(self._remove_reservation, cycle, known))
         if is_removed:
-            await asyncio.sleep(LANDING_SECONDS)
+            await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             await _retried(partial(self._finish_removal, cycle, known))
 
     async def _remove_reservation(self, cycle: BindingCycle, known: Claim) -> bool:

@@ -155,11 +155,11 @@ class Evaluations:
                 self._ended(item)
         return bool(self._worked)
 
-    async def run(self, rebuilt: Callable[[], Awaitable[None]], report: Callable[[str, Exception], None]) -> None:
-        """Work until cancelled. See Rebuilds.done for `rebuilt`. `report` receives bugs."""
+    async def run(self, refreshed: Callable[[], Awaitable[None]], report: Callable[[str, Exception], None]) -> None:
+        """Work until cancelled. See CacheRefresh.wait for `refreshed`. `report` receives bugs."""
         while True:
             await self._added.wait()
-            await rebuilt()
+            await refreshed()
             began, calls = self._clock(), self._calls
             try:
                 if not self.work():

@@ -74,15 +74,15 @@ class GangCollecting:
         """A gang found no room, or the policy changed."""
         self._changed.set()
 
-    async def run(self, rebuilt: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, refreshed: Callable[[], Awaitable[None]]) -> None:
         """Choose the gang that collects, and end its collection in time, until cancelled.
 
-        See Rebuilds.done for `rebuilt`.
+        See CacheRefresh.wait for `refreshed`.
         """
         while True:
             self._changed.clear()
             self._expire()
-            await rebuilt()
+            await refreshed()
             key = self._next()
             if key is not None:
                 search = self._search_for(key)

@@ -70,14 +70,14 @@ class GangMonitor:
             if key not in changed and waiting.reason.code in MISSING:
                 self._check_complete(key, waiting)
 
-    async def run(self, rebuilt: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
+    async def run(self, refreshed: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
         """End plans and pauses at their deadlines, and read bound members, until cancelled.
 
-        See Rebuilds.done for `rebuilt`. The supervisor runs the reads: a slow one delays nothing else.
+        See CacheRefresh.wait for `refreshed`. The supervisor runs the reads: a slow one delays nothing else.
         """
         while True:
             self._gangs.rescheduled.clear()
-            await rebuilt()
+            await refreshed()
             began = self._clock()
             self._gangs.plans.expire()
             self._gangs.plans.requeue_due()

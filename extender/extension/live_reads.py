@@ -11,7 +11,7 @@ import asyncio
 from extender.cluster import NotFound, Writer
 from extender.model import SCHEDULING_GROUP, Claim, ObjectKey, Pod
 
-LANDING_SECONDS = 1.0  # until the API server has stored a Binding that was sent before the claim was marked
+IN_FLIGHT_GRACE_SECONDS = 1.0  # until the API server has stored a Binding that was sent before the claim was marked
 
 
 async def read_unchanged(writer: Writer, known: Claim) -> Claim | None:
@@ -70,7 +70,7 @@ async def deallocate_unused(writer: Writer, claim: Claim) -> bool:
         return False
     if claim.ours or any(consumer.resource != "pods" for consumer in claim.reserved_for):
         claim = await writer.announce_take_back(claim)
-        await asyncio.sleep(LANDING_SECONDS)
+        await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
         if await in_use(writer, claim):
             return False
     await writer.deallocate(claim)

@@ -17,7 +17,7 @@ from cachetools import TTLCache
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
-from extender.extension.live_reads import LANDING_SECONDS, deallocate_unused, is_bound, read_unchanged
+from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS, deallocate_unused, is_bound, read_unchanged
 from extender.extension.special_claims import SpecialClaims
 from extender.extension.take_backs import TakeBacks
 from extender.model import Claim, ObjectKey, Pod
@@ -167,7 +167,7 @@ class OrphanCollector:
         # The Binding of another process, or of a bind with an unknown outcome, may be on its way. A bind that sends one
         # later sees the announcement, or writes its own mark.
         announced = await self._writer.announce_take_back(fresh) if fresh.ours else fresh
-        await asyncio.sleep(LANDING_SECONDS)
+        await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
         if not await self._special.remove(announced, pod, consumer.uid):
             self._skip(claim)
             return

@@ -28,7 +28,7 @@ from extender.extension.tracing import SpanFactory, Traces, no_span
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import Claim, GroupSource, ObjectKey, Pod
 from extender.policy import Policy
-from extender.runtime import HoldExpirer, Informers, Rebuilds, Supervisor
+from extender.runtime import CacheRefresh, HoldExpirer, Informers, Supervisor
 from extender.scheduling import Evaluator
 from extender.wire import estimated_len
 
@@ -67,7 +67,7 @@ class Service:
         self.requeuer = Requeuer(writer, now, self.evaluations)
         self.expirer = HoldExpirer(clock)
         self.cache = ClusterCache(features, listener=ReservationSink(self.requeuer, self.expirer))
-        self.rebuilds = Rebuilds(self.cache)
+        self.refresh = CacheRefresh(self.cache)
         self.orphans = OrphanCollector(
             self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
         )
@@ -106,11 +106,11 @@ class Service:
         self.informers.start()
         start = self.supervisor.start
         start("requeue", self._requeue)
-        start("gangs", partial(self.gang_monitor.run, self.rebuilds.done, self.supervisor))
-        start("gang-collecting", partial(self.gangs.collecting.run, self.rebuilds.done))
+        start("gangs", partial(self.gang_monitor.run, self.refresh.wait, self.supervisor))
+        start("gang-collecting", partial(self.gangs.collecting.run, self.refresh.wait))
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("orphans", self.orphans.run)
-        start("evaluations", partial(self.evaluations.run, self.rebuilds.done, self.supervisor.report))
+        start("evaluations", partial(self.evaluations.run, self.refresh.wait, self.supervisor.report))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -143,7 +143,7 @@ class Service:
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """See Binder.bind. A pod that needs no devices is bound even while Berth is not ready."""
-        await self.rebuilds.done()
+        await self.refresh.wait()
         await self.binder.bind(key, uid, node)
 
     def use_policy(self, policy: Policy) -> None:
@@ -199,7 +199,7 @@ class TracedService:
         self._service = service
         self._traces = traces
         self.cached_pod = service.cached_pod
-        self.rebuilds = service.rebuilds
+        self.refresh = service.refresh
         self.calls = service.calls
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from extender.runtime.cache_tasks import HoldExpirer, Rebuilds, WatchProgress
+    from extender.runtime.cache_tasks import CacheRefresh, HoldExpirer, WatchProgress
     from extender.runtime.file_reload import LimitedCall, ReloadedFiles
     from extender.runtime.informers import Informers
     from extender.runtime.policy_file import read_policy, reloaded_policy
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from extender.runtime.watched_kinds import watched_resources
 
 __all__ = [
+    "CacheRefresh",
     "DaemonThreads",
     "HoldExpirer",
     "Informers",
     "LimitedCall",
-    "Rebuilds",
     "ReloadedFiles",
     "Supervisor",
     "WatchProgress",
@@ -29,7 +29,7 @@ __all__ = [
     "watched_resources",
 ]
 _MODULES = {
-    "cache_tasks": ("HoldExpirer", "Rebuilds", "WatchProgress"),
+    "cache_tasks": ("HoldExpirer", "CacheRefresh", "WatchProgress"),
     "informers": ("Informers",),
     "file_reload": ("LimitedCall", "ReloadedFiles"),
     "policy_file": ("read_policy", "reloaded_policy"),
