@@ -9,7 +9,7 @@ import random
 from benchmarks.allocation import mig_slices
 from extender.allocation import Features
 from extender.cache import CacheListener, ClusterCache
-from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.filter import FilterResult, FilterService
 from extender.model import Pod
 from extender.policy import Policy
 from extender.runtime import watched_resources

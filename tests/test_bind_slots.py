@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.fleet import Fleet
 from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
-from extender.extension.filter_service import FilterResult
+from extender.extension.filter import FilterResult
 from extender.extension.gang_state import FormingGang, PlannedGang
 from extender.extension.sinks import FilterSink
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod

@@ -10,7 +10,7 @@ import pytest
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.policy import Policy, load_policy
 from extender.runtime import LimitedCall, ReloadedFiles, Supervisor, reloaded_policy
 from extender.scheduling import Evaluator

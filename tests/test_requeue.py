@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fleet import MACHINES, Fleet
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod

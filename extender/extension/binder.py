@@ -34,7 +34,7 @@ from extender.extension.binding_cycle import (
 from extender.extension.bindings import Bindings
 from extender.extension.claim_writes import ClaimWrites, NewAllocations
 from extender.extension.condition_waits import ConditionWaits
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
 from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from extender.extension.filter import RunnerUp
 from extender.extension.gang_state import FormingGang
-from extender.extension.shortlist_scores import RunnerUp
 from extender.extension.undo_stack import UndoStack
 from extender.model import DECISION_ANNOTATION, Allocation, BerthError, Claim, Consumer, Pod, PodGroup, cut
 from extender.scheduling import ScoredNode, decision_text

@@ -16,7 +16,7 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.extension.evaluations import in_steps
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs

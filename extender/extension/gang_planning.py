@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.cache import ClusterCache
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.extension.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from extender.model import Claim, Code, Deadline, GroupKey, Membership, Pod, Reason
 from extender.scheduling import (

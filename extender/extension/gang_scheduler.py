@@ -15,7 +15,7 @@ from extender.cache import ClusterCache
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
-from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.filter import FilterResult, FilterService
 from extender.extension.gang_checks import INVALID, GangChecks
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold_all, is_held

@@ -15,7 +15,7 @@ from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.bound_members import BoundMembers
 from extender.extension.call_metrics import CallDurations
 from extender.extension.evaluations import Evaluations
-from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.filter import FilterResult, FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_hints import GangHints
 from extender.extension.gang_monitor import GangMonitor

@@ -6,7 +6,7 @@ No function here awaits, so the cache cannot change while a request is answered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -15,14 +15,11 @@ from cachetools import LRUCache
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
-from extender.extension.attempt_reasons import GangNodes, main_code, name_gangs
 from extender.extension.evaluations import Evaluations
-from extender.extension.holds import hold
 from extender.extension.queueing_hints import QueueingHints
-from extender.extension.shortlist_scores import ShortlistScores
 from extender.extension.sinks import FilterSink
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import NO_DEADLINE, Code, Deadline, DeadlineExceeded, NodeSelector, Pod, Reason
+from extender.model import NO_DEADLINE, Code, Deadline, DeadlineExceeded, FairCache, GroupKey, NodeSelector, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -37,6 +34,7 @@ from extender.scheduling import (
     Skip,
     UnschedulableAndUnresolvable,
     evaluate,
+    held_by_claim,
     leftover_claims,
     proximity_of,
     requirements_of,
@@ -383,3 +381,87 @@ def _evaluation_of(requirements: PodRequirements) -> Hashable:
 
 def _refresh_of(requirements: PodRequirements) -> Hashable:
     return "scores", requirements.namespace, requirements.key
+
+
+# --- The reasons of a filter request that no node passed, as the reply and the metric have them.
+
+
+GangNodes = Iterable[tuple[str, GroupKey]]
+"""Each node with devices that are held for a gang, and the gang."""
+
+_HELD = str(Reason(Code.HELD))
+
+
+def name_gangs(reasons: dict[str, str], gang_nodes: GangNodes) -> int:
+    """Name the gang in the reason of each node whose devices are held for it. Returns the number of these nodes."""
+    found = {node: key for node, key in gang_nodes if reasons.get(node) == _HELD}
+    reasons.update({node: str(Reason(Code.HELD_FOR_GANG, (str(key),))) for node, key in found.items()})
+    return len(found)
+
+
+def main_code(ranking: NodeRanking, reasons: dict[str, str], collected: CollectedDomain | None, for_gangs: int) -> Code:
+    """The code that the metric counts.
+
+    `reasons` maps each named node to its reason. `for_gangs` is the number of nodes with devices held for a gang.
+    """
+    code = ranking.main_reason() or Code.ELSEWHERE
+    if collected is not None and str(collected.reason) in reasons.values():
+        return Code.COLLECTED_FOR_GANG
+    held = for_gangs and code is Code.HELD and for_gangs >= sum(text == _HELD for text in reasons.values())
+    return Code.HELD_FOR_GANG if held else code
+
+
+# --- Holds of devices for one pod on one node.
+
+
+def hold(
+    cache: ClusterCache,
+    pod_uid: str,
+    requirements: PodRequirements,
+    node_info: NodeInfo,
+    placement: Placement,
+    deadline: float,
+) -> None:
+    """Hold the devices of a placement until `deadline`, in seconds of the service's clock."""
+    claims = requirements.for_node(node_info.node).pending_claims
+    for claim, results in zip(claims, held_by_claim(node_info, placement), strict=True):
+        cache.hold(claim.uid, pod_uid, node_info.node.name, results, deadline)
+
+
+# --- The nodes that passed the last filter request of a pod. Prioritize and bind read their scores.
+
+
+RunnerUp = tuple[str, float]
+"""The best node that was not chosen, and how much lower it scored than the chosen one; ('', 0.0) without one."""
+
+
+class ShortlistScores:
+    """Node names with scores, the best first, for at most `limit` pods, see FairCache."""
+
+    def __init__(self, limit: int) -> None:
+        self._known: FairCache[str, Mapping[str, float]] = FairCache(limit)  # by pod UID
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def put(self, pod: Pod, scores: Mapping[str, float]) -> None:
+        """Remember the nodes of a filter request, in place of those of an earlier one."""
+        self._known.put(pod.key.namespace, pod.uid, scores)
+
+    def scores(self, uid: str, names: Collection[str]) -> Mapping[str, float] | None:
+        """The scores of the pod's nodes; None if a node in `names` is not one of them."""
+        known = self._known.get(uid)
+        return known if known is not None and known.keys() >= set(names) else None
+
+    def runner_up(self, uid: str, node: str) -> RunnerUp:
+        """The best node of the pod other than `node`."""
+        known = self._known.get(uid) or {}
+        others = [(score, name) for name, score in known.items() if name != node]
+        if node not in known or not others:
+            return "", 0.0
+        score, name = max(others, key=lambda other: other[0])
+        return name, known[node] - score
+
+    def forget(self, uid: str) -> None:
+        """Drop the scores of a pod that is bound or deleted."""
+        self._known.pop(uid)
