@@ -14,7 +14,7 @@ import time
 
 from benchmarks.fleet import Fleet
 from extender.extension.evaluations import Evaluations
-from extender.extension.requeue import Requeuer
+from extender.extension.wake import Requeuer
 from extender.model import Pod
 from extender.runtime import CacheRefresh
 

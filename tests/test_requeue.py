@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.fleet import MACHINES, Fleet
 from extender.extension.filter import FilterService
-from extender.extension.queueing_hints import QueueingHints
-from extender.extension.unschedulable_pods import UnschedulablePods
+from extender.extension.wake import QueueingHints, UnschedulablePods
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.sandbox.machines import node_object
 from extender.scheduling import CollectedDomain, EvaluationContext, PodRequirements, requirements_of

@@ -15,8 +15,7 @@ from extender.entry.serve_process import application
 from extender.extension import Service
 from extender.extension.evaluations import Evaluations
 from extender.extension.gang_hints import GangHints
-from extender.extension.queueing_hints import QueueingHints
-from extender.extension.requeue import Requeuer
+from extender.extension.wake import QueueingHints, Requeuer
 from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.sandbox import Cluster, carried_machines
 from tests import running_berth

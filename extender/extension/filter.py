@@ -16,9 +16,8 @@ from cachetools import LRUCache
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.evaluations import Evaluations
-from extender.extension.queueing_hints import QueueingHints
 from extender.extension.sinks import FilterSink
-from extender.extension.unschedulable_pods import UnschedulablePods
+from extender.extension.wake import QueueingHints, UnschedulablePods
 from extender.model import NO_DEADLINE, Code, Deadline, DeadlineExceeded, FairCache, GroupKey, NodeSelector, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import (

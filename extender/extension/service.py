@@ -22,9 +22,9 @@ from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
-from extender.extension.requeue import Requeuer
 from extender.extension.sinks import ReservationSink, ServeSink
 from extender.extension.tracing import SpanFactory, Traces, no_span
+from extender.extension.wake import Requeuer
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import Claim, GroupSource, ObjectKey, Pod
 from extender.policy import Policy

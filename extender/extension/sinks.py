@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.cache import CacheListener
 from extender.extension.orphans import OrphanCollector
-from extender.extension.requeue import Requeuer
+from extender.extension.wake import Requeuer
 from extender.model import Claim, ObjectKey
 from extender.runtime import HoldExpirer
 
