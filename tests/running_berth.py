@@ -13,7 +13,7 @@ from extender.cluster import Writer, now_rfc3339
 from extender.console import Console
 from extender.entry.desk import both
 from extender.extension import no_span
-from extender.extension.binder import Binder, BinderDependencies
+from extender.extension.bind import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.tracing import SpanFactory

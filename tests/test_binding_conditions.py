@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from extender.extension.bind import ConditionWaits, WaitLimits
 from extender.extension.bind_slots import SlotLimits
-from extender.extension.condition_waits import ConditionWaits, WaitLimits
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.web.http_limits import VERBS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, WallClock, Writer, now_rfc3339, seconds_since, utc_now
-from extender.extension.binder import Binder, BinderDependencies
+from extender.extension.bind import Binder, BinderDependencies
 from extender.extension.bound_members import BoundMembers
 from extender.extension.call_metrics import CallDurations
 from extender.extension.evaluations import Evaluations

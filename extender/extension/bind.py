@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, KeysView
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, KeysView
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
+from extender.allocation import Snapshot
 from extender.cache import ClusterCache
-from extender.cluster import NotFound, Writer
+from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import (
     BindError,
     BindingCycle,
@@ -31,9 +32,7 @@ from extender.extension.binding_cycle import (
     same_writer,
     unchanged,
 )
-from extender.extension.bindings import Bindings
 from extender.extension.claim_writes import ClaimWrites, NewAllocations
-from extender.extension.condition_waits import ConditionWaits
 from extender.extension.filter import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
@@ -41,7 +40,6 @@ from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
-from extender.extension.unseen_classes import check_classes_are_known
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason
 from extender.runtime import Supervisor, WatchProgress
@@ -54,6 +52,7 @@ from extender.scheduling import (
     Skip,
     Unschedulable,
     UnschedulableAndUnresolvable,
+    class_of_resource,
     new_allocations,
     readiness,
     requirements_of,
@@ -394,3 +393,134 @@ class Binder:
         """Wait until the claims of the whole gang are written. Raises BindError if a member failed."""
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod.uid)
+
+
+# --- Creates the Binding of a pod, and finds out whether it was stored if the reply was lost.
+
+
+_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
+
+
+class Bindings:
+    """Writes Bindings with the pod's UID."""
+
+    def __init__(self, writer: Writer, claims: ClaimWrites) -> None:
+        self._writer = writer
+        self._claims = claims
+
+    async def create(
+        self, cycle: BindingCycle, claims: list[Claim], annotations: dict[str, str], seconds: float
+    ) -> None:
+        """Bind the pod of a cycle, at most `seconds` after the call began. `annotations` go to the pod.
+
+        Raises BindError if the Binding was not stored, BindOutcomeUnknown if that is not known in time.
+        """
+        key, now = cycle.pod.key, asyncio.get_running_loop().time()
+        end = min(cycle.started + seconds, now + _UNSURE_SECONDS)
+        error: ClusterError | None = None
+        may_be_stored = True
+        try:
+            async with asyncio.timeout_at(end):
+                while (error := await self._send(cycle, annotations)) is not None:
+                    may_be_stored = not isinstance(error, TooMany)  # the API server refused it unread
+                    if await self._is_stored(cycle, claims, error):
+                        return
+                    may_be_stored = True
+        except TimeoutError:
+            if not may_be_stored:
+                raise BindError(f"binding pod {key}: {error}") from None
+            took = end - cycle.started
+            raise BindOutcomeUnknown(f"binding pod {key}: no answer within {took:.3g} s of the call") from None
+
+    async def _send(self, cycle: BindingCycle, annotations: dict[str, str]) -> ClusterError | None:
+        """Send the Binding. Returns an error after which it is to be sent again, unless it was stored."""
+        try:
+            await self._writer.bind_pod(cycle.pod.key, cycle.pod.uid, cycle.node, annotations)
+        except (Conflict, Unavailable, TooMany) as error:
+            return error
+        return None
+
+    async def _is_stored(self, cycle: BindingCycle, claims: list[Claim], error: ClusterError) -> bool:
+        """Read whether a Binding was stored that got this error. If not, the caller may send it again.
+
+        A Binding whose reply was lost may be stored a little later, so the first read waits for it: after an error the
+        bind takes its claims back. The claims are read before the Binding is sent again: another process may have taken
+        them over or deallocated them. Raises BindError if the Binding was not stored, and must not be sent again.
+        """
+        key, uid, node, refused = cycle.pod.key, cycle.pod.uid, cycle.node, error
+        while True:
+            await asyncio.sleep(_pause(error))
+            try:
+                pod = await self._writer.read_pod(key)
+                if pod.uid == uid and pod.node_name == node:
+                    return True
+                if pod.uid != uid or pod.node_name or pod.deleting or isinstance(refused, Conflict):
+                    raise BindError(f"binding pod {key}: {refused}")
+                await self._claims.check_unchanged(cycle, claims)
+                return False
+            except NotFound:
+                raise BindError(f"pod {key} does not exist any more") from None
+            except (Conflict, Unavailable, TooMany) as again:
+                error = again
+
+
+def _pause(error: ClusterError) -> float:
+    """Seconds until the API server has stored the Binding, or may be asked again."""
+    if isinstance(error, TooMany):
+        return error.retry_after
+    return 0.0 if isinstance(error, Conflict) else IN_FLIGHT_GRACE_SECONDS
+
+
+# --- Binds that wait for binding conditions: each keeps an HTTP connection, and a driver has no deadline.
+#
+# Members of a gang have slots of their own (`extension/bind_slots.py`). A bind that waits for the bind of another pod,
+# or for the write that reserves a shared claim, needs no slot: it waits for answers of the API server, as all binds do.
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLimits:
+    """How many binds may wait at the same time. The others fail at once, and kube-scheduler calls again."""
+
+    total: int = 48  # with the slots of gangs, 16 below the connections to the verbs
+    namespace: int = 32
+
+
+class ConditionWaits:
+    """The binds that wait now, by namespace."""
+
+    def __init__(self, limits: WaitLimits | None = None) -> None:
+        self._limits = limits or WaitLimits()
+        self._waiting: Counter[str] = Counter()
+
+    @contextmanager
+    def slot(self, namespace: str) -> Iterator[bool]:
+        """A slot for one bind; False if there is none for its namespace."""
+        waiting, limits = self._waiting, self._limits
+        if waiting[namespace] >= limits.namespace or waiting.total() >= limits.total:
+            yield False
+            return
+        waiting[namespace] += 1
+        try:
+            yield True
+        finally:
+            waiting[namespace] -= 1
+            if not waiting[namespace]:
+                del waiting[namespace]
+
+
+# --- DeviceClasses that the watch has not shown yet: without its class, an extended resource seems to need no device.
+
+
+async def check_classes_are_known(writer: Writer, pod: Pod, node: str, snapshot: Snapshot) -> None:
+    """Raise BindError if a DeviceClass that the cache lacks provides an extended resource of the pod.
+
+    kube-scheduler has its own watch, and may know the class already. The kubelet would start the pod without a device.
+    The classes are only read for a resource that neither a known class nor the device plugin of the node provides.
+    Raises ClusterError.
+    """
+    node_info = snapshot.node_infos.get(node)
+    offered = node_info.node.allocatable if node_info is not None else frozenset()
+    asked = {name for container in pod.containers for name, amount in container.requests if amount}
+    unknown = {name for name in asked - offered if class_of_resource(name, snapshot) is None}
+    if unknown and (late := unknown & await writer.read_extended_resources()):
+        raise BindError(f"a DeviceClass that provides {min(late)} is not known yet")
