@@ -11,7 +11,7 @@ import pytest
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
-from extender.extension.shared_claims import SharedClaims
+from extender.extension.claims import SharedClaims
 from extender.model import (
     MAX_CONSUMERS,
     Allocation,

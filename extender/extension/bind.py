@@ -32,7 +32,7 @@ from extender.extension.binding_cycle import (
     same_writer,
     unchanged,
 )
-from extender.extension.claim_writes import ClaimWrites, NewAllocations
+from extender.extension.claims import ClaimWrites, NewAllocations
 from extender.extension.filter import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
