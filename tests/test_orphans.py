@@ -13,8 +13,7 @@ import pytest
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
-from extender.extension.orphans import OrphanCollector
-from extender.extension.take_backs import TakeBacks
+from extender.extension.orphans import OrphanCollector, TakeBacks
 from extender.model import Claim, Consumer, ObjectKey
 from extender.runtime import Supervisor
 from extender.sandbox.apiserver.status_errors import ApiError
