@@ -16,7 +16,7 @@ from extender.extension import no_span
 from extender.extension.bind import Binder, BinderDependencies
 from extender.extension.binding_cycle import BindTimes
 from extender.extension.gang_barrier import GangBarrier
-from extender.extension.tracing import SpanFactory
+from extender.extension.telemetry import SpanFactory
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening

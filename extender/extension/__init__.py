@@ -4,7 +4,7 @@ HTTP, the JSON of the extender protocol and the search for devices do not belong
 """
 
 from extender.extension.service import Service, TracedService
-from extender.extension.tracing import Traces, no_span
+from extender.extension.telemetry import Traces, no_span
 
 __all__ = [
     "Service",

@@ -38,7 +38,7 @@ from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
 from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.extension.pod_group_reader import pod_group_of
-from extender.extension.tracing import SpanFactory, no_span
+from extender.extension.telemetry import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason

@@ -13,7 +13,6 @@ from extender.cache import ClusterCache
 from extender.cluster import ApiClient, WallClock, Writer, now_rfc3339, seconds_since, utc_now
 from extender.extension.bind import Binder, BinderDependencies
 from extender.extension.bound_members import BoundMembers
-from extender.extension.call_metrics import CallDurations
 from extender.extension.evaluations import Evaluations
 from extender.extension.filter import FilterResult, FilterService
 from extender.extension.gang_barrier import GangBarrier
@@ -23,7 +22,7 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
 from extender.extension.sinks import ReservationSink, ServeSink
-from extender.extension.tracing import SpanFactory, Traces, no_span
+from extender.extension.telemetry import CallDurations, SpanFactory, Traces, no_span
 from extender.extension.wake import Requeuer
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import Claim, GroupSource, ObjectKey, Pod
