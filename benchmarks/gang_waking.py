@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from benchmarks.fleet import Fleet
 from extender.extension.bound_members import BoundMembers
+from extender.extension.filter import FilterSink
 from extender.extension.gang_hints import GangHints
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, PlannedGang, WaitsForGang
-from extender.extension.sinks import FilterSink
 from extender.model import Deadline, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import Gang
 

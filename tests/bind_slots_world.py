@@ -5,10 +5,10 @@ from __future__ import annotations
 from benchmarks.fleet import Fleet
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.bound_members import BoundMembers
+from extender.extension.filter import FilterSink
 from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.sinks import FilterSink
 from extender.model import GroupKey, Pod
 from extender.wire import decode_pod
 

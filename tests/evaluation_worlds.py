@@ -7,8 +7,7 @@ from math import inf
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.extension.filter import FilterService
-from extender.extension.sinks import FilterSink
+from extender.extension.filter import FilterService, FilterSink
 from extender.model import Deadline, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines

@@ -15,7 +15,7 @@ import orjson
 
 from extender.cluster import Unavailable
 from extender.cluster.api_errors import error_for
-from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 

@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.fleet import Fleet
 from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
-from extender.extension.filter import FilterResult
+from extender.extension.filter import FilterResult, FilterSink
 from extender.extension.gang_state import FormingGang, PlannedGang
-from extender.extension.sinks import FilterSink
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.scheduling import MOST_TOGETHER, GangPlan
 from extender.web.http_limits import VERBS

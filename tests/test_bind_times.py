@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindTimes
-from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
+from extender.extension.bind import BindTimes
+from extender.extension.binding_cycle import BindError, BindOutcomeUnknown
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox.apiserver.status_errors import ApiError

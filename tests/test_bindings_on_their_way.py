@@ -8,8 +8,8 @@ import pytest
 
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindOutcomeUnknown
-from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.extension.orphans import OrphanCollector
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod

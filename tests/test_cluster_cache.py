@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import UNUSED, ChangeLog
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations
 from extender.cache.timers import TimerKind, Timers
@@ -323,21 +323,13 @@ def test_changes_are_known_or_said_to_be_unknown(noted: list[set[str]], kept: in
     assert ChangeLog().since(0) is None
 
 
-class Rescheduling(CacheListener):
-    def __init__(self, expirer: HoldExpirer) -> None:
-        self._expirer = expirer
-
-    def deadline_moved(self) -> None:
-        self._expirer.reschedule()
-
-
 def test_an_agent_becomes_silent_on_time_though_no_other_event_comes() -> None:
     """The first report of an agent starts the timer, and a policy with a shorter time moves it."""
 
     async def run() -> None:
         clock = asyncio.get_running_loop().time
         expirer = HoldExpirer(clock)
-        cache = ClusterCache(listener=Rescheduling(expirer))
+        cache = ClusterCache(listener=expirer)
         cache.set_live_memory_seconds(900.0)
         machine = carried_machines()["t4-4"]
         slices = {name: SliceDecoder().decode(fabric_slice(name, machine)) for name in ("n1", "n2")}

@@ -252,8 +252,8 @@ def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
     for _ in range(200):
         asked = requirements(fleet, fleet.hostile(500))
         start = fleet.clock.now
-        with suppress(DeadlineExceeded), fleet.filter_service.evaluation_for_bind(asked, "uid") as context:
-            fleet.filter_service.evaluate_node(asked, "n1", fleet.cache.snapshot(), context.deadline)
+        with suppress(DeadlineExceeded), fleet.filter_service.evaluation_for_bind(asked, "uid") as deadline:
+            fleet.filter_service.evaluate_node(asked, "n1", fleet.cache.snapshot(), deadline)
         used += fleet.clock.now - start
         fleet.clock.now += 0.05
     assert used < 0.1 * (fleet.clock.now - began)
@@ -264,8 +264,8 @@ def test_a_bind_of_a_known_shape_has_the_time_of_a_whole_call_beside_costly_pods
     known = fleet.pod("team")
     assert fleet.filter_service.filter(known, fleet.names).passed
     fleet.filter_service.evaluations.queue("team", "costly", never)
-    with fleet.filter_service.evaluation_for_bind(requirements(fleet, known), known.uid) as context:
-        assert context.deadline.check() > 0.5 * fleet.policy.evaluation_seconds
+    with fleet.filter_service.evaluation_for_bind(requirements(fleet, known), known.uid) as deadline:
+        assert deadline.check() > 0.5 * fleet.policy.evaluation_seconds
 
 
 @pytest.mark.parametrize("namespaces", [2, 50])

@@ -13,7 +13,7 @@ import pytest
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
-from extender.extension.orphans import OrphanCollector, TakeBacks
+from extender.extension.orphans import OrphanCollector, Releases
 from extender.model import Claim, Consumer, ObjectKey
 from extender.runtime import Supervisor
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -160,7 +160,7 @@ async def test_special_claims_that_are_gone_take_no_memory() -> None:
     assert left - before < 50_000
 
 
-async def test_take_backs_of_one_namespace_leave_connections_and_turns_to_others() -> None:
+async def test_releases_of_one_namespace_leave_connections_and_turns_to_others() -> None:
     """A filter request for a pod starts up to 64: 100 pods had thousands of requests under way at a time."""
     began, go_on, supervisor = list[str](), asyncio.Event(), Supervisor()
 
@@ -196,12 +196,12 @@ async def test_a_take_back_that_waits_takes_back_the_claim_as_it_is_asked_for_la
     async def take_back(version: str) -> None:
         done.append(version)
 
-    take_backs, key = TakeBacks(supervisor, at_once=1), ObjectKey("default", "c")
-    take_backs.start(ObjectKey("hostile", "c"), other)
+    releases, key = Releases(supervisor, at_once=1), ObjectKey("default", "c")
+    releases.start(ObjectKey("hostile", "c"), other)
     for version in ("1", "2"):
-        take_backs.start(key, partial(take_back, version))
-    assert len(take_backs) == 2
+        releases.start(key, partial(take_back, version))
+    assert len(releases) == 2
     go_on.set()
-    await eventually(lambda: not len(take_backs))
+    await eventually(lambda: not len(releases))
     assert done == ["2"]
     await supervisor.stop()

@@ -97,7 +97,7 @@ async def requeuing(
         raise bug
 
     evaluations = Evaluations(time.monotonic)
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", evaluations, pause=0)
+    requeuer = Requeuer(cast("Writer", writer), evaluations, pause=0)
     tasks = [
         asyncio.create_task(requeuer.run(lambda: namespaces, search)),
         asyncio.create_task(evaluations.run(_nothing_to_build, fail)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually

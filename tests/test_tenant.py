@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.cluster import Writer
-from extender.extension.live_reads import deallocate_unused
+from extender.extension.undo import deallocate_unused
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_claim
 from tests.dra_worlds import extended, place

@@ -11,8 +11,8 @@ import pytest
 
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import Holder
-from extender.extension.binding_cycle import BindError, newer
-from extender.extension.write_barrier import WriteBarrier
+from extender.extension.binding_cycle import BindError
+from extender.extension.write_barrier import WriteBarrier, newer
 from extender.model import (
     Allocation,
     Capacities,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Self
 
 from extender.allocation import Features
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Writer, now_rfc3339
 from extender.console.active_policy import ActivePolicy
 from extender.console.auditor import Auditor
@@ -43,18 +43,10 @@ class ConsoleCluster:
     shared: bool = False
 
 
-class _Listener(CacheListener):
-    def __init__(self, expirer: HoldExpirer) -> None:
-        self._expirer = expirer
-
-    def deadline_moved(self) -> None:
-        self._expirer.reschedule()
-
-
 def own_cluster(client: ApiClient, clock: Callable[[], float], supervisor: Supervisor) -> ConsoleCluster:
     """A cache of the console's own, with its own watches."""
     features, expirer = Features(), HoldExpirer(clock)
-    cache, evaluator = ClusterCache(features, listener=_Listener(expirer)), Evaluator(features)
+    cache, evaluator = ClusterCache(features, listener=expirer), Evaluator(features)
     store = cache.store
 
     def forget(_: str) -> None:

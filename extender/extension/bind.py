@@ -1,15 +1,33 @@
-"""Binds pods: it chooses and assumes the devices in one step, writes the claims, and then writes the Binding.
+"""Binds pods: it chooses the devices, writes the claims, and then writes the Binding.
 
-Success is never answered before the Binding is stored, and an error never after it. The order of writes is: finalizer
-and status of each claim, the write barrier, the Binding. Each write to a claim pushes its compensation on the undo
-stack of the bind. A repeated call for the same pod waits for the first. If the pod is already bound to the node, the
-bind succeeds. A bind gives up before kube-scheduler's time-out: after that, kube-scheduler may give the node's CPU and
-memory to other pods.
+The protocol of one bind, in its order. Every wait ends before kube-scheduler's time-out: after that, kube-scheduler may
+give the node's CPU and memory to other pods.
+
+1. Wait for an earlier bind of the same pod; if that one was for the same node, its answer is the answer.
+2. The pod, from the watch or read. A pod that is bound to the node is a success.
+3. A gang's member waits until the binds of the gang's minimum have arrived (`GangBarrier.arrive`).
+4. Wait until no other bind writes a claim of the pod. Then, without an await in between, choose the devices on the
+   newest snapshot and assume them in the cache.
+5. Each claim that needs devices: its finalizer and the allocator annotation, then its status. Each claim that is
+   allocated already: the pod as its consumer (`ClaimWrites`). A special claim is created first, and named in the pod's
+   status.
+6. The write barrier: wait until the watch has shown these writes. Of two claims with a device, the earlier one keeps it
+   (`WriteBarrier`). From here the cache has the claims as any other.
+7. Wait until the drivers have met the binding conditions of the claims; then compare with the cache again.
+8. A gang's member waits until the claims of the whole minimum are written (`GangBarrier.written`).
+9. If the bind was slow, read the claims: another process may have released them.
+10. The Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
+
+Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
+written (`Undo`), also if the API server refused the Binding; `binding_cycle` has the errors and what each means for the
+undo. BindPending (steps 3 and 7) and BindOutcomeUnknown (step 10) undo nothing. After a bug the undo first waits until
+a Binding that was sent is stored: a pod that is bound keeps its claims.
 """
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, KeysView
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -18,31 +36,35 @@ from functools import partial
 
 import structlog
 
-from extender.allocation import Snapshot
 from extender.cache import ClusterCache
-from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable, Writer
+from extender.cluster import (
+    ClusterError,
+    Conflict,
+    NotFound,
+    TooMany,
+    Unavailable,
+    WallClock,
+    Writer,
+    seconds_since,
+    utc_now,
+)
 from extender.extension.binding_cycle import (
     BindError,
     BindingCycle,
     BindOutcomeUnknown,
     BindPending,
-    BindTimes,
     ConditionsFailed,
-    decision_annotation,
-    same_writer,
-    unchanged,
 )
-from extender.extension.claims import ClaimWrites, NewAllocations
-from extender.extension.filter import FilterService
+from extender.extension.claims import FRESH_SECONDS, ClaimWrites, NewAllocations, require_same_allocation
+from extender.extension.filter import FilterService, RunnerUp
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
-from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS
 from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.telemetry import SpanFactory, no_span
-from extender.extension.undo_stack import UndoStack
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.extension.write_barrier import WriteBarrier
-from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason
-from extender.runtime import Supervisor, WatchProgress
+from extender.model import DECISION_ANNOTATION, BerthError, Claim, Code, ObjectKey, Pod, Reason, cut
+from extender.runtime import Informers, Supervisor
 from extender.scheduling import (
     Pending,
     PodRequirements,
@@ -53,25 +75,28 @@ from extender.scheduling import (
     Unschedulable,
     UnschedulableAndUnresolvable,
     class_of_resource,
+    decision_text,
     new_allocations,
     readiness,
     requirements_of,
     scored_node,
 )
 
-_IN_FLIGHT_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
+_OTHER_BIND_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
+_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
+_NOTE_BYTES = 4096  # of the annotation: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
 
 
 @dataclass(frozen=True, slots=True)
-class BinderDependencies:
-    """Functions that the binder gets from the service: time, identifiers, tasks, readiness."""
+class BindTimes:
+    """Seconds that one bind call may take beyond `binding_wait_seconds` of the policy.
 
-    now_rfc3339: Callable[[], str]
-    age_seconds: Callable[[Claim], float]  # since the allocation of the claim
-    new_share: Callable[[], str]
-    supervisor: Supervisor
-    not_ready: Callable[[], str]  # why the cache cannot tell yet what a pod needs; '' if it can
-    span: SpanFactory = no_span
+    httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md). The rest of the
+    10 s is for the undo.
+    """
+
+    claims: float = 5.0  # until the Binding is sent
+    binding: float = 3.0  # then, until the outcome of the Binding is known
 
 
 class Binder:
@@ -82,27 +107,34 @@ class Binder:
         cache: ClusterCache,
         filter_service: FilterService,
         writer: Writer,
-        progress: WatchProgress,
-        write_barrier: WriteBarrier,
+        informers: Informers,
         gangs: GangBarrier,
-        dependencies: BinderDependencies,
+        supervisor: Supervisor,
+        wall_clock: WallClock = utc_now,
+        span: SpanFactory = no_span,
         times: BindTimes | None = None,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
         self._writer = writer
-        self._progress = progress
-        self.write_barrier = write_barrier
+        self._informers = informers
+        self._progress = informers.progress
+        watched = informers.reflectors["resourceclaims"]
+        self.write_barrier = WriteBarrier(cache, informers.progress, lambda: watched.version)
         self._gangs = gangs
-        self._dependencies = dependencies
+        self._supervisor = supervisor
+        self._wall_clock = wall_clock
+        self._span = span
         self._times = times or BindTimes()
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
-        self._claims = ClaimWrites(writer, dependencies.now_rfc3339)
-        self._bindings = Bindings(writer, self._claims)
+        self._claims = ClaimWrites(writer, wall_clock)
+        self._undo = Undo(writer)
         self._waits = ConditionWaits()
         self._draining = False
         self.failures = Counter[str]()  # binds that ended with an error, by its class
         self._log = structlog.get_logger("berth.bind")
+
+    # -- calls -----------------------------------------------------------------------------------------------
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """Bind a pod to a node. Raises BerthError with the text for kube-scheduler."""
@@ -113,7 +145,7 @@ class Binder:
                 return
             async with self._in_time(started):
                 await asyncio.wait([running[1]])
-        task = self._dependencies.supervisor.spawn("bind", self._bind(key, uid, node, started), expected=BerthError)
+        task = self._supervisor.spawn("bind", self._bind(key, uid, node, started), expected=BerthError)
         self._running[uid] = (node, task)
         task.add_done_callback(lambda done: self._done(uid, done))
         # kube-scheduler may close the connection; the writes must still complete.
@@ -147,16 +179,14 @@ class Binder:
 
         The outcome of a write that is under way is then unknown, as after a lost reply.
         """
-        seconds = self._seconds()
+        seconds = self._filter_service.policy.binding_wait_seconds + self._times.claims
         try:
             async with asyncio.timeout_at(started + seconds):
                 yield
         except TimeoutError:
             raise BindError(f"gave up after {seconds:g} s, before kube-scheduler does") from None
 
-    def _seconds(self, more: float = 0.0) -> float:
-        """The seconds that one call may take until it sends the Binding, plus `more`."""
-        return self._filter_service.policy.binding_wait_seconds + self._times.claims + more
+    # -- one bind --------------------------------------------------------------------------------------------
 
     async def _bind(self, key: ObjectKey, uid: str, node: str, started: float) -> None:
         async with self._in_time(started):
@@ -165,59 +195,11 @@ class Binder:
                 return
             if pod.node_name:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-            if pod.concerns_berth and (not_ready := self._dependencies.not_ready()):
+            if pod.concerns_berth and (not_ready := self._informers.not_ready_text):
                 raise BindError(not_ready)
             forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
         with self._gangs.member(forming, pod, node):
             await self._bind_member(pod, node, started, forming)
-
-    async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
-        async with self._in_time(started):
-            group = await pod_group_of(self._writer, pod, self._requirements(pod)) if pod.group else None
-            await check_classes_are_known(self._writer, pod, node, self._cache.snapshot())
-            cycle = BindingCycle(pod, node, started, UndoStack(pod.key), forming, group)
-            requirements = await self._wait_for_other_binds(pod)
-        released = self._cache.release(pod.uid)
-        try:
-            await self._carry_out(cycle, requirements)
-        finally:  # also after success: kube-scheduler may have chosen another node than the node of the hold
-            if released:
-                self._cache.freed()
-
-    async def _carry_out(self, cycle: BindingCycle, requirements: PreFilterResult) -> None:
-        match requirements:
-            case Skip():
-                async with self._in_time(cycle.started):
-                    await self._wait_for_gang(cycle)
-                await self._bindings.create(cycle, [], {}, self._seconds(self._times.binding))
-            case Pending():
-                raise BindError(requirements.message)
-            case UnschedulableAndUnresolvable():
-                raise BindError(str(requirements.reason))
-            case PodRequirements():
-                await self._bind_with_claims(cycle, requirements)
-
-    def _requirements(self, pod: Pod) -> PreFilterResult:
-        return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
-
-    async def _wait_for_other_binds(self, pod: Pod) -> PreFilterResult:
-        """The pod's requirements, once no other bind writes a claim of the pod.
-
-        The caller must not await before it assumes the claims. Holds of other pods on shared claims end: this bind
-        came first, and the binds of the other pods will find the claims allocated. Raises BindError after 20 s.
-        """
-        requirements = self._requirements(pod)
-        while isinstance(requirements, PodRequirements) and requirements.promised_claims:
-            for claim in requirements.promised_claims:
-                if not await self._progress.wait_for(partial(self._is_not_in_flight, claim.uid), _IN_FLIGHT_SECONDS):
-                    raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
-            for claim in requirements.promised_claims:
-                self._cache.release_claim(claim.uid)
-            requirements = self._requirements(pod)
-        return requirements
-
-    def _is_not_in_flight(self, claim_uid: str) -> bool:
-        return claim_uid not in self._cache.reservations.in_flight
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:
         known = self._cache.store.pods.get(uid)
@@ -233,60 +215,92 @@ class Binder:
             raise BindError(f"pod {key} is being deleted")
         return pod
 
+    async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
+        async with self._in_time(started):
+            group = await pod_group_of(self._writer, pod, self._requirements(pod)) if pod.group else None
+            await self._require_known_classes(pod, node)
+            cycle = BindingCycle(pod, node, started, forming, group)
+            requirements = await self._wait_for_other_binds(pod)
+        released = self._cache.release(pod.uid)
+        try:
+            match requirements:
+                case Skip():
+                    async with self._in_time(started):
+                        await self._wait_for_gang(cycle)
+                    await self._send_binding(cycle, [], {})
+                case Pending():
+                    raise BindError(requirements.message)
+                case UnschedulableAndUnresolvable():
+                    raise BindError(str(requirements.reason))
+                case PodRequirements():
+                    await self._bind_with_claims(cycle, requirements)
+        finally:  # also after success: kube-scheduler may have chosen another node than the node of the hold
+            if released:
+                self._cache.freed()
+
+    async def _require_known_classes(self, pod: Pod, node: str) -> None:
+        """Raise BindError if a DeviceClass that the cache lacks provides an extended resource of the pod.
+
+        kube-scheduler has its own watch, and may know the class already. The kubelet would start the pod without a
+        device. The classes are only read for a resource that neither a known class nor the device plugin of the node
+        provides. Raises ClusterError.
+        """
+        asked = {name for container in pod.containers for name, amount in container.requests if amount}
+        if not asked:
+            return
+        snapshot = self._cache.snapshot()
+        node_info = snapshot.node_infos.get(node)
+        offered = node_info.node.allocatable if node_info is not None else frozenset()
+        unknown = {name for name in asked - offered if class_of_resource(name, snapshot) is None}
+        if unknown and (late := unknown & await self._writer.read_extended_resources()):
+            raise BindError(f"a DeviceClass that provides {min(late)} is not known yet")
+
+    def _requirements(self, pod: Pod) -> PreFilterResult:
+        return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
+
+    async def _wait_for_other_binds(self, pod: Pod) -> PreFilterResult:
+        """The pod's requirements, once no other bind writes a claim of the pod.
+
+        The caller must not await before it assumes the claims. Holds of other pods on shared claims end: this bind
+        came first, and the binds of the other pods will find the claims allocated. Raises BindError after 20 s.
+        """
+        requirements = self._requirements(pod)
+        while isinstance(requirements, PodRequirements) and requirements.promised_claims:
+            for claim in requirements.promised_claims:
+                if not await self._progress.wait_for(partial(self._is_not_in_flight, claim.uid), _OTHER_BIND_SECONDS):
+                    raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
+            for claim in requirements.promised_claims:
+                self._cache.release_claim(claim.uid)
+            requirements = self._requirements(pod)
+        return requirements
+
+    def _is_not_in_flight(self, claim_uid: str) -> bool:
+        return claim_uid not in self._cache.reservations.in_flight
+
     async def _bind_with_claims(self, cycle: BindingCycle, requirements: PodRequirements) -> None:
-        pod = cycle.pod
         requirements, planned, chosen = self._plan(cycle, requirements)
         try:
             for claim, allocation in planned:
-                self._cache.assume(claim.uid, pod.uid, cycle.node, allocation.results)
+                self._cache.assume(claim.uid, cycle.pod.uid, cycle.node, allocation.results)
             async with self._in_time(cycle.started):
                 claims = await self._written(cycle, requirements, planned)
-            runner_up = self._filter_service.shortlist_scores.runner_up(pod.uid, cycle.node)
-            with self._dependencies.span(pod.uid, "write binding"):
-                annotations, seconds = decision_annotation(chosen, runner_up), self._seconds(self._times.binding)
-                await self._bindings.create(cycle, claims, annotations, seconds)
+            with self._span(cycle.pod.uid, "write binding"):
+                runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, cycle.node)
+                await self._send_binding(cycle, claims, decision_annotation(chosen, runner_up))
         except (BindOutcomeUnknown, BindPending):
-            raise  # the writes stay: the API server may have stored the Binding, or the next call continues
+            raise  # the writes stay
         except BerthError as error:
-            self._gangs.keep(cycle.forming, pod.uid, error)
-            await cycle.undo.unwind(error)
+            self._gangs.keep(cycle.forming, cycle.pod.uid, error)
+            await self._undo.unwind(cycle, error)
             raise
         except Exception as bug:
             await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)  # the Binding may be on its way
-            await cycle.undo.unwind(BindError(f"{type(bug).__name__}: {bug}"))
+            await self._undo.unwind(cycle, BindError(f"{type(bug).__name__}: {bug}"))
             raise
         finally:
-            self._finish_assumed(pod, planned, self._cache.forget)
+            self._finish_assumed(cycle, planned, self._cache.forget)
             self._progress.notify()
         self._report(cycle, claims, chosen)
-
-    def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode) -> None:
-        """Log a stored Binding. A bug here must not become the answer of the bind."""
-        pod = cycle.pod
-        try:
-            names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
-            fields = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
-            fields |= {"generation": self._cache.version, "seconds": round(seconds, 4)}
-            self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **fields)
-        except Exception:  # noqa: BLE001 - see above
-            self._log.exception("a Binding cannot be reported", pod=str(pod.key), node=cycle.node)
-
-    async def _written(
-        self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations
-    ) -> list[Claim]:
-        """Write the claims, and return them once nothing keeps the pod from using their devices."""
-        with self._dependencies.span(cycle.pod.uid, "write claims"):
-            claims = await self._claims.write(cycle, requirements, planned)
-        with self._dependencies.span(cycle.pod.uid, "write barrier"):
-            await self._wait_for_write_barrier(claims)
-            self._finish_assumed(cycle.pod, planned, self._cache.confirm)
-        await self._wait_for_binding_conditions(cycle, claims, requirements)
-        self._check_conflicts(claims)  # again: the wait for drivers may have been long
-        # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-        await self._claims.check_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
-        await self._wait_for_gang(cycle)
-        await self._claims.confirm(cycle, claims)
-        return claims
 
     def _plan(
         self, cycle: BindingCycle, requirements: PodRequirements
@@ -294,13 +308,13 @@ class Binder:
         """Choose the devices on the newest snapshot. The caller assumes them without an await. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
         evaluate = self._filter_service.evaluate_node
-        with self._filter_service.evaluation_for_bind(requirements, cycle.pod.uid) as context:
-            status = evaluate(requirements, node, snapshot, context.deadline)
+        with self._filter_service.evaluation_for_bind(requirements, cycle.pod.uid) as deadline:
+            status = evaluate(requirements, node, snapshot, deadline)
             if isinstance(status, Unschedulable):
                 # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.
                 kept = self._gangs.held_members()
                 with self._cache.without_holds(node, kept) as freed:
-                    status = evaluate(requirements, node, freed, context.deadline)
+                    status = evaluate(requirements, node, freed, deadline)
                 if not isinstance(status, Unschedulable):
                     self._cache.release_node(node, kept)
                 snapshot = self._cache.snapshot()
@@ -313,63 +327,79 @@ class Binder:
         if mismatch is not None:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
-        planned = new_allocations(
-            node_info,
-            requirements,
-            status,
-            self._filter_service.evaluation_context(snapshot),
-            self._dependencies.new_share,
-        )
+        context = self._filter_service.evaluation_context(snapshot)
+        planned = new_allocations(node_info, requirements, status, context, _new_share)
         return requirements, planned, scored_node(node_info, status, requirements, snapshot)
 
-    def _finish_assumed(self, pod: Pod, planned: NewAllocations, finish: Callable[[str], None]) -> None:
+    async def _written(
+        self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations
+    ) -> list[Claim]:
+        """Write the claims, and return them once nothing keeps the pod from using their devices."""
+        with self._span(cycle.pod.uid, "write claims"):
+            claims = await self._claims.write(cycle, requirements, planned)
+        with self._span(cycle.pod.uid, "write barrier"):
+            await self.write_barrier.wait_until_visible(claims)
+            self._check_conflicts(claims)
+            self._finish_assumed(cycle, planned, self._cache.confirm)
+        if await self._wait_for_drivers(cycle, claims, requirements):
+            self._check_conflicts(claims)
+        if cycle.pod_group is not None:
+            # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
+            await self._claims.require_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+        await self._wait_for_gang(cycle)
+        if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
+            await self._claims.require_unchanged(cycle, claims)
+        return claims
+
+    def _check_conflicts(self, claims: list[Claim]) -> None:
+        """Raise BindError if another process took over or deallocated a claim, or if an earlier write has a device.
+
+        Claims that were allocated before this bind are checked too: the process that allocated them may have ended
+        before its own write barrier.
+        """
+        for claim in claims:
+            cached = self._cached(claim)
+            if cached.uid == claim.uid:
+                self._claims.require_same_allocator(claim, cached)
+                require_same_allocation(claim, cached)
+            self.write_barrier.check(claim)
+
+    def _cached(self, claim: Claim) -> Claim:
+        return self._cache.store.claims.get(claim.key, claim)
+
+    def _finish_assumed(self, cycle: BindingCycle, planned: NewAllocations, finish: Callable[[str], None]) -> None:
         """Call `finish` for each claim that this bind still assumes.
 
         The watch may have confirmed the claim before, and another bind may already write it.
         """
         for claim, _ in planned:
-            if self._cache.reservations.in_flight.get(claim.uid) == pod.uid:
+            if self._cache.reservations.in_flight.get(claim.uid) == cycle.pod.uid:
                 finish(claim.uid)
 
-    async def _wait_for_write_barrier(self, claims: list[Claim]) -> None:
-        """Wait until the watch shows the writes of this bind. Raises BindError if an earlier write has a device.
-
-        Claims that were allocated before this bind are checked too: the process that allocated them may have ended
-        before its own write barrier.
-        """
-        await self.write_barrier.wait_until_visible(claims)
-        self._check_conflicts(claims)
-
-    def _check_conflicts(self, claims: list[Claim]) -> None:
-        """Raise BindError if another process took over or deallocated a claim, or if an earlier write has a device."""
-        for claim in claims:
-            cached = self._cache.store.claims.get(claim.key)
-            if cached is not None and cached.uid == claim.uid:
-                same_writer(claim, cached, self._writer.identity)
-                unchanged(claim, cached)
-            self.write_barrier.check(claim)
-
-    async def _wait_for_binding_conditions(
-        self, cycle: BindingCycle, claims: list[Claim], requirements: PodRequirements
-    ) -> None:
-        """Wait until the drivers have set all binding conditions of the claims.
+    async def _wait_for_drivers(self, cycle: BindingCycle, claims: list[Claim], requirements: PodRequirements) -> bool:
+        """Wait until the drivers have met all binding conditions of the claims. Returns whether one had to be awaited.
 
         Raises BindPending at the end of this call's time, or if too many wait; kube-scheduler then calls again. A
         longer wait could send the Binding after kube-scheduler gave up the node. Raises ConditionsFailed if a driver
         reports a failure, or at the end of `binding_timeout_seconds`.
         """
-        end = cycle.started + requirements.policy.binding_wait_seconds
+        end, waited = cycle.started + requirements.policy.binding_wait_seconds, False
         for claim in claims:
-            left = requirements.policy.binding_timeout_seconds - self._dependencies.age_seconds(claim)
+            if readiness(self._cached(claim)) is Readiness.READY:
+                continue
+            waited = True
+            stamp = claim.allocation.timestamp if claim.allocation is not None else ""
+            left = requirements.policy.binding_timeout_seconds - seconds_since(stamp, self._wall_clock)
             seconds = min(left, end - asyncio.get_running_loop().time())
             await self._wait_for_driver(cycle, claim, seconds)
-            state = readiness(self._current(claim))
+            state = readiness(self._cached(claim))
             if state is Readiness.READY:
                 continue
             if state is Readiness.WAITING and (self._draining or seconds < left):
                 raise BindPending(f"waiting for binding conditions of claim {claim.key}")
             why = "are not met: binding timeout" if state is Readiness.WAITING else "failed"
             raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
+        return waited
 
     async def _wait_for_driver(self, cycle: BindingCycle, claim: Claim, seconds: float) -> None:
         """Raises BindPending at once if too many pods wait."""
@@ -384,67 +414,46 @@ class Binder:
 
     def _conditions_decided(self, claim: Claim) -> bool:
         """Whether the drivers reported that the devices of a claim are ready or failed, or this process shuts down."""
-        return self._draining or readiness(self._current(claim)) is not Readiness.WAITING
-
-    def _current(self, claim: Claim) -> Claim:
-        return self._cache.store.claims.get(claim.key, claim)
+        return self._draining or readiness(self._cached(claim)) is not Readiness.WAITING
 
     async def _wait_for_gang(self, cycle: BindingCycle) -> None:
         """Wait until the claims of the whole gang are written. Raises BindError if a member failed."""
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod.uid)
 
+    # -- the Binding -----------------------------------------------------------------------------------------
 
-# --- Creates the Binding of a pod, and finds out whether it was stored if the reply was lost.
-
-
-_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
-
-
-class Bindings:
-    """Writes Bindings with the pod's UID."""
-
-    def __init__(self, writer: Writer, claims: ClaimWrites) -> None:
-        self._writer = writer
-        self._claims = claims
-
-    async def create(
-        self, cycle: BindingCycle, claims: list[Claim], annotations: dict[str, str], seconds: float
-    ) -> None:
-        """Bind the pod of a cycle, at most `seconds` after the call began. `annotations` go to the pod.
+    async def _send_binding(self, cycle: BindingCycle, claims: list[Claim], annotations: dict[str, str]) -> None:
+        """Bind the pod of a cycle. `annotations` go to the pod.
 
         Raises BindError if the Binding was not stored, BindOutcomeUnknown if that is not known in time.
         """
-        key, now = cycle.pod.key, asyncio.get_running_loop().time()
+        pod, now, times = cycle.pod, asyncio.get_running_loop().time(), self._times
+        seconds = self._filter_service.policy.binding_wait_seconds + times.claims + times.binding
         end = min(cycle.started + seconds, now + _UNSURE_SECONDS)
         error: ClusterError | None = None
-        may_be_stored = True
         try:
             async with asyncio.timeout_at(end):
-                while (error := await self._send(cycle, annotations)) is not None:
-                    may_be_stored = not isinstance(error, TooMany)  # the API server refused it unread
+                while True:
+                    error = None  # while the Binding is under way, it may be stored
+                    try:
+                        await self._writer.bind_pod(pod.key, pod.uid, cycle.node, annotations)
+                        return
+                    except (Conflict, Unavailable, TooMany) as problem:
+                        error = problem
                     if await self._is_stored(cycle, claims, error):
                         return
-                    may_be_stored = True
         except TimeoutError:
-            if not may_be_stored:
-                raise BindError(f"binding pod {key}: {error}") from None
+            if isinstance(error, TooMany):  # the API server refused it unread
+                raise BindError(f"binding pod {pod.key}: {error}") from None
             took = end - cycle.started
-            raise BindOutcomeUnknown(f"binding pod {key}: no answer within {took:.3g} s of the call") from None
-
-    async def _send(self, cycle: BindingCycle, annotations: dict[str, str]) -> ClusterError | None:
-        """Send the Binding. Returns an error after which it is to be sent again, unless it was stored."""
-        try:
-            await self._writer.bind_pod(cycle.pod.key, cycle.pod.uid, cycle.node, annotations)
-        except (Conflict, Unavailable, TooMany) as error:
-            return error
-        return None
+            raise BindOutcomeUnknown(f"binding pod {pod.key}: no answer within {took:.3g} s of the call") from None
 
     async def _is_stored(self, cycle: BindingCycle, claims: list[Claim], error: ClusterError) -> bool:
         """Read whether a Binding was stored that got this error. If not, the caller may send it again.
 
         A Binding whose reply was lost may be stored a little later, so the first read waits for it: after an error the
-        bind takes its claims back. The claims are read before the Binding is sent again: another process may have taken
+        bind undoes its writes. The claims are read before the Binding is sent again: another process may have taken
         them over or deallocated them. Raises BindError if the Binding was not stored, and must not be sent again.
         """
         key, uid, node, refused = cycle.pod.key, cycle.pod.uid, cycle.node, error
@@ -456,12 +465,34 @@ class Bindings:
                     return True
                 if pod.uid != uid or pod.node_name or pod.deleting or isinstance(refused, Conflict):
                     raise BindError(f"binding pod {key}: {refused}")
-                await self._claims.check_unchanged(cycle, claims)
+                await self._claims.require_unchanged(cycle, claims)
                 return False
             except NotFound:
                 raise BindError(f"pod {key} does not exist any more") from None
             except (Conflict, Unavailable, TooMany) as again:
                 error = again
+
+    def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode) -> None:
+        """Log a stored Binding. A bug here must not become the answer of the bind."""
+        pod = cycle.pod
+        try:
+            names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
+            fields = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
+            fields |= {"generation": self._cache.version, "seconds": round(seconds, 4)}
+            self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **fields)
+        except Exception:  # noqa: BLE001 - see above
+            self._log.exception("a Binding cannot be reported", pod=str(pod.key), node=cycle.node)
+
+
+def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
+    """The annotation that the Binding writes on the pod; none if all devices were allocated before."""
+    text = decision_text(chosen, *runner_up)
+    return {DECISION_ANNOTATION: cut(text, _NOTE_BYTES)} if text else {}
+
+
+def _new_share() -> str:
+    """The ID of a share of a device."""
+    return str(uuid.uuid4())
 
 
 def _pause(error: ClusterError) -> float:
@@ -471,22 +502,21 @@ def _pause(error: ClusterError) -> float:
     return 0.0 if isinstance(error, Conflict) else IN_FLIGHT_GRACE_SECONDS
 
 
-# --- Binds that wait for binding conditions: each keeps an HTTP connection, and a driver has no deadline.
-#
-# Members of a gang have slots of their own (`extension/bind_slots.py`). A bind that waits for the bind of another pod,
-# or for the write that reserves a shared claim, needs no slot: it waits for answers of the API server, as all binds do.
-
-
 @dataclass(frozen=True, slots=True)
 class WaitLimits:
-    """How many binds may wait at the same time. The others fail at once, and kube-scheduler calls again."""
+    """How many binds may wait for drivers at the same time. The others fail at once, and kube-scheduler calls again.
+
+    Each keeps an HTTP connection, and a driver has no deadline. Members of a gang have slots of their own. A bind that
+    waits for the bind of another pod, or for the write that reserves a shared claim, needs no slot: it waits for
+    answers of the API server, as all binds do.
+    """
 
     total: int = 48  # with the slots of gangs, 16 below the connections to the verbs
     namespace: int = 32
 
 
 class ConditionWaits:
-    """The binds that wait now, by namespace."""
+    """The binds that wait for binding conditions now, by namespace."""
 
     def __init__(self, limits: WaitLimits | None = None) -> None:
         self._limits = limits or WaitLimits()
@@ -506,21 +536,3 @@ class ConditionWaits:
             waiting[namespace] -= 1
             if not waiting[namespace]:
                 del waiting[namespace]
-
-
-# --- DeviceClasses that the watch has not shown yet: without its class, an extended resource seems to need no device.
-
-
-async def check_classes_are_known(writer: Writer, pod: Pod, node: str, snapshot: Snapshot) -> None:
-    """Raise BindError if a DeviceClass that the cache lacks provides an extended resource of the pod.
-
-    kube-scheduler has its own watch, and may know the class already. The kubelet would start the pod without a device.
-    The classes are only read for a resource that neither a known class nor the device plugin of the node provides.
-    Raises ClusterError.
-    """
-    node_info = snapshot.node_infos.get(node)
-    offered = node_info.node.allocatable if node_info is not None else frozenset()
-    asked = {name for container in pod.containers for name, amount in container.requests if amount}
-    unknown = {name for name in asked - offered if class_of_resource(name, snapshot) is None}
-    if unknown and (late := unknown & await writer.read_extended_resources()):
-        raise BindError(f"a DeviceClass that provides {min(late)} is not known yet")

@@ -16,9 +16,20 @@ from cachetools import LRUCache
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.evaluations import Evaluations
-from extender.extension.sinks import FilterSink
 from extender.extension.wake import QueueingHints, UnschedulablePods
-from extender.model import NO_DEADLINE, Code, Deadline, DeadlineExceeded, FairCache, GroupKey, NodeSelector, Pod, Reason
+from extender.model import (
+    NO_DEADLINE,
+    Claim,
+    Code,
+    Deadline,
+    DeadlineExceeded,
+    FairCache,
+    GroupKey,
+    NodeSelector,
+    ObjectKey,
+    Pod,
+    Reason,
+)
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -56,6 +67,22 @@ class FilterResult:
     passed: list[str] | None = None
     failed: dict[str, str] = field(default_factory=dict)
     error: str = ""
+
+
+class FilterSink:
+    """Receives the events of filter requests and gangs, and ignores them.
+
+    A method of a subclass must not raise, block, or call the filter service.
+    """
+
+    def fits(self) -> None:
+        """A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected."""
+
+    def unsuitable(self, claim: Claim) -> None:
+        """A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved."""
+
+    def stale_special(self, key: ObjectKey) -> None:
+        """The special claim `key` is left over from a bind that did not complete."""
 
 
 class FilterService:
@@ -303,8 +330,8 @@ class FilterService:
             yield self.context(deadline)
 
     @contextmanager
-    def evaluation_for_bind(self, requirements: PodRequirements, uid: str) -> Iterator[EvaluationContext]:
-        """The context for a bind of the pod `uid`. After DeadlineExceeded the queue evaluates the requirements.
+    def evaluation_for_bind(self, requirements: PodRequirements, uid: str) -> Iterator[Deadline]:
+        """The deadline for a bind of the pod `uid`. After DeadlineExceeded the queue evaluates the requirements.
 
         A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
         """
@@ -312,7 +339,7 @@ class FilterService:
         known = ranking is not None and ranking.complete
         try:
             with self.evaluations.call(requirements.namespace, full=known) as deadline:
-                yield self.context(deadline)
+                yield deadline
         except DeadlineExceeded:
             self._evaluate_later(requirements, uid)
             raise

@@ -16,9 +16,8 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.extension.evaluations import in_steps
-from extender.extension.filter import FilterService
+from extender.extension.filter import FilterService, FilterSink
 from extender.extension.gang_planning import GangPlanning
-from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import Code, DeadlineExceeded, GroupKey, Pod
 from extender.scheduling import (

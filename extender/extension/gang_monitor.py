@@ -9,9 +9,9 @@ from math import inf
 
 from extender.cache import ClusterCache
 from extender.extension.bound_members import BoundMembers, Members
+from extender.extension.filter import FilterSink
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
-from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import MISSING
 from extender.model import Code, GroupKey, Pod
 from extender.runtime import Supervisor

@@ -9,11 +9,11 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.extension.bind_slots import BindSlots, SlotLimits, SlotQueue
+from extender.extension.filter import FilterSink
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold, is_held
 from extender.extension.gang_state import FormingGang, GangCounts, WaitingGang
 from extender.extension.gang_turn import GangTurn
-from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import BerthError, Code, FairCache, GroupKey, Pod, Reason
 

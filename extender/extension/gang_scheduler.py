@@ -15,14 +15,13 @@ from extender.cache import ClusterCache
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
-from extender.extension.filter import FilterResult, FilterService
+from extender.extension.filter import FilterResult, FilterService, FilterSink
 from extender.extension.gang_checks import INVALID, GangChecks
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold_all, is_held
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_plans import GangPlans
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitsForGang
-from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import (

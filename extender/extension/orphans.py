@@ -18,8 +18,13 @@ from cachetools import TTLCache
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
-from extender.extension.live_reads import IN_FLIGHT_GRACE_SECONDS, deallocate_unused, is_bound, read_unchanged
-from extender.extension.special_claims import SpecialClaims
+from extender.extension.undo import (
+    IN_FLIGHT_GRACE_SECONDS,
+    deallocate_unused,
+    is_bound,
+    read_unchanged,
+    remove_special,
+)
 from extender.model import Claim, FairCache, ObjectKey, Pod
 from extender.runtime import Supervisor
 
@@ -30,7 +35,7 @@ _CLAIMS_AT_ONCE = 1000  # some 0.5 ms; then calls of kube-scheduler may go first
 
 
 class OrphanCollector:
-    """A background task of serve, see TakeBacks.
+    """A background task of serve, see Releases.
 
     `is_binding` returns whether this process runs a bind of the pod with this UID.
     """
@@ -50,9 +55,8 @@ class OrphanCollector:
         self._is_binding = is_binding
         self._grace = grace_seconds
         self._since: dict[str, float] = {}  # claim UID to the time when first seen without a pod that can use it
-        self._special = SpecialClaims(writer)
         self._leftovers: dict[str, ObjectKey] = {}  # special claims of binds that did not complete, by UID
-        self._take_backs = TakeBacks(supervisor)
+        self._releases = Releases(supervisor)
         # Claims of PodGroups that are in use: a check lists pods, which is costly, and waiting pods cause many checks.
         self._resting: TTLCache[ObjectKey, None] = TTLCache(_RESTING, min(_ROUND_SECONDS, grace_seconds), clock)
         self._log = structlog.get_logger("berth.collect")
@@ -64,7 +68,7 @@ class OrphanCollector:
     @property
     def busy(self) -> int:
         """How many claims have an operation that runs or waits."""
-        return len(self._take_backs)
+        return len(self._releases)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -79,10 +83,10 @@ class OrphanCollector:
         unreserved = (store.claims[key] for key in store.without_consumer if store.claims[key].ours)
         work = [(one, self._collect if one.allocation is not None else self._remove_second) for one in unreserved]
         work += [(claim, self._deallocate) for claim in blocked]
-        for claim, take_back in work:
+        for claim, release in work:
             waiting[claim.uid] = since = self._since.get(claim.uid, now)
             if now - since >= self._grace:
-                self._start(claim.key, partial(take_back, claim))
+                self._start(claim.key, partial(release, claim))
         self._since = waiting
         self._leftovers = {uid: key for uid, key in self._leftovers.items() if self._leftover(key, uid)}
         for key in list(self._leftovers.values()):
@@ -128,7 +132,7 @@ class OrphanCollector:
 
     def _start(self, key: ObjectKey, work: Callable[[], Awaitable[None]]) -> None:
         if key not in self._resting:
-            self._take_backs.start(key, partial(self._safely, key, work))
+            self._releases.start(key, partial(self._safely, key, work))
 
     async def _safely(self, key: ObjectKey, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -168,7 +172,7 @@ class OrphanCollector:
         # later sees the announcement, or writes its own mark.
         announced = await self._writer.announce_take_back(fresh) if fresh.ours else fresh
         await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-        if not await self._special.remove(announced, pod, consumer.uid):
+        if not await remove_special(self._writer, announced, pod, consumer.uid):
             self._skip(claim)
             return
         self.removed += 1
@@ -185,7 +189,7 @@ class OrphanCollector:
             unchanged = await read_unchanged(self._writer, claim) is not None
             if not unchanged or not await is_bound(self._writer, pod, consumer.uid):
                 return
-            if await self._special.remove(claim, pod, consumer.uid):
+            if await remove_special(self._writer, claim, pod, consumer.uid):
                 self.removed += 1
                 self._log.info("deleted a second special claim", claim=str(claim.key), pod=str(pod))
 
@@ -206,7 +210,7 @@ _WAITING = 4096  # operations; beyond that, the next filter request or sweep ask
 Operation = Callable[[], Coroutine[Any, Any, None]]
 
 
-class TakeBacks:
+class Releases:
     """Runs at most one operation on a claim at a time, and at most `at_once` in all."""
 
     def __init__(self, supervisor: Supervisor, at_once: int = _AT_ONCE) -> None:

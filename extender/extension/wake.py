@@ -13,8 +13,8 @@ from itertools import islice
 import structlog
 
 from extender.allocation import NodeState
-from extender.cache import ClusterCache
-from extender.cluster import ClusterError, Writer
+from extender.cache import CacheListener, ClusterCache
+from extender.cluster import ClusterError, WallClock, Writer, now_rfc3339, utc_now
 from extender.extension.evaluations import Evaluations, in_steps
 from extender.model import MARKER_CLASS, DeadlineExceeded, FairCache
 from extender.scheduling import (
@@ -31,19 +31,18 @@ ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
 
 
-class Requeuer:
+class Requeuer(CacheListener):
     """A background task of serve. Call `supply_changed` after every event that may make devices available.
 
     `namespaces` returns those with rejected pods, and `search` searches one of them in steps, whose last value is True
-    if a pod fits; both come with `run`. The searches are items of the queue of evaluations. `stamp` returns the new
-    value of the annotation, and `pause` is in seconds.
+    if a pod fits; both come with `run`. The searches are items of the queue of evaluations. `pause` is in seconds.
     """
 
     def __init__(
-        self, writer: Writer, stamp: Callable[[], str], evaluations: Evaluations, pause: float = _PAUSE_SECONDS
+        self, writer: Writer, evaluations: Evaluations, wall_clock: WallClock = utc_now, pause: float = _PAUSE_SECONDS
     ) -> None:
         self._writer = writer
-        self._stamp = stamp
+        self._wall_clock = wall_clock
         self._evaluations = evaluations
         self._pause = pause
         self._changed = asyncio.Event()
@@ -57,6 +56,8 @@ class Requeuer:
         """Search soon for a rejected pod that fits now."""
         self._supply_changed = True
         self._changed.set()
+
+    freed = supply_changed  # of CacheListener: the end of a reservation
 
     def requeue_now(self) -> None:
         """Update the DeviceClass soon without a search: the caller found that a rejected pod fits."""
@@ -93,7 +94,7 @@ class Requeuer:
 
     async def _touch(self) -> bool:
         try:
-            await self._writer.touch_class(MARKER_CLASS, ANNOTATION, self._stamp())
+            await self._writer.touch_class(MARKER_CLASS, ANNOTATION, now_rfc3339(self._wall_clock))
         except ClusterError as error:
             self._log.warning("could not requeue waiting pods", device_class=MARKER_CLASS, problem=str(error))
             return False

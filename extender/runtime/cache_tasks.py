@@ -8,17 +8,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-from extender.cache import ClusterCache
+from extender.cache import CacheListener, ClusterCache
 
 
-class HoldExpirer:
+class HoldExpirer(CacheListener):
     """A background task that sleeps until the next deadline in the cache. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rescheduled = asyncio.Event()
 
-    def reschedule(self) -> None:
+    def deadline_moved(self) -> None:
         """Wake the task: the next deadline is now earlier."""
         self._rescheduled.set()
 
