@@ -42,7 +42,7 @@ async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     """The longest CPU milliseconds between two turns of the loop, with one node event each `gap` seconds."""
     service, evaluations = fleet.filter_service, Evaluations(time.monotonic)
     requeuer = Requeuer(_Writer(), evaluations, pause=gap)  # type: ignore[arg-type]  # a fake
-    search, refreshed = service.queueing_hints.find_schedulable, CacheRefresh(fleet.cache).wait
+    search, refreshed = fleet.queueing_hints.find_schedulable, CacheRefresh(fleet.cache).wait
     tasks = [
         asyncio.create_task(requeuer.run(lambda: service.unschedulable.namespaces, search)),
         asyncio.create_task(evaluations.run(refreshed, _raise)),

@@ -142,7 +142,7 @@ def reject(service: Service) -> None:
 async def test_a_bug_after_a_fit_is_counted() -> None:
     async with composed(Breakable()) as (_, app, _):
         service = app.service
-        service.filter_service.queueing_hints = Buggy(fits=True)
+        service.queueing_hints = Buggy(fits=True)
         reject(service)
         service.requeuer.supply_changed()
         await eventually(lambda: service.supervisor.failures["requeue"] and service.requeuer.touches)
@@ -153,7 +153,7 @@ async def test_a_pod_whose_search_always_raises_a_bug_delays_no_wake_of_others()
     because the bug may have ended it early."""
     async with composed(Breakable(Delays(first=10_000.0, most=10_000.0))) as (_, app, _):
         service = app.service
-        service.filter_service.queueing_hints, service.gang_hints = Buggy(fits=False), Fitting()
+        service.queueing_hints, service.gang_hints = Buggy(fits=False), Fitting()
         reject(service)
         service.requeuer.supply_changed()
         await eventually(lambda: service.requeuer.touches >= 2)

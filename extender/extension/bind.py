@@ -56,10 +56,11 @@ from extender.extension.binding_cycle import (
     ConditionsFailed,
 )
 from extender.extension.claims import FRESH_SECONDS, ClaimWrites, NewAllocations, require_same_allocation
-from extender.extension.filter import FilterService, RunnerUp
+from extender.extension.filter import FilterService
 from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_state import FormingGang
 from extender.extension.pod_group_reader import pod_group_of
+from extender.extension.remembered_pods import RunnerUp
 from extender.extension.telemetry import SpanFactory, no_span
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.extension.write_barrier import WriteBarrier

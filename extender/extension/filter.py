@@ -6,7 +6,7 @@ No function here awaits, so the cache cannot change while a request is answered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -16,14 +16,13 @@ from cachetools import LRUCache
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.evaluations import Evaluations
-from extender.extension.wake import QueueingHints, UnschedulablePods
+from extender.extension.remembered_pods import ShortlistScores, UnschedulablePods
 from extender.model import (
     NO_DEADLINE,
     Claim,
     Code,
     Deadline,
     DeadlineExceeded,
-    FairCache,
     GroupKey,
     NodeSelector,
     ObjectKey,
@@ -113,9 +112,6 @@ class FilterService:
         self.unschedulable = UnschedulablePods(remembered_pods)
         self.evaluations = evaluations if evaluations is not None else Evaluations(clock, remembered_pods)
         self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)  # by UID
-        self.queueing_hints = QueueingHints(
-            cache, self.unschedulable, self.rankings, self._step_context, self._evaluate_later, self.kept_from
-        )
         self.policy_generation = 0
         self._collected: CollectedDomain | None = None
         self.policy_problem = ""  # why Berth does not use the newest policy file; empty if it does
@@ -189,7 +185,7 @@ class FilterService:
         selected = self._evaluator.selected_nodes(requirements)
         found = shortlist(ranking, requirements, snapshot, names, self._collected, selected)
         if not found.nodes:
-            self.queueing_hints.add(pod.uid, requirements, snapshot.version)
+            self.unschedulable.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
             for_gangs = name_gangs(found.reasons, gang_nodes)
             self.unschedulable_reasons[main_code(ranking, found.reasons, self._collected, for_gangs).name] += 1
@@ -213,7 +209,7 @@ class FilterService:
         with self.evaluations.call(requirements.namespace) as deadline:
             done = self._update(requirements, ranking, snapshot, deadline)
         if not done:
-            self._evaluate_later(requirements, pod.uid)
+            self.evaluate_later(requirements, pod.uid)
         elif ranking.stale:
             self._refresh_later(requirements, pod.uid)
         return done
@@ -226,7 +222,7 @@ class FilterService:
             or self._evaluator.selected_nodes(requirements).compare(snapshot.node_infos, deadline)
         )
 
-    def _evaluate_later(self, requirements: PodRequirements, uid: str = "") -> None:
+    def evaluate_later(self, requirements: PodRequirements, uid: str = "") -> None:
         """Queue the evaluation of all nodes, for the pod `uid` and those that were rejected.
 
         It ends early if all of them are deleted or bound.
@@ -341,15 +337,12 @@ class FilterService:
             with self.evaluations.call(requirements.namespace, full=known) as deadline:
                 yield deadline
         except DeadlineExceeded:
-            self._evaluate_later(requirements, uid)
+            self.evaluate_later(requirements, uid)
             raise
 
     def context(self, deadline: Deadline) -> EvaluationContext:
         """The evaluation context of the newest snapshot."""
         return self.evaluation_context(self._cache.snapshot(), deadline)
-
-    def _step_context(self) -> EvaluationContext:
-        return self.context(self.evaluations.one_step())
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of one node, from the ranking if there is one. Raises DeadlineExceeded."""
@@ -452,42 +445,3 @@ def hold(
     claims = requirements.for_node(node_info.node).pending_claims
     for claim, results in zip(claims, held_by_claim(node_info, placement), strict=True):
         cache.hold(claim.uid, pod_uid, node_info.node.name, results, deadline)
-
-
-# --- The nodes that passed the last filter request of a pod. Prioritize and bind read their scores.
-
-
-RunnerUp = tuple[str, float]
-"""The best node that was not chosen, and how much lower it scored than the chosen one; ('', 0.0) without one."""
-
-
-class ShortlistScores:
-    """Node names with scores, the best first, for at most `limit` pods, see FairCache."""
-
-    def __init__(self, limit: int) -> None:
-        self._known: FairCache[str, Mapping[str, float]] = FairCache(limit)  # by pod UID
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def put(self, pod: Pod, scores: Mapping[str, float]) -> None:
-        """Remember the nodes of a filter request, in place of those of an earlier one."""
-        self._known.put(pod.key.namespace, pod.uid, scores)
-
-    def scores(self, uid: str, names: Collection[str]) -> Mapping[str, float] | None:
-        """The scores of the pod's nodes; None if a node in `names` is not one of them."""
-        known = self._known.get(uid)
-        return known if known is not None and known.keys() >= set(names) else None
-
-    def runner_up(self, uid: str, node: str) -> RunnerUp:
-        """The best node of the pod other than `node`."""
-        known = self._known.get(uid) or {}
-        others = [(score, name) for name, score in known.items() if name != node]
-        if node not in known or not others:
-            return "", 0.0
-        score, name = max(others, key=lambda other: other[0])
-        return name, known[node] - score
-
-    def forget(self, uid: str) -> None:
-        """Drop the scores of a pod that is bound or deleted."""
-        self._known.pop(uid)

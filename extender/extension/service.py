@@ -22,7 +22,7 @@ from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
 from extender.extension.telemetry import CallDurations, SpanFactory, Traces, no_span
-from extender.extension.wake import Requeuer
+from extender.extension.wake import QueueingHints, Requeuer
 from extender.model import Claim, GroupSource, ObjectKey, Pod
 from extender.policy import Policy
 from extender.runtime import CacheRefresh, HoldExpirer, Informers, Supervisor
@@ -74,6 +74,7 @@ class Service:
         self.filter_service = FilterService(
             self.cache, policy, self.evaluator, clock, sink, evaluations=self.evaluations
         )
+        self.queueing_hints = QueueingHints(self.cache, self.filter_service)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
         progress = self.informers.progress
         planning = GangPlanning(self.cache, self.filter_service)
@@ -163,7 +164,7 @@ class Service:
         A bug with one of them must not delay the next search, which is for all.
         """
         found = False
-        for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
+        for search in (self.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
             try:
                 for found in search(namespace):
                     yield found

@@ -1,7 +1,10 @@
-"""Requeues pods that Berth rejected.
+"""Wakes pods that Berth rejected.
 
-kube-scheduler does not try a pod again when slices change, if an extender rejected the pod. So the requeuer updates an
-annotation of one marker DeviceClass: at most once a second, and only if a rejected pod would now fit.
+kube-scheduler does not try a pod again when slices change, if an extender rejected the pod. So after each change that
+may make devices available, the requeuer queues a search for each namespace with rejected pods or gangs (`Evaluations`).
+The search evaluates them on the changed nodes (`QueueingHints`, and `GangHints` for gangs). If one fits, the requeuer
+updates an annotation of the marker DeviceClass, at most once a second, and kube-scheduler tries all
+rejected pods again.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from extender.allocation import NodeState
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, WallClock, Writer, now_rfc3339, utc_now
 from extender.extension.evaluations import Evaluations, in_steps
-from extender.model import MARKER_CLASS, DeadlineExceeded, FairCache
+from extender.extension.filter import FilterService
+from extender.model import MARKER_CLASS, DeadlineExceeded
 from extender.scheduling import (
     EvaluationContext,
     Placement,
     PodRequirements,
-    RankingCache,
     SelectedNodes,
     evaluate,
     ignores_identity,
@@ -29,6 +32,7 @@ from extender.scheduling import (
 
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
+_STEP = 32  # nodes that are taken at a time from the nodes to search
 
 
 class Requeuer(CacheListener):
@@ -102,42 +106,17 @@ class Requeuer(CacheListener):
         return True
 
 
-# --- Finds rejected pods that fit on changed nodes, as QueueingHints do for the in-tree plugins of kube-scheduler.
-
-
-_STEP = 32  # nodes that are taken at a time from the nodes to search
-
-
 class QueueingHints:
-    """Evaluates each equivalence class of rejected pods on the nodes that changed since the last search."""
+    """Finds rejected pods that fit on changed nodes, as QueueingHints do for the in-tree plugins of kube-scheduler.
 
-    def __init__(
-        self,
-        cache: ClusterCache,
-        pods: UnschedulablePods,
-        rankings: RankingCache,
-        context: Callable[[], EvaluationContext],
-        evaluate_later: Callable[[PodRequirements], None],
-        kept_from: Callable[[PodRequirements], frozenset[str]],
-    ) -> None:
-        """`context` returns the context of one step, and `evaluate_later` queues the evaluation of all nodes.
+    It evaluates each equivalence class of rejected pods on the nodes that changed since the last search.
+    """
 
-        `kept_from` returns the nodes that a pod must not use, because they are kept for a gang.
-        """
+    def __init__(self, cache: ClusterCache, filter_service: FilterService) -> None:
         self._cache = cache
-        self._unschedulable = pods
-        self._rankings = rankings
-        self._context = context
-        self._evaluate_later = evaluate_later
-        self._kept_from = kept_from
-        self._versions: dict[str, int] = {}  # of the snapshot that the last search covered, by namespace
-
-    def add(self, uid: str, requirements: PodRequirements, version: int) -> None:
-        """A pod fits on no node of the snapshot `version`. If no other pod of its namespace waits, the next search
-        starts there."""
-        if requirements.namespace not in self._unschedulable.namespaces:
-            self._versions[requirements.namespace] = version
-        self._unschedulable.add(uid, requirements)
+        self._filter_service = filter_service
+        self._unschedulable = filter_service.unschedulable
+        self._rankings = filter_service.rankings
 
     def find_schedulable(self, namespace: str) -> Iterator[bool]:
         """Search for pods of a namespace in steps of at most one evaluation. The last value is True if a pod fits on a
@@ -148,10 +127,10 @@ class QueueingHints:
         """
         found, bug, classes = False, None, self._unschedulable.keys(namespace)
         if not classes:
-            self._versions.pop(namespace, None)
+            self._unschedulable.searched.pop(namespace, None)
             yield False
             return
-        snapshot, version = self._cache.snapshot(), self._versions.get(namespace, -1)
+        snapshot, version = self._cache.snapshot(), self._unschedulable.searched.get(namespace, -1)
         changed = snapshot.changed_since(version)
         states, names = list(snapshot.states_since(version)), list(snapshot.node_infos)
         names = names if changed is None else changed
@@ -165,24 +144,28 @@ class QueueingHints:
                     and not requirements.node_selectors
                     and self._ignores_identity(requirements, self._context())
                 )
-                kept = self._kept_from(requirements)
+                kept = self._filter_service.kept_from(requirements)
                 for fits in self._search(requirements, states if by_state else names, kept):
                     yield False
                     if fits and self._has_waiting_pod(key):
                         found = True
                         break
             except DeadlineExceeded:  # a status takes long: an item of the queue finds it slice by slice
-                self._evaluate_later(requirements)
+                self._filter_service.evaluate_later(requirements)
                 yield False
             except Exception as error:  # noqa: BLE001 - raised below
                 bug = bug or error
             if found:
                 break
             yield False
-        self._versions[namespace] = snapshot.version
+        self._unschedulable.searched[namespace] = snapshot.version
         yield found
         if bug is not None:
             raise bug
+
+    def _context(self) -> EvaluationContext:
+        """The context of one step of a search."""
+        return self._filter_service.context(self._filter_service.evaluations.one_step())
 
     def _search(
         self, requirements: PodRequirements, places: Iterable[NodeState | str], kept: frozenset[str]
@@ -236,74 +219,3 @@ class QueueingHints:
                 return True
             self._unschedulable.remove(uid)
         return False
-
-
-# --- Pods that fitted no node in their last filter request, by equivalence class: its pods fit on the same nodes, and
-# belong to one namespace, which pays for their evaluations.
-
-
-_PODS = 4096
-
-
-class UnschedulablePods:
-    """At most `limit` pods, see FairCache: the namespace with the most loses the one that was rejected longest ago.
-
-    A pod with large claims counts as several: its requirements keep the claims after their deletion.
-    """
-
-    def __init__(self, limit: int = _PODS) -> None:
-        self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to equivalence class
-        # Key of the equivalence class to the requirements of one of its pods, and the UIDs of all its pods.
-        self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._pods)
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._pods
-
-    def add(self, uid: str, requirements: PodRequirements) -> None:
-        """Remember a pod that fits on no node."""
-        self.remove(uid)
-        key = requirements.namespace, requirements.key, requirements.node_selectors
-        self._classes.setdefault(key, (requirements, {}))[1][uid] = None
-        for dropped in self._pods.put(requirements.namespace, uid, key, requirements.counts_as):
-            self._remove_pod(*dropped)
-
-    def remove(self, uid: str) -> None:
-        """Forget a pod that fits now, or that is bound or deleted."""
-        key = self._pods.pop(uid)
-        if key is not None:
-            self._remove_pod(uid, key)
-
-    def _remove_pod(self, uid: str, key: Hashable) -> None:
-        pods = self._classes[key][1]
-        del pods[uid]
-        if not pods:
-            del self._classes[key]
-
-    def uids(self) -> list[str]:
-        """UIDs of the pods, the namespaces in turn, the longest waiting of each first."""
-        return [uid for uid, _ in self._pods.items()]
-
-    @property
-    def namespaces(self) -> list[str]:
-        """The namespaces with waiting pods."""
-        return self._pods.namespaces
-
-    def waiting(self, requirements: PodRequirements) -> list[str]:
-        """UIDs of the waiting pods with these requirements."""
-        return self.pods((requirements.namespace, requirements.key, requirements.node_selectors))
-
-    def keys(self, namespace: str) -> list[Hashable]:
-        """Keys of the equivalence classes of a namespace that have waiting pods, the longest waiting first."""
-        return list(dict.fromkeys(key for _, key in self._pods.of(namespace)))
-
-    def requirements(self, key: Hashable) -> PodRequirements | None:
-        """The requirements of one pod of an equivalence class; None if no pod of it waits."""
-        found = self._classes.get(key)
-        return found[0] if found is not None else None
-
-    def pods(self, key: Hashable) -> list[str]:
-        """UIDs of the waiting pods of an equivalence class."""
-        return list(self._classes[key][1]) if key in self._classes else []
