@@ -134,7 +134,9 @@ async def test_special_claims_that_are_gone_take_no_memory() -> None:
         for number in numbers:
             key = ObjectKey("default", f"p{number}-extended-resources-abcde")
             pod = Consumer(f"uid-of-p{number}", f"p{number}")
-            made = Claim(key, f"u{number}", reserved_for=(pod,), owner_pod_uid=pod.uid, writer="other", extended=True)
+            made = Claim(
+                key, f"u{number}", reserved_for=(pod,), owner_pod_uid=pod.uid, allocator="other", extended=True
+            )
             cache.apply_claim(key, made)
             orphans.remove_stale_special(key)
             cache.apply_claim(key, None)

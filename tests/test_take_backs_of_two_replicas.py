@@ -17,8 +17,8 @@ from tests.running_berth import Serving, berthing, claim, pod
 pytestmark = pytest.mark.loopback
 
 Json = dict[str, Any]
-CLAIMS, MARK = RESOURCES["resource.k8s.io", "resourceclaims"], "berth.dev/allocator"
-OTHER: Json = {"metadata": {"annotations": {MARK: "berth-other"}}}
+CLAIMS, ALLOCATOR = RESOURCES["resource.k8s.io", "resourceclaims"], "berth.dev/allocator"
+OTHER: Json = {"metadata": {"annotations": {ALLOCATOR: "berth-other"}}}
 TAKEN_BACK: Json = {"status": {"allocation": None, "reservedFor": None}}
 
 
@@ -161,7 +161,7 @@ async def test_a_lost_device_is_not_taken_back_from_a_pod_that_another_replica_h
             nonlocal marked
             if method == "GET" and path.endswith("/resourceclaims/c"):
                 for one in marks:
-                    patch(b, "c", {"metadata": {"annotations": {MARK: one}}})
+                    patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: one}}})
                     marked += 1
                     break
 

@@ -14,14 +14,14 @@ from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient
 from extender.cluster.pager import pages
 from extender.cluster.timestamps import now_micro
 from extender.model import (
+    ALLOCATOR_ANNOTATION,
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
     GENERATED_PREFIX,
     GROUP_ANNOTATION,
     IMPLICIT_RESOURCE_PREFIX,
-    OURS_ANNOTATION,
+    RELEASE_SUFFIX,
     SCHEDULING_GROUP,
-    TAKE_BACK,
     Allocation,
     Claim,
     ClaimSpec,
@@ -73,7 +73,7 @@ class Writer:
     def __init__(self, client: ApiClient, identity: str = "berth") -> None:
         self._client = client
         self.identity = identity  # unique for this start of the process
-        self.take_back_mark = f"{identity}{TAKE_BACK}"
+        self.releasing_identity = f"{identity}{RELEASE_SUFFIX}"
         self._log = structlog.get_logger("berth.write")
 
     async def read_claim(self, key: ObjectKey) -> Claim:
@@ -138,23 +138,23 @@ class Writer:
         return None
 
     async def add_finalizer(self, claim: Claim, group: str) -> Claim:
-        """Add the finalizer, and mark the claim as written by this process, with its pod's group ('' for none).
+        """Add the finalizer and the annotations: this process as the allocator, and the pod's group ('' for none).
 
         The claim controller deallocates only claims with the finalizer.
         """
-        if FINALIZER in claim.finalizers and claim.writer == self.identity and claim.group == group:
+        if FINALIZER in claim.finalizers and claim.allocator == self.identity and claim.group == group:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
-        annotations = {OURS_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
+        annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
         return await self._metadata(claim, {"finalizers": list(finalizers), "annotations": annotations})
 
     async def take_over(self, claim: Claim) -> Claim:
-        """Become the writer of another process's allocation, so that the other process cannot deallocate it."""
-        return await self._metadata(claim, {"annotations": {OURS_ANNOTATION: self.identity}})
+        """Become the allocator of another process's allocation, so that the other process cannot deallocate it."""
+        return await self._metadata(claim, {"annotations": {ALLOCATOR_ANNOTATION: self.identity}})
 
-    async def announce_take_back(self, claim: Claim) -> Claim:
-        """Mark an allocation before its deallocation. The mark differs from every bind's, also of this process."""
-        return await self._metadata(claim, {"annotations": {OURS_ANNOTATION: self.take_back_mark}})
+    async def announce_release(self, claim: Claim) -> Claim:
+        """Announce that an allocation ends: with an allocator that no bind writes, not even one of this process."""
+        return await self._metadata(claim, {"annotations": {ALLOCATOR_ANNOTATION: self.releasing_identity}})
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
         """Write the allocation and the consumer in one request.
@@ -215,7 +215,7 @@ class Writer:
             "kind": "ResourceClaim",
             "metadata": {
                 "generateName": special_claim_prefix(pod.key.name),
-                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: self.identity},
+                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", ALLOCATOR_ANNOTATION: self.identity},
                 "ownerReferences": [owner],
                 "finalizers": [FINALIZER],
             },

@@ -55,7 +55,7 @@ class ClaimWrites:
 
     def require_same_allocator(self, known: Claim, fresh: Claim) -> None:
         """Raise BindError if another process has become the allocator of the claim after `known` was stored."""
-        if fresh.writer not in (known.writer, self._writer.identity):
+        if fresh.allocator not in (known.allocator, self._writer.identity):
             raise BindError(f"claim {known.key} was taken over by another process")
 
     async def require_unchanged(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
@@ -84,7 +84,7 @@ class ClaimWrites:
         consumer = cycle.consumer(claim)
 
         async def put(claim: Claim) -> Claim:
-            if claim.writer == self._writer.identity and _is_same_write(claim, allocation, consumer):
+            if claim.allocator == self._writer.identity and _is_same_write(claim, allocation, consumer):
                 cycle.note(Step.ALLOCATED, claim)
                 return claim  # an earlier attempt succeeded, and its reply was lost
             if claim.allocation is not None:
@@ -113,7 +113,7 @@ class ClaimWrites:
             # Before the write: the bind of another pod may add this pod's consumer after this bind was cancelled.
             cycle.note(Step.RESERVED, claim)
             return await self._shared.add_consumer(claim, consumer)
-        if claim.ours:
+        if claim.is_of_berth:
             same = partial(require_same_allocation, consumer=consumer)
             return await _retried(self._writer, claim, self._writer.take_over, same)
         return await self._read_unchanged(claim, consumer)

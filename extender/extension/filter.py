@@ -278,7 +278,7 @@ class FilterService:
                 # The orphan collector reads whether a member of the PodGroup is bound.
                 of_group = all((consumer.resource, consumer.name) == ("podgroups", pod.group) for consumer in others)
                 pin = claim.allocation.node_selector if claim.allocation is not None else None
-                if (claim.ours and not others) or (of_group and pin is not None and not allows_one(pin)):
+                if (claim.is_of_berth and not others) or (of_group and pin is not None and not allows_one(pin)):
                     self._sink.unsuitable(claim)
 
     def _hold(

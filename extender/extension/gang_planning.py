@@ -148,7 +148,7 @@ class GangPlanning:
             claim
             for uid, requirements in members.requirements.items()
             for claim in requirements.allocated_claims
-            if claim.ours and all(consumer.uid == uid for consumer in claim.reserved_for)
+            if claim.is_of_berth and all(consumer.uid == uid for consumer in claim.reserved_for)
         ]
 
     def fits(self, gang: Gang, pod: Pod, deadline: Deadline) -> bool:

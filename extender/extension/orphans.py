@@ -80,7 +80,7 @@ class OrphanCollector:
         """Collect left-over special claims, and allocations by Berth that no pod could use for the grace period."""
         blocked = await self._of_blocked_pods()
         store, now, waiting = self._cache.store, self._clock(), {}
-        unreserved = (store.claims[key] for key in store.without_consumer if store.claims[key].ours)
+        unreserved = (store.claims[key] for key in store.without_consumer if store.claims[key].is_of_berth)
         work = [(one, self._collect if one.allocation is not None else self._remove_second) for one in unreserved]
         work += [(claim, self._deallocate) for claim in blocked]
         for claim, release in work:
@@ -102,7 +102,7 @@ class OrphanCollector:
             if number % _CLAIMS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             claim = store.claims.get(key)
-            if claim is None or claim.allocation is None or not claim.ours or len(claim.reserved_for) != 1:
+            if claim is None or claim.allocation is None or not claim.is_of_berth or len(claim.reserved_for) != 1:
                 continue
             pod = store.pods.get(claim.reserved_for[0].uid)
             if pod is not None and not pod.node_name and self._lacks_claim(pod):
@@ -154,7 +154,7 @@ class OrphanCollector:
 
     async def _collect(self, claim: Claim) -> None:
         fresh = await read_unchanged(self._writer, claim)
-        if fresh is None or not fresh.ours:
+        if fresh is None or not fresh.is_of_berth:
             self._skip(claim)
             return
         await self._writer.deallocate(fresh)
@@ -169,8 +169,8 @@ class OrphanCollector:
             self._skip(claim)
             return
         # The Binding of another process, or of a bind with an unknown outcome, may be on its way. A bind that sends one
-        # later sees the announcement, or writes its own mark.
-        announced = await self._writer.announce_take_back(fresh) if fresh.ours else fresh
+        # later sees the announcement, or becomes its allocator.
+        announced = await self._writer.announce_release(fresh) if fresh.is_of_berth else fresh
         await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
         if not await remove_special(self._writer, announced, pod, consumer.uid):
             self._skip(claim)

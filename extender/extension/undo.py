@@ -101,7 +101,7 @@ class Undo:
         await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
         bound = await is_bound(self._writer, cycle.pod.key, cycle.pod.uid)
         fresh = await self._writer.read_claim(known.key)
-        if fresh.uid != known.uid or fresh.allocation != known.allocation or not fresh.ours or bound:
+        if fresh.uid != known.uid or fresh.allocation != known.allocation or not fresh.is_of_berth or bound:
             return
         if _is_alone(fresh, cycle.consumer(fresh).uid):
             await self._deallocate(cycle, fresh, lost=True)
@@ -110,10 +110,10 @@ class Undo:
 
     async def _end_failed(self, cycle: BindingCycle, known: Claim) -> None:
         """The devices failed for all pods that share the claim. The last bind that has it reserved deallocates it."""
-        allocators = ("", self._writer.identity, self._writer.take_back_mark)
+        allocators = ("", self._writer.identity, self._writer.releasing_identity)
         for _ in range(_TRIES):
             fresh = await self._writer.read_claim(known.key)
-            if fresh.uid != known.uid or fresh.allocation != known.allocation or fresh.writer not in allocators:
+            if fresh.uid != known.uid or fresh.allocation != known.allocation or fresh.allocator not in allocators:
                 return  # another process uses the claim
             try:
                 if _is_alone(fresh, cycle.consumer(known).uid):
@@ -137,12 +137,12 @@ class Undo:
             try:
                 if claim.allocation != known.allocation or await is_bound(self._writer, pod.key, pod.uid):
                     return
-                if claim.is_being_taken_back if announced else claim.writer == self._writer.identity:
+                if claim.is_being_released if announced else claim.allocator == self._writer.identity:
                     await self._end(cycle, claim)
                     return
                 if not lost:
                     return  # another process uses the claim
-                await self._writer.announce_take_back(claim)
+                await self._writer.announce_release(claim)
                 announced = True
                 await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             except (Conflict, Unavailable, TooMany):
@@ -178,7 +178,7 @@ class Undo:
         """Returns whether the write was sent. The reservation stays if the allocation or its allocator changed."""
         pod, uid = cycle.pod, cycle.consumer(known).uid
         fresh = await self._writer.read_claim(known.key)
-        same = (fresh.uid, fresh.allocation, fresh.writer) == (known.uid, known.allocation, known.writer)
+        same = (fresh.uid, fresh.allocation, fresh.allocator) == (known.uid, known.allocation, known.allocator)
         if not same or not fresh.is_reserved_for(uid) or await is_bound(self._writer, pod.key, pod.uid):
             return False
         with suppress(Unavailable):  # the reply is lost, the write may be stored
@@ -196,7 +196,7 @@ class Undo:
         if await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
             await self._writer.add_consumers(fresh, [cycle.consumer(known)])
             return True
-        if fresh.writer == self._writer.identity and not fresh.reserved_for and not cycle.is_of_group(fresh):
+        if fresh.allocator == self._writer.identity and not fresh.reserved_for and not cycle.is_of_group(fresh):
             await self._writer.deallocate(fresh)
         return False
 
@@ -270,8 +270,8 @@ async def deallocate_unused(writer: Writer, claim: Claim) -> bool:
     """
     if await _in_use(writer, claim):
         return False
-    if claim.ours or any(consumer.resource != "pods" for consumer in claim.reserved_for):
-        claim = await writer.announce_take_back(claim)
+    if claim.is_of_berth or any(consumer.resource != "pods" for consumer in claim.reserved_for):
+        claim = await writer.announce_release(claim)
         await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
         if await _in_use(writer, claim):
             return False
@@ -300,7 +300,7 @@ async def _remove_special(writer: Writer, claim: Claim, pod_key: ObjectKey, pod_
     pod = await _read_pod(writer, pod_key, pod_uid)
     name = claim.key.name
     uses = pod is not None and (pod.names(name) or (pod.node_name and pod.extended_claim == name))
-    is_of_other = fresh.writer != claim.writer and not fresh.is_being_taken_back
+    is_of_other = fresh.allocator != claim.allocator and not fresh.is_being_released
     if fresh.uid != claim.uid or uses or is_of_other:
         return False
     if any(consumer.uid != pod_uid for consumer in fresh.reserved_for):
