@@ -77,7 +77,7 @@ class Writer:
         self._log = structlog.get_logger("berth.write")
 
     async def read_claim(self, key: ObjectKey) -> Claim:
-        return _claim(await self._client.get(claim_path(key)), key)
+        return _decoded(await self._client.get(claim_path(key)), key, decode_claim)
 
     async def read_pod(self, key: ObjectKey) -> Pod:
         return _decoded(await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}"), key, decode_pod)
@@ -169,7 +169,7 @@ class Writer:
         members |= {f"/status/{name}": value for name, value in status.items()}
         body = [{"op": "add", "path": path, "value": value} for path, value in members.items()]
         answer = await self._client.patch(claim_path(claim.key, "status"), body, JSON_PATCH)
-        return _claim(answer, claim.key, claim.uid)
+        return _decoded(answer, claim.key, decode_claim, claim.uid)
 
     async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
         """Add consumers to `status.reservedFor`. The request omits the allocation, so it does not change."""
@@ -182,7 +182,7 @@ class Writer:
         """Remove the allocation of a claim, its consumers and its device status."""
         body = {"metadata": _guard(claim), "status": {"allocation": None, "reservedFor": None, "devices": None}}
         answer = await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH)
-        return _claim(answer, claim.key, claim.uid)
+        return _decoded(answer, claim.key, decode_claim, claim.uid)
 
     async def remove_consumer(self, claim: Claim, pod_uid: str) -> None:
         """Remove a pod from `status.reservedFor`."""
@@ -226,7 +226,7 @@ class Writer:
         name = str(_metadata_of(answer).get("name"))
         if not name.startswith(special_claim_prefix(pod.key.name)[:GENERATED_PREFIX]):
             raise Unavailable(f"POST {path}: the answer is another object")
-        return _claim(answer, ObjectKey(pod.key.namespace, name))
+        return _decoded(answer, ObjectKey(pod.key.namespace, name), decode_claim)
 
     async def map_special_claim(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
         """PATCH pod/status with the special claim and its mappings (container, resource, request).
@@ -304,7 +304,7 @@ class Writer:
             except WireError as error:
                 raise Unavailable(f"GET {claim_path(claim.key)}: {error}") from error
             answer = await self._client.put(path, merged)
-        return _claim(answer, claim.key, claim.uid)
+        return _decoded(answer, claim.key, decode_claim, claim.uid)
 
 
 def _guard(claim: Claim) -> Json:
@@ -324,10 +324,6 @@ def _shown(answer: Json, key: ObjectKey, uid: str = "") -> Json:
     if is_other or not isinstance(shown, str) or not shown or uid not in ("", shown):
         raise Unavailable(f"the answer to a request about {key} shows another object")
     return answer
-
-
-def _claim(answer: Json, key: ObjectKey, uid: str = "") -> Claim:
-    return _decoded(answer, key, decode_claim, uid)
 
 
 def _decoded(answer: Json, key: ObjectKey, decode: Callable[[Json], _T], uid: str = "") -> _T:

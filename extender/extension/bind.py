@@ -226,8 +226,9 @@ class Binder:
         try:
             match requirements:
                 case Skip():
-                    async with self._in_time(started):
-                        await self._wait_for_gang(cycle)
+                    if forming is not None:
+                        async with self._in_time(started):
+                            await self._gangs.written(forming, pod.uid)
                     await self._send_binding(cycle, [], {})
                 case Pending():
                     raise BindError(requirements.message)
@@ -347,7 +348,8 @@ class Binder:
         if cycle.pod_group is not None:
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
             await self._claims.require_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
-        await self._wait_for_gang(cycle)
+        if cycle.forming is not None:
+            await self._gangs.written(cycle.forming, cycle.pod.uid)
         if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
             await self._claims.require_unchanged(cycle, claims)
         return claims
@@ -416,11 +418,6 @@ class Binder:
     def _conditions_decided(self, claim: Claim) -> bool:
         """Whether the drivers reported that the devices of a claim are ready or failed, or this process shuts down."""
         return self._draining or readiness(self._cached(claim)) is not Readiness.WAITING
-
-    async def _wait_for_gang(self, cycle: BindingCycle) -> None:
-        """Wait until the claims of the whole gang are written. Raises BindError if a member failed."""
-        if cycle.forming is not None:
-            await self._gangs.written(cycle.forming, cycle.pod.uid)
 
     # -- the Binding -----------------------------------------------------------------------------------------
 

@@ -1,5 +1,12 @@
 """Answers filter and prioritize from the newest snapshot.
 
+A filter request: what the pod needs (`requirements_of`); the ranking of all nodes for these requirements, which equal
+pods share (`RankingCache`), brought up to date for what changed since; of it, the best few of the named nodes
+(`shortlist`). The devices on the first of them are held for the pod, so that the next request does not promise them
+again. Prioritize answers with the scores that filter found. If the evaluation does not end within the call's time, the
+answer is an error, with which kube-scheduler tries the pod again, and the queue goes on (`Evaluations`). If no node
+fits, each node has its reason, and the pod is remembered until a change makes it fit (`extension/wake.py`).
+
 No function here awaits, so the cache cannot change while a request is answered.
 """
 
@@ -53,6 +60,10 @@ from extender.scheduling import (
 from extender.wire import has_all
 
 _REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the queue
+_HELD = str(Reason(Code.HELD))
+
+GangNodes = Iterable[tuple[str, GroupKey]]
+"""Each node with devices that are held for a gang, and the gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +133,10 @@ class FilterService:
 
         If a step fails on a bug, the old policy stays.
         """
-        digest = policy.digest
         self.rankings.clear()
         self.evaluations.seconds = policy.evaluation_seconds
         self._cache.set_live_memory_seconds(policy.live_memory_seconds)
-        self.policy, self.policy_digest, self.policy_problem = policy, digest, ""
+        self.policy, self.policy_problem = policy, ""
         self.policy_generation += 1
 
     @property
@@ -187,13 +197,15 @@ class FilterService:
         if not found.nodes:
             self.unschedulable.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
-            for_gangs = name_gangs(found.reasons, gang_nodes)
-            self.unschedulable_reasons[main_code(ranking, found.reasons, self._collected, for_gangs).name] += 1
+            for_gangs = _name_gangs(found.reasons, gang_nodes)
+            self.unschedulable_reasons[_main_code(ranking, found.reasons, self._collected, for_gangs).name] += 1
             return FilterResult([], found.reasons)
         self.unschedulable.remove(pod.uid)
         listed = {name: placement.score for name, placement in found.nodes.items()}
         self.shortlist_scores.put(pod, listed)
-        self._hold(pod, requirements, snapshot, *next(iter(found.nodes.items())))
+        node, placement = next(iter(found.nodes.items()))
+        until = self._clock() + requirements.policy.hold_seconds
+        hold(self._cache, pod.uid, requirements, snapshot.node_infos[node], placement, until)
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult(list(listed)[:1] if shared else list(listed))
@@ -256,7 +268,7 @@ class FilterService:
             context = self.evaluation_context(snapshot, deadline)
             return ranking.update(snapshot, context) and ranking.refresh(snapshot, context)
 
-        key, size = _refresh_of(requirements), requirements.counts_as
+        key, size = ("scores", requirements.namespace, requirements.key), requirements.counts_as
         self.evaluations.queue(requirements.namespace, key, work, size=size, blocks=False)
 
     def _report_unsuitable(
@@ -280,12 +292,6 @@ class FilterService:
                 pin = claim.allocation.node_selector if claim.allocation is not None else None
                 if (claim.is_of_berth and not others) or (of_group and pin is not None and not allows_one(pin)):
                     self._sink.unsuitable(claim)
-
-    def _hold(
-        self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, node: str, placement: Placement
-    ) -> None:
-        deadline = self._clock() + requirements.policy.hold_seconds
-        hold(self._cache, pod.uid, requirements, snapshot.node_infos[node], placement, deadline)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """The score of each named node, 0 to 10.
@@ -398,27 +404,16 @@ def _evaluation_of(requirements: PodRequirements) -> Hashable:
     return "evaluation", requirements.namespace, requirements.key
 
 
-def _refresh_of(requirements: PodRequirements) -> Hashable:
-    return "scores", requirements.namespace, requirements.key
-
-
-# --- The reasons of a filter request that no node passed, as the reply and the metric have them.
-
-
-GangNodes = Iterable[tuple[str, GroupKey]]
-"""Each node with devices that are held for a gang, and the gang."""
-
-_HELD = str(Reason(Code.HELD))
-
-
-def name_gangs(reasons: dict[str, str], gang_nodes: GangNodes) -> int:
+def _name_gangs(reasons: dict[str, str], gang_nodes: GangNodes) -> int:
     """Name the gang in the reason of each node whose devices are held for it. Returns the number of these nodes."""
     found = {node: key for node, key in gang_nodes if reasons.get(node) == _HELD}
     reasons.update({node: str(Reason(Code.HELD_FOR_GANG, (str(key),))) for node, key in found.items()})
     return len(found)
 
 
-def main_code(ranking: NodeRanking, reasons: dict[str, str], collected: CollectedDomain | None, for_gangs: int) -> Code:
+def _main_code(
+    ranking: NodeRanking, reasons: dict[str, str], collected: CollectedDomain | None, for_gangs: int
+) -> Code:
     """The code that the metric counts.
 
     `reasons` maps each named node to its reason. `for_gangs` is the number of nodes with devices held for a gang.
@@ -428,9 +423,6 @@ def main_code(ranking: NodeRanking, reasons: dict[str, str], collected: Collecte
         return Code.COLLECTED_FOR_GANG
     held = for_gangs and code is Code.HELD and for_gangs >= sum(text == _HELD for text in reasons.values())
     return Code.HELD_FOR_GANG if held else code
-
-
-# --- Holds of devices for one pod on one node.
 
 
 def hold(

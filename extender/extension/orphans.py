@@ -28,10 +28,14 @@ from extender.extension.undo import (
 from extender.model import Claim, FairCache, ObjectKey, Pod
 from extender.runtime import Supervisor
 
+_MAX_RUNNING = 32  # half of the connections to the API server
+_MAX_WAITING = 4096  # operations; beyond that, the next filter request or sweep asks for it again
 _GRACE_SECONDS = 60.0  # longer than a bind, which times out after 30 s
 _ROUND_SECONDS = 5.0
-_RESTING = 4096  # claims
-_CLAIMS_AT_ONCE = 1000  # some 0.5 ms; then calls of kube-scheduler may go first
+_MAX_RESTING = 4096  # claims
+_CLAIMS_PER_TIME_SLICE = 1000  # some 0.5 ms; then calls of kube-scheduler may go first
+
+Operation = Callable[[], Coroutine[Any, Any, None]]
 
 
 class OrphanCollector:
@@ -58,7 +62,7 @@ class OrphanCollector:
         self._leftovers: dict[str, ObjectKey] = {}  # special claims of binds that did not complete, by UID
         self._releases = Releases(supervisor)
         # Claims of PodGroups that are in use: a check lists pods, which is costly, and waiting pods cause many checks.
-        self._resting: TTLCache[ObjectKey, None] = TTLCache(_RESTING, min(_ROUND_SECONDS, grace_seconds), clock)
+        self._resting: TTLCache[ObjectKey, None] = TTLCache(_MAX_RESTING, min(_ROUND_SECONDS, grace_seconds), clock)
         self._log = structlog.get_logger("berth.collect")
         self.unsuitable = 0  # deallocated claims whose pod could not use the allocation
         self.without_consumer = 0  # deallocated claims that Berth had allocated, and that had no consumer
@@ -99,7 +103,7 @@ class OrphanCollector:
         """
         store, found = self._cache.store, []
         for number, key in enumerate(list(store.waited_for), start=1):
-            if number % _CLAIMS_AT_ONCE == 0:
+            if number % _CLAIMS_PER_TIME_SLICE == 0:
                 await asyncio.sleep(0)
             claim = store.claims.get(key)
             if claim is None or claim.allocation is None or not claim.is_of_berth or len(claim.reserved_for) != 1:
@@ -198,26 +202,18 @@ class OrphanCollector:
         self._log.info("not taken back: the claim changed or is in use", claim=str(claim.key))
 
 
-# --- Operations on claims that no pod can use: a few at a time, and the namespaces take turns.
-#
-# Each sends several requests, and may wait for seconds. A tenant may have thousands of claims that need one, and binds
-# use the same connections to the API server.
-
-
-_AT_ONCE = 32  # half of the connections to the API server
-_WAITING = 4096  # operations; beyond that, the next filter request or sweep asks for it again
-
-Operation = Callable[[], Coroutine[Any, Any, None]]
-
-
 class Releases:
-    """Runs at most one operation on a claim at a time, and at most `at_once` in all."""
+    """Operations on claims that no pod can use: one on a claim at a time, `at_once` in all, the namespaces in turn.
 
-    def __init__(self, supervisor: Supervisor, at_once: int = _AT_ONCE) -> None:
+    Each sends several requests, and may wait for seconds. A tenant may have thousands of claims that need one, and
+    binds use the same connections to the API server.
+    """
+
+    def __init__(self, supervisor: Supervisor, at_once: int = _MAX_RUNNING) -> None:
         self._supervisor = supervisor
         self._at_once = at_once
         self._running: set[ObjectKey] = set()
-        self._waiting: FairCache[ObjectKey, None] = FairCache(_WAITING)
+        self._waiting: FairCache[ObjectKey, None] = FairCache(_MAX_WAITING)
         self._operations: dict[ObjectKey, Operation] = {}  # of the claims that wait
 
     def __len__(self) -> int:

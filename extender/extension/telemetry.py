@@ -1,4 +1,4 @@
-"""Optional OpenTelemetry traces.
+"""The durations of kube-scheduler's calls, and optional OpenTelemetry traces.
 
 The ID of a pod's trace is the pod's UID, for every replica of serve. So one trace has all filter, prioritize and bind
 calls of the pod. Without `--traces`, no code of OpenTelemetry runs.
@@ -85,16 +85,16 @@ class Traces:
         self._provider.shutdown()
 
 
-# --- Durations of kube-scheduler's calls, for /metrics. Only the event loop uses them, so there is no lock.
-
-
 # Seconds; kube-scheduler waits at least 5.
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _NAMES = (*map(str, BOUNDS), "+Inf")
 
 
 class CallDurations:
-    """A histogram of call durations for each verb and HTTP status."""
+    """A histogram of the durations of kube-scheduler's calls for each verb and HTTP status, for /metrics.
+
+    Only the event loop uses it, so there is no lock.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Bucketed] = {}

@@ -51,7 +51,7 @@ class WriteBarrier:
         for claim in written:
             if not await self._progress.wait_for(partial(self._shown, claim), _SECONDS):
                 raise BindError(f"the watch did not show claim {claim.key} within {_SECONDS:.0f} s")
-            if self._deleted(claim):
+            if self._cached(claim) is None:
                 raise BindError(f"claim {claim.key} was deleted in the meantime")
         self.waits += 1
         self.seconds += asyncio.get_running_loop().time() - started
@@ -76,17 +76,15 @@ class WriteBarrier:
             raise BindError(f"the ResourceSlices do not show whether earlier claims leave enough for device {unclear}")
 
     def _shown(self, written: Claim) -> bool:
+        """Whether the watch has passed this version of the claim. A claim that the cache then lacks is deleted."""
         if not newer(self._watched_version(), written.resource_version):
             return False
-        cached = self._cache.store.claims.get(written.key)
-        return self._deleted(written) or (
-            cached is not None and newer(cached.resource_version, written.resource_version)
-        )
+        cached = self._cached(written)
+        return cached is None or newer(cached.resource_version, written.resource_version)
 
-    def _deleted(self, written: Claim) -> bool:
-        """Whether the cache has no such claim: it is deleted if the watch has passed the written version."""
+    def _cached(self, written: Claim) -> Claim | None:
         cached = self._cache.store.claims.get(written.key)
-        return cached is None or cached.uid != written.uid
+        return cached if cached is not None and cached.uid == written.uid else None
 
 
 @dataclass(slots=True)
