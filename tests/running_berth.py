@@ -93,6 +93,12 @@ class Serving:
 
         return await eventually(shown, f"/metrics shows {words!r}")
 
+    async def create(self, *objects: Json) -> None:
+        """Apply objects, and wait until Berth has seen them."""
+        for one in objects:
+            self.cluster.apply(one)
+        await self.settled()
+
     async def settled(self) -> None:
         """Wait until Berth has seen everything the cluster has."""
         reflectors = self.app.service.informers.reflectors

@@ -44,7 +44,10 @@ def forged(owner: str, owner_uid: str, *finalizers: str) -> Json:
 
 
 def allocated(b: Serving, name: str, device: str, *pods: str, writer: str = "berth-of-before") -> None:
-    """The claim has a device of n1, reserved for the pods: a status that only schedulers write."""
+    """The claim has a device of n1, reserved for the pods: a status that only schedulers write. An earlier allocation
+    ends before."""
+    if (stored(b, name).get("status") or {}).get("allocation"):
+        patch(b, name, {"status": {"allocation": None, "reservedFor": None}}, "status")
     patch(b, name, {"metadata": {"annotations": {MARK: writer}, "finalizers": [PROTECTION]}})
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": device}
     pinned = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}

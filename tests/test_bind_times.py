@@ -42,10 +42,7 @@ class Hanging:
 
 async def filtered(b: Serving) -> tuple[str, str]:
     """The UID of a pod with two claims, and its node."""
-    b.cluster.apply(claim("c"))
-    b.cluster.apply(claim("d"))
-    b.cluster.apply(pod("p", "c", "d"))
-    await b.settled()
+    await b.create(claim("c"), claim("d"), pod("p", "c", "d"))
     return b.pod("p")["metadata"]["uid"], (await b.filter("p"))["NodeNames"][0]
 
 

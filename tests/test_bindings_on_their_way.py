@@ -13,20 +13,17 @@ from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
-from tests.dra_worlds import CLAIMS, extended
+from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.faulty_world import World
 from tests.running_berth import Serving, berthing, bug_after, claim, pod
 from tests.skipping_loop import in_virtual_time
+from tests.tenant_worlds import patch
 
 pytestmark = pytest.mark.loopback
 
 CUT = ApiError(502, "BadGateway", "the connection was cut")
 P = ("default", "p")
-
-
-def patch(b: Serving, name: str, change: dict, subresource: str = "") -> None:
-    b.cluster.api.registry.patch(CLAIMS, ("default", name), change, subresource, strategic=False)
 
 
 def store_binding(b: Serving) -> None:
@@ -36,8 +33,7 @@ def store_binding(b: Serving) -> None:
 async def two_claims(b: Serving) -> None:
     for name in ("c1", "c2"):
         b.cluster.apply(claim(name))
-    b.cluster.apply(pod("p", "c1", "c2"))
-    await b.settled()
+    await b.create(pod("p", "c1", "c2"))
 
 
 async def test_a_binding_is_sent_again_only_right_after_the_reads_of_all_claims() -> None:
@@ -77,8 +73,7 @@ def special_claim(b: Serving) -> ObjectKey:
 async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once() -> None:
     """Its pod waited for more than a minute."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p"))
-        await b.settled()
+        await b.create(extended("p"))
         clock = asyncio.get_running_loop().time
         began, name = clock(), "p-extended-resources-abcde"
         made = b.cluster.apply(claim(name))
@@ -102,8 +97,7 @@ async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once
 
 async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_is_on_its_way() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p"))
-        await b.settled()
+        await b.create(extended("p"))
         orphans = other_collector(b)
 
         async def take_back_meanwhile(_: str, path: str) -> ApiError | None:
@@ -122,8 +116,7 @@ async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_i
 
 async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_back() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p"))
-        await b.settled()
+        await b.create(extended("p"))
         orphans = other_collector(b)
 
         async def take_back_first(method: str, path: str) -> ApiError | None:

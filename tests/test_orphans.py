@@ -112,8 +112,7 @@ async def test_the_allocation_of_another_allocator_stays_though_its_pod_lacks_an
 async def test_the_allocation_of_a_waiting_pod_with_all_its_claims_stays() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await fail_to_undo(b)
-        b.cluster.apply(claim("other"))
-        await b.settled()
+        await b.create(claim("other"))
         orphans = collector_without_grace(b)
         await orphans.sweep()
         assert not orphans.busy

@@ -168,12 +168,9 @@ async def test_the_scheduler_gets_no_choice_for_a_claim_that_others_wait_for() -
     async with berthing(NODES) as b:
         for name in ("shared", "own"):
             b.cluster.apply(claim(name))
-        b.cluster.apply(pod("p", "shared"))
-        b.cluster.apply(pod("q", "own"))
-        await b.settled()
+        await b.create(pod("p", "shared"), pod("q", "own"))
         assert [len((await b.filter(name))["NodeNames"]) for name in ("p", "q")] == [3, 3]
-        b.cluster.apply(pod("r", "shared"))
-        await b.settled()
+        await b.create(pod("r", "shared"))
         (node,) = (await b.filter("p"))["NodeNames"]
         assert (await b.filter("r"))["NodeNames"] == [node]
         assert [await b.bind(name, node) for name in ("p", "r")] == ["", ""]

@@ -188,8 +188,7 @@ async def test_two_leftovers_of_a_pod_are_both_deleted() -> None:
 async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
     """A filter request met the claim as a leftover. The pod now runs with its devices."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
-        await b.settled()
+        await b.create(extended("p1"))
         name = await leftover(b)
         mapped = {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}
         b.cluster.api.registry.patch(PODS, ("default", "p1"), {"status": mapped}, "status", strategic=False)
