@@ -74,7 +74,7 @@ def test_a_bug_with_one_pod_hides_no_room_of_others(monkeypatch: pytest.MonkeyPa
     assert found[-1], "the bug is raised after the fit"
 
 
-def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None:
+def test_a_search_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None:
     """A scan over all waiting shapes must not drop the rankings that filters use."""
     fleet = Fleet("mixed")
     fleet.fill(6, 1.0)
@@ -93,7 +93,7 @@ def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None
     assert [ranking.requirements.key for ranking in fleet.filter_service.rankings] == order
 
 
-def test_a_look_that_was_cut_short_is_made_up_for() -> None:
+def test_a_search_that_was_cut_short_is_made_up_for() -> None:
     """For every number of steps that the search completed before it ended."""
     for steps in range(12):
         fleet = Fleet("mixed")
@@ -101,28 +101,28 @@ def test_a_look_that_was_cut_short_is_made_up_for() -> None:
         rejected(fleet, 5)
         assert not answer(fleet)
         fleet.apply("resourceclaims", "held/h1", None)
-        look = fleet.queueing_hints.find_schedulable(NS)
-        cut = list(islice(look, steps))
+        search = fleet.queueing_hints.find_schedulable(NS)
+        cut = list(islice(search, steps))
         assert any(cut) or answer(fleet), steps
         fleet.touch_node("node-000003", {"a": "b"})
         assert not answer(fleet), "a node is searched once"
 
 
-def test_a_change_during_a_check_is_for_the_next_check() -> None:
+def test_a_change_during_a_search_is_for_the_next_search() -> None:
     fleet = Fleet("mixed")
     fleet.fill(3, 1.0)
     rejected(fleet, 20)
     fleet.touch_node("node-000001", {"a": "b"})
-    look = fleet.queueing_hints.find_schedulable(NS)
-    next(look)
+    search = fleet.queueing_hints.find_schedulable(NS)
+    next(search)
     fleet.apply("resourceclaims", "held/h0", None)
-    assert any(look) or answer(fleet)
+    assert any(search) or answer(fleet)
 
 
 @pytest.mark.parametrize("taken", [1, 6])  # both are of one kind; either may stand for both in the search
 @pytest.mark.parametrize("steps", range(6))
-def test_of_equal_nodes_that_become_free_one_may_be_taken_during_a_look(steps: int, taken: int) -> None:
-    """The look evaluates one of them; the pod still fits on the other."""
+def test_of_equal_nodes_that_become_free_one_may_be_taken_during_a_search(steps: int, taken: int) -> None:
+    """The search evaluates one of them; the pod still fits on the other."""
     fleet = Fleet("mixed")
     fleet.fill(6, 1.0)
     nodes = fleet.cache.snapshot().node_infos
@@ -132,15 +132,15 @@ def test_of_equal_nodes_that_become_free_one_may_be_taken_during_a_look(steps: i
     assert not answer(fleet)
     for number in (0, 5):
         fleet.apply("resourceclaims", f"held/h{number}", None)
-    look = fleet.queueing_hints.find_schedulable(NS)
-    first = list(islice(look, steps))
+    search = fleet.queueing_hints.find_schedulable(NS)
+    first = list(islice(search, steps))
     node = f"node-{taken:06}"
     fleet.hold(9, node, fleet.devices[node])
-    assert any(first) or any(look) or answer(fleet)
+    assert any(first) or any(search) or answer(fleet)
 
 
 def reading_identity(fleet: Fleet, uid: str) -> Pod:
-    """A pod for one GPU whose selector reads the UUID: the look evaluates every node by itself."""
+    """A pod for one GPU whose selector reads the UUID: the search evaluates every node by itself."""
     pod = fleet.pod(uid, 77, 1)
     selector = {"cel": {"expression": f"device.attributes['{fleet.driver}'].uuid != ''"}}
     exactly = {"deviceClassName": fleet.driver, "count": 1, "selectors": [selector]}
@@ -179,7 +179,7 @@ PODS: dict[str, Callable[[Fleet], Pod]] = {
 
 
 @pytest.mark.parametrize("kind", PODS)
-def test_a_node_that_is_taken_during_a_look_wakes_nobody(kind: str) -> None:
+def test_a_node_that_is_taken_during_a_search_wakes_nobody(kind: str) -> None:
     """An equal node is free, but kept for a gang, or not the node of the pod."""
     fleet = Fleet("mixed")
     fleet.fill(6, 1.0)
@@ -189,10 +189,10 @@ def test_a_node_that_is_taken_during_a_look_wakes_nobody(kind: str) -> None:
     assert not answer(fleet)
     for number in (0, 5):
         fleet.apply("resourceclaims", f"held/h{number}", None)
-    look = fleet.queueing_hints.find_schedulable(NS)
-    assert not next(look)
+    search = fleet.queueing_hints.find_schedulable(NS)
+    assert not next(search)
     fleet.hold(9, "node-000001", fleet.devices["node-000001"])
-    assert not any(look)
+    assert not any(search)
 
 
 def test_a_node_that_is_kept_for_a_gang_wakes_no_other_pod() -> None:
@@ -251,7 +251,7 @@ _EVENTS = st.lists(
         st.tuples(st.just("free"), st.integers(0, 3)),
         st.tuples(st.just("take"), st.integers(0, 3)),
         st.tuples(st.just("filter"), st.integers(0, 5)),
-        st.tuples(st.just("look"), st.integers(0, 40)),
+        st.tuples(st.just("search"), st.integers(0, 40)),
     ),
     max_size=25,
 )
@@ -278,7 +278,7 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
             uid = f"p{which}"
             if fleet.filter(fleet.pod(uid, which, 1 + which)).passed == []:
                 fitting.discard(uid)
-        elif what == "look" and any(islice(fleet.queueing_hints.find_schedulable(NS), which)):
+        elif what == "search" and any(islice(fleet.queueing_hints.find_schedulable(NS), which)):
             for uid in fleet.filter_service.unschedulable.uids():  # kube-scheduler asks again, as every pod is requeued
                 fleet.filter(fleet.cache.store.pods[uid])
             fitting = set()

@@ -52,9 +52,9 @@ _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _NOT_FAILED = "spec.nodeName!=,status.phase!=Failed"
 _RUNNING = f"{_NOT_FAILED},status.phase!=Succeeded"
-_EVENT_NAME = 230  # characters of the object's name in that of an Event, which has 253
+_MAX_EVENT_NAME = 230  # characters of the object's name in that of an Event, which has 253
 _PAGE = 100  # pods per list request: about 1 MB, decoded in about 3 ms
-_NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
+_MAX_NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
 
 
 def claim_path(key: ObjectKey, sub: str = "") -> str:
@@ -262,12 +262,12 @@ class Writer:
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": f"{key.name[:_EVENT_NAME]}.{digest}", "namespace": key.namespace},
+            "metadata": {"name": f"{key.name[:_MAX_EVENT_NAME]}.{digest}", "namespace": key.namespace},
             "eventTime": now_micro(),
             "type": "Warning",
             "action": "Scheduling",
             "reason": reason,
-            "note": cut(note, _NOTE_BYTES),
+            "note": cut(note, _MAX_NOTE_BYTES),
             "reportingController": "berth.dev/berth",
             "reportingInstance": "berth",
             "regarding": about,

@@ -83,9 +83,11 @@ from extender.scheduling import (
     scored_node,
 )
 
-_OTHER_BIND_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
-_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
-_NOTE_BYTES = 4096  # of the annotation: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
+_MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
+_MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
+_MAX_NOTE_BYTES = (
+    4096  # of the annotation: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +271,7 @@ class Binder:
         requirements = self._requirements(pod)
         while isinstance(requirements, PodRequirements) and requirements.promised_claims:
             for claim in requirements.promised_claims:
-                if not await self._progress.wait_for(partial(self._is_not_in_flight, claim.uid), _OTHER_BIND_SECONDS):
+                if not await self._progress.wait_for(partial(self._is_not_in_flight, claim.uid), _MAX_OTHER_SECONDS):
                     raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
             for claim in requirements.promised_claims:
                 self._cache.release_claim(claim.uid)
@@ -428,7 +430,7 @@ class Binder:
         """
         pod, now, times = cycle.pod, asyncio.get_running_loop().time(), self._times
         seconds = self._filter_service.policy.binding_wait_seconds + times.claims + times.binding
-        end = min(cycle.started + seconds, now + _UNSURE_SECONDS)
+        end = min(cycle.started + seconds, now + _MAX_UNSURE_SECONDS)
         error: ClusterError | None = None
         try:
             async with asyncio.timeout_at(end):
@@ -485,7 +487,7 @@ class Binder:
 def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
     """The annotation that the Binding writes on the pod; none if all devices were allocated before."""
     text = decision_text(chosen, *runner_up)
-    return {DECISION_ANNOTATION: cut(text, _NOTE_BYTES)} if text else {}
+    return {DECISION_ANNOTATION: cut(text, _MAX_NOTE_BYTES)} if text else {}
 
 
 def _new_share() -> str:

@@ -14,14 +14,12 @@ from itertools import islice
 
 from extender.cluster import Conflict, NotFound, TooMany, Unavailable, WallClock, Writer, now_rfc3339
 from extender.extension.binding_cycle import BindError, BindingCycle, Step
-from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, MAX_TRIES, RETRY_SECONDS
 from extender.extension.write_barrier import newer
 from extender.model import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.scheduling import SPECIAL_NAME, PodRequirements
 
-_TRIES = 5  # per write, as client-go's DefaultRetry
-_RETRY_SECONDS = 0.1
-_READS = 2
+_MAX_READS = 2
 FRESH_SECONDS = IN_FLIGHT_GRACE_SECONDS / 2  # for this time after its start, a bind needs no other read of its claims
 
 NewAllocations = list[tuple[Claim, Allocation]]
@@ -68,7 +66,7 @@ class ClaimWrites:
         that is always slow must not keep every pod from being bound.
         """
         known, loop = list(claims), asyncio.get_running_loop()
-        for _ in range(_READS):
+        for _ in range(_MAX_READS):
             began = loop.time()
             await asyncio.gather(*(self._read_unchanged(claim, cycle.consumer(claim)) for claim in known))
             if loop.time() - began <= FRESH_SECONDS:
@@ -125,16 +123,16 @@ class ClaimWrites:
         bound, or if its status names a special claim of another process; ClusterError if the write fails repeatedly.
         """
         wanted = tuple(mappings)
-        for attempt in range(_TRIES):
+        for attempt in range(MAX_TRIES):
             try:
                 if pod.extended_claim not in ("", claim.key.name):
                     await self._reject_second(pod, claim)
                 await self._writer.map_special_claim(pod, claim, wanted)
                 return
             except (Conflict, Unavailable, TooMany):
-                if attempt == _TRIES - 1:
+                if attempt == MAX_TRIES - 1:
                     raise
-                await asyncio.sleep(_RETRY_SECONDS * attempt)
+                await asyncio.sleep(RETRY_SECONDS * attempt)
                 fresh = await self._writer.read_pod(pod.key)
                 if fresh.uid != pod.uid or fresh.deleting or fresh.node_name:
                     raise BindError(f"pod {pod.key} was bound, deleted or recreated in the meantime") from None
@@ -195,12 +193,12 @@ async def _retried(
 
     A retry writes `refreshed(known claim, claim as just read)`.
     """
-    for attempt in range(1, _TRIES):
+    for attempt in range(1, MAX_TRIES):
         try:
             return await write(claim)
         except (Conflict, Unavailable, TooMany) as error:
             retriable = error
-        pause = retriable.retry_after if isinstance(retriable, TooMany) else _RETRY_SECONDS * (attempt - 1)
+        pause = retriable.retry_after if isinstance(retriable, TooMany) else RETRY_SECONDS * (attempt - 1)
         await asyncio.sleep(pause)
         claim = refreshed(claim, await _read_again(writer, claim))
     return await write(claim)

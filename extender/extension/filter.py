@@ -23,7 +23,7 @@ from cachetools import LRUCache
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.evaluations import Evaluations
-from extender.extension.remembered_pods import ShortlistScores, UnschedulablePods
+from extender.extension.remembered_pods import MAX_PODS, ShortlistScores, UnschedulablePods
 from extender.model import (
     NO_DEADLINE,
     Claim,
@@ -59,7 +59,6 @@ from extender.scheduling import (
 )
 from extender.wire import has_all
 
-_REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the queue
 _HELD = str(Reason(Code.HELD))
 
 GangNodes = Iterable[tuple[str, GroupKey]]
@@ -108,7 +107,7 @@ class FilterService:
         evaluator: Evaluator,
         clock: Callable[[], float],
         sink: FilterSink | None = None,
-        remembered_pods: int = _REMEMBERED_PODS,
+        remembered_pods: int = MAX_PODS,
         rankings: RankingCache | None = None,
         evaluations: Evaluations | None = None,
     ) -> None:

@@ -187,8 +187,8 @@ class OrphanCollector:
         store = self._cache.store
         others = [store.claims[key] for key in store.special_claims.get((claim.key.namespace, claim.owner_pod_uid), ())]
         for consumer in (other.reserved_for[0] for other in others[:1]):
-            pod, looks = ObjectKey(claim.key.namespace, consumer.name), replace(claim, reserved_for=(consumer,))
-            if not looks.special_for or store.waited_for.get(claim.key) or self._is_binding(consumer.uid):
+            pod, reserved = ObjectKey(claim.key.namespace, consumer.name), replace(claim, reserved_for=(consumer,))
+            if not reserved.special_for or store.waited_for.get(claim.key) or self._is_binding(consumer.uid):
                 return
             unchanged = await read_unchanged(self._writer, claim) is not None
             if not unchanged or not await is_bound(self._writer, pod, consumer.uid):

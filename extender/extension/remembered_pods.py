@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Mapping
 from extender.model import FairCache, Pod
 from extender.scheduling import PodRequirements
 
-_PODS = 4096
+MAX_PODS = 4096
 
 
 class UnschedulablePods:
@@ -19,7 +19,7 @@ class UnschedulablePods:
     A pod with large claims counts as several: its requirements keep the claims after their deletion.
     """
 
-    def __init__(self, limit: int = _PODS) -> None:
+    def __init__(self, limit: int = MAX_PODS) -> None:
         self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to equivalence class
         self.searched: dict[str, int] = {}  # version of the snapshot that the last search covered, by namespace
         # Key of the equivalence class to the requirements of one of its pods, and the UIDs of all its pods.

@@ -30,9 +30,9 @@ from extender.model import SCHEDULING_GROUP, BerthError, Claim, ObjectKey, Pod
 
 # Until the API server has stored a Binding that was sent before the release of its claim was announced.
 IN_FLIGHT_GRACE_SECONDS = 1.0
-_TRIES = 5  # per write, as client-go's DefaultRetry
-_TRIES_BESIDE_OTHERS = 8  # for writes that another process or a tenant may outdate three times
-_RETRY_SECONDS = 0.1
+MAX_TRIES = 5  # per write, as client-go's DefaultRetry
+_MAX_TRIES_BESIDE_OTHERS = 8  # for writes that another process or a tenant may outdate three times
+RETRY_SECONDS = 0.1
 
 
 class Undo:
@@ -111,7 +111,7 @@ class Undo:
     async def _end_failed(self, cycle: BindingCycle, known: Claim) -> None:
         """The devices failed for all pods that share the claim. The last bind that has it reserved deallocates it."""
         allocators = ("", self._writer.identity, self._writer.releasing_identity)
-        for _ in range(_TRIES):
+        for _ in range(MAX_TRIES):
             fresh = await self._writer.read_claim(known.key)
             if fresh.uid != known.uid or fresh.allocation != known.allocation or fresh.allocator not in allocators:
                 return  # another process uses the claim
@@ -123,7 +123,7 @@ class Undo:
                     return
                 await self._remove_consumer(cycle, fresh)  # then read again: the binds of the other pods may also end
             except (Conflict, Unavailable, TooMany):
-                await asyncio.sleep(_RETRY_SECONDS)  # drivers also write the status
+                await asyncio.sleep(RETRY_SECONDS)  # drivers also write the status
 
     async def _deallocate(self, cycle: BindingCycle, known: Claim, *, lost: bool) -> None:
         """End an allocation that this process wrote last, or that has `lost` a device, unless the pod is bound.
@@ -133,7 +133,7 @@ class Undo:
         bind has begun since. That of a release shows that the other process releases the claim, too.
         """
         pod, claim, announced = cycle.pod, known, False
-        for _ in range(_TRIES_BESIDE_OTHERS):
+        for _ in range(_MAX_TRIES_BESIDE_OTHERS):
             try:
                 if claim.allocation != known.allocation or await is_bound(self._writer, pod.key, pod.uid):
                     return
@@ -146,7 +146,7 @@ class Undo:
                 announced = True
                 await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             except (Conflict, Unavailable, TooMany):
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
             claim = await self._writer.read_claim(known.key)
             if claim.uid != known.uid:
                 return  # the claim was deleted, and a new claim has its name
@@ -211,11 +211,11 @@ async def _repeated(step: Callable[[], Awaitable[bool]]) -> bool:
 
     Raises the ClusterError of the last try.
     """
-    for attempt in range(1, _TRIES):
+    for attempt in range(1, MAX_TRIES):
         try:
             return await step()
         except (Conflict, Unavailable, TooMany):
-            await asyncio.sleep(_RETRY_SECONDS * attempt)
+            await asyncio.sleep(RETRY_SECONDS * attempt)
     return await step()
 
 

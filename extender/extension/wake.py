@@ -32,7 +32,7 @@ from extender.scheduling import (
 
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
-_STEP = 32  # nodes that are taken at a time from the nodes to search
+_BATCH = 32  # nodes that are taken at a time from the nodes to search
 
 
 class Requeuer(CacheListener):
@@ -175,7 +175,7 @@ class QueueingHints:
         `places` are node names, or states of which one node stands for all. Nodes of `kept` do not count.
         """
         selected, left = SelectedNodes(requirements.node_selectors), iter(places)
-        while batch := list(islice(left, _STEP)):
+        while batch := list(islice(left, _BATCH)):
             while batch:
                 yield self._search_batch(requirements, selected, batch, kept, self._context())
 

@@ -19,7 +19,7 @@ from extender.extension.binding_cycle import BindError, DeviceLost
 from extender.model import Claim, Device, DeviceId, PoolKey, Result, Slice, is_complete, newest_slices
 from extender.runtime import WatchProgress
 
-_SECONDS = 8.0  # how long a bind waits until the watch shows its write
+_MAX_SECONDS = 8.0  # how long a bind waits until the watch shows its write
 
 
 class WriteBarrier:
@@ -49,8 +49,8 @@ class WriteBarrier:
         """
         started = asyncio.get_running_loop().time()
         for claim in written:
-            if not await self._progress.wait_for(partial(self._shown, claim), _SECONDS):
-                raise BindError(f"the watch did not show claim {claim.key} within {_SECONDS:.0f} s")
+            if not await self._progress.wait_for(partial(self._shown, claim), _MAX_SECONDS):
+                raise BindError(f"the watch did not show claim {claim.key} within {_MAX_SECONDS:.0f} s")
             if self._cached(claim) is None:
                 raise BindError(f"claim {claim.key} was deleted in the meantime")
         self.waits += 1
