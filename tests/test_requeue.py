@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from benchmarks.fleet import MACHINES, Fleet
 from extender.extension.filter import FilterService
-from extender.extension.remembered_pods import UnschedulablePods
 from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.sandbox.machines import node_object
 from extender.scheduling import CollectedDomain, PodRequirements, requirements_of
@@ -286,22 +285,3 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
     helped = answer(fleet)
     now = [uid for uid in waiting if fleet.filter(fleet.cache.store.pods[uid]).passed]
     assert helped or not now
-
-
-def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> None:
-    fleet = Fleet("mixed")
-    fleet.fill(1, 1.0)
-    uids = rejected(fleet, 3)
-    rankings = list(fleet.filter_service.rankings)
-    pods = UnschedulablePods(limit=2)
-    for uid, ranking in zip(uids, rankings, strict=True):
-        pods.add(uid, ranking.requirements, 1)
-    assert pods.uids() == uids[1:]
-    assert len(pods.keys(NS)) == 2
-    pods.add("other", rankings[1].requirements, 1)
-    assert pods.uids() == [uids[2], "other"]
-    assert len(pods.keys(NS)) == 2
-    for uid in ("other", "other", uids[2]):
-        pods.remove(uid)
-    assert not len(pods)
-    assert not pods.keys(NS)

@@ -298,18 +298,6 @@ async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation()
     assert [uid for uid, one in zip(binds, done, strict=True) if isinstance(one, BindError)] == ["q"]
 
 
-async def test_a_write_reserves_a_claim_for_as_many_pods_as_there_is_room_for() -> None:
-    others = tuple(Consumer(f"other{i}", f"other{i}") for i in range(MAX_CONSUMERS - 3))
-    known = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation(), reserved_for=others)
-    writes = _Writes(known)
-    shared = SharedClaims(writes)
-    binds = [asyncio.create_task(shared.add_consumer(known, Consumer(uid, uid))) for uid in ("p", "q", "r", "s", "t")]
-    await eventually(lambda: writes.batches, "the first write is under way")
-    writes.go.set()
-    await asyncio.gather(*binds)
-    assert writes.batches == [{"p"}, {"q", "r", "s"}, {"t"}]
-
-
 async def test_members_of_one_pod_group_are_one_consumer_and_each_bind_ends_with_a_write_of_it() -> None:
     """The first write is refused. The other binds must not take that for a write of theirs."""
     known = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation())
