@@ -13,9 +13,10 @@ give the node's CPU and memory to other pods.
    status.
 6. The write barrier: wait until the watch has shown these writes. Of two claims with a device, the earlier one keeps it
    (`WriteBarrier`). From here the cache has the claims as any other.
-7. Wait until the drivers have met the binding conditions of the claims; then compare with the cache again.
+7. Wait until the drivers have met the binding conditions of the claims; then compare with the cache again. Read the
+   claims of a PodGroup: other members may have used and left them.
 8. A gang's member waits until the claims of the whole minimum are written (`GangBarrier.written`).
-9. If the bind was slow, read the claims: another process may have released them.
+9. If the bind was slow, read all claims: another process may have released them.
 10. The Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
 
 Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
@@ -85,9 +86,8 @@ from extender.scheduling import (
 
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
 _MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
-_MAX_NOTE_BYTES = (
-    4096  # of the annotation: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
-)
+# Of the annotation: room for 32 devices and all score parts. A pod may have 256 KiB of annotations.
+_MAX_NOTE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
