@@ -160,28 +160,26 @@ class FilterService:
         if not pod.may_need_devices:
             return FilterResult()
         released = self._cache.release(pod.uid)
-        answer = self._filter(pod, names, gang_nodes)
-        if released:  # the pod may now hold other devices than before
-            self._cache.freed()
-        return answer
-
-    def _filter(self, pod: Pod, names: Sequence[str], gang_nodes: GangNodes) -> FilterResult:
-        snapshot = self._cache.snapshot()
-        requirements = requirements_of(pod, snapshot, self.policy)
-        match requirements:
-            case Skip():
-                return FilterResult()
-            case Pending():
-                return FilterResult(error=requirements.message)
-            case UnschedulableAndUnresolvable():
-                text = str(requirements.reason)
-                if requirements.reason.code is Code.EXTENDED_STALE:
-                    for leftover in leftover_claims(pod, snapshot):
-                        self._sink.stale_special(leftover)
-                self.unschedulable_reasons[requirements.reason.code.name] += 1
-                return FilterResult([], dict.fromkeys(names, text))
-            case PodRequirements():
-                return self._filter_with_requirements(pod, requirements, snapshot, names, gang_nodes)
+        try:
+            snapshot = self._cache.snapshot()
+            requirements = requirements_of(pod, snapshot, self.policy)
+            match requirements:
+                case Skip():
+                    return FilterResult()
+                case Pending():
+                    return FilterResult(error=requirements.message)
+                case UnschedulableAndUnresolvable():
+                    text = str(requirements.reason)
+                    if requirements.reason.code is Code.EXTENDED_STALE:
+                        for leftover in leftover_claims(pod, snapshot):
+                            self._sink.stale_special(leftover)
+                    self.unschedulable_reasons[requirements.reason.code.name] += 1
+                    return FilterResult([], dict.fromkeys(names, text))
+                case PodRequirements():
+                    return self._filter_with_requirements(pod, requirements, snapshot, names, gang_nodes)
+        finally:
+            if released:  # the pod may now hold other devices than before
+                self._cache.freed()
 
     def _filter_with_requirements(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str], gang_nodes: GangNodes
