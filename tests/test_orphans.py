@@ -20,22 +20,22 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.tenant_worlds import MARK, allocated, collector_without_grace, intercept, patch, stored
+from tests.tenant_worlds import ALLOCATOR, allocated, collector_without_grace, intercept, patch, stored
 
 
-async def test_an_allocation_that_lost_the_mark_of_berth_is_not_taken_back() -> None:
+async def test_an_allocation_that_lost_its_allocator_is_not_taken_back() -> None:
     """The watch has not shown yet that another writer has the claim now."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
         allocated(b, "c", "gpu-0")
         await b.settled()
 
-        def lose_the_mark(method: str, path: str) -> ApiError | None:
+        def lose_the_allocator(method: str, path: str) -> ApiError | None:
             if method == "GET" and path.endswith("/resourceclaims/c"):
-                patch(b, "c", {"metadata": {"annotations": {MARK: None}}})
+                patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: None}}})
             return None
 
-        intercept(b, lose_the_mark)
+        intercept(b, lose_the_allocator)
         orphans = collector_without_grace(b)
         await orphans.sweep()
         assert orphans.busy
@@ -101,7 +101,7 @@ async def test_the_allocation_of_a_pod_that_lacks_another_claim_stays_if_the_pod
 async def test_the_allocation_of_another_allocator_stays_though_its_pod_lacks_another_claim() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await fail_to_undo(b)
-        patch(b, "c", {"metadata": {"annotations": {MARK: None}}})
+        patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: None}}})
         await b.settled()
         orphans = collector_without_grace(b)
         await orphans.sweep()

@@ -174,7 +174,7 @@ async def test_a_claim_that_another_process_allocates_meanwhile_keeps_that_alloc
     device: str, pods: tuple[str, ...], writer: str, path: str
 ) -> None:
     """The API server answers the write with Conflict. With another process of Berth, which binds the same pod, all but
-    the mark is as this bind wanted to write it; that process may take it back."""
+    the allocator is as this bind wanted to write it; that process may take it back."""
     async with pod_to_bind() as (b, _):
 
         async def allocate(method: str, asked: str) -> None:

@@ -12,7 +12,7 @@ from tests.dra_worlds import extended, place
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 from tests.tenant_worlds import (
-    MARK,
+    ALLOCATOR,
     PODS,
     SPECIAL,
     allocated,
@@ -208,7 +208,7 @@ async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
         for one in (extended("p1"), pod("p3", name)):
             b.cluster.apply(one)
         assert await leftover(b, writer="berth-of-before") == name
-        patch(b, name, {"metadata": {"annotations": {MARK: "berth-of-before"}}})
+        patch(b, name, {"metadata": {"annotations": {ALLOCATOR: "berth-of-before"}}})
         assert "earlier attempt" in await place(b, "p1")
         b.cluster.store.remove("resourceclaims", ("default", name))
         b.cluster.apply(claim(name))
