@@ -359,7 +359,8 @@ class FilterService:
         store = self._cache.store
         self._evaluator.forget_slices(store.deleted_slices)
         for uid in store.deleted_pods:
-            self.forget_pod(uid)
+            self.unschedulable.remove(uid)
+            self.shortlist_scores.forget(uid)
             self._deleted_pods[uid] = None
         store.deleted_slices.clear()
         store.deleted_pods.clear()
@@ -367,11 +368,6 @@ class FilterService:
     def is_gone(self, uid: str) -> bool:
         """Whether the watch has shown that the pod is deleted or bound. No later event would end what it gets."""
         return uid in self._deleted_pods if (pod := self._cache.store.pods.get(uid)) is None else pod.deleting
-
-    def forget_pod(self, uid: str) -> None:
-        """Drop what is remembered about a pod that is bound or deleted."""
-        self.unschedulable.remove(uid)
-        self.shortlist_scores.forget(uid)
 
     def remembered(self) -> dict[str, int]:
         """The number of remembered entries of each kind; `ranking_bytes` is an estimate in bytes."""
