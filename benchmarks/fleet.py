@@ -9,7 +9,8 @@ import random
 from benchmarks.allocation import mig_slices
 from extender.allocation import Features
 from extender.cache import CacheListener, ClusterCache
-from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.filter import FilterResult, FilterService
+from extender.extension.wake import QueueingHints
 from extender.model import Pod
 from extender.policy import Policy
 from extender.runtime import watched_resources
@@ -55,6 +56,7 @@ class Fleet:
             remembered_pods=remembered_pods,
             rankings=rankings,
         )
+        self.queueing_hints = QueueingHints(self.cache, self.filter_service)
         self._apply = {one.name: one.apply for one in watched_resources(self.cache)}
         self.devices: dict[str, list[str]] = {}  # by node
         self._number = 0

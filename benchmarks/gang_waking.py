@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.fleet import Fleet
+from extender.extension.filter import FilterSink
 from extender.extension.gangs.bound_members import BoundMembers
 from extender.extension.gangs.gang_hints import GangHints
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.gangs.gang_state import FormingGang, PlannedGang, WaitsForGang
-from extender.extension.sinks import FilterSink
 from extender.gangs.gang import Gang
 from extender.model import Deadline, GroupKey, GroupSource, Membership, Pod, Reason
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.model import NO_DEADLINE, Allocation, ObjectKey
 from extender.policy import Policy, Weights
 from extender.runtime import watched_resources

@@ -14,9 +14,9 @@ import time
 
 from benchmarks.fleet import Fleet
 from extender.extension.evaluations import Evaluations
-from extender.extension.requeue import Requeuer
+from extender.extension.wake import Requeuer
 from extender.model import Pod
-from extender.runtime import Rebuilds
+from extender.runtime import CacheRefresh
 
 FEW = 4
 
@@ -41,11 +41,11 @@ def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
 async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     """The longest CPU milliseconds between two turns of the loop, with one node event each `gap` seconds."""
     service, evaluations = fleet.filter_service, Evaluations(time.monotonic)
-    requeuer = Requeuer(_Writer(), lambda: "", evaluations, pause=gap)  # type: ignore[arg-type]  # a fake
-    search, rebuilt = service.queueing_hints.find_schedulable, Rebuilds(fleet.cache).done
+    requeuer = Requeuer(_Writer(), evaluations, pause=gap)  # type: ignore[arg-type]  # a fake
+    search, refreshed = fleet.queueing_hints.find_schedulable, CacheRefresh(fleet.cache).wait
     tasks = [
         asyncio.create_task(requeuer.run(lambda: service.unschedulable.namespaces, search)),
-        asyncio.create_task(evaluations.run(rebuilt, _raise)),
+        asyncio.create_task(evaluations.run(refreshed, _raise)),
     ]
     nodes, longest, ends = list(fleet.devices), 0.0, 0.0
     for event in range(events):

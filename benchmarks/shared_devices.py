@@ -16,7 +16,7 @@ from functools import partial
 
 from benchmarks.fleet import GPU_DRIVER, Fleet
 from extender.model import Pod
-from extender.runtime import Rebuilds
+from extender.runtime import CacheRefresh
 from extender.wire import decode_pod
 
 NET = "net.example.com"
@@ -59,7 +59,7 @@ def cpu_ms(work: Callable[[], object]) -> float:
 async def stretches(fleet: Fleet, change: Callable[[], None]) -> tuple[float, float]:
     """(the longest stretch, all CPU time) in milliseconds, from a change until a snapshot has it."""
     took = [cpu_ms(change)]
-    task = asyncio.create_task(Rebuilds(fleet.cache, time.thread_time).done())
+    task = asyncio.create_task(CacheRefresh(fleet.cache, time.thread_time).wait())
     while not task.done():
         before = time.thread_time()
         await asyncio.sleep(0)

@@ -93,7 +93,7 @@ class Soak:
         if self.events % EVENTS_PER_NODE == 0:
             self._replace_node()
         if self.events % EVENTS_PER_LOOK == 0:
-            for _ in fleet.filter_service.queueing_hints.find_schedulable("x"):
+            for _ in fleet.queueing_hints.find_schedulable("x"):
                 pass
 
     def _filter(self) -> None:

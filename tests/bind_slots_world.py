@@ -7,13 +7,13 @@ from collections.abc import Callable
 from benchmarks.fleet import Fleet
 from extender.allocation import Features
 from extender.cache import ClusterCache
+from extender.extension.filter import FilterSink
 from extender.extension.gangs.bound_members import BoundMembers
 from extender.extension.gangs.gang_admission import GangAdmission, SlotLimits
 from extender.extension.gangs.gang_monitor import GangMonitor
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.gangs.gang_state import FormingGang, PlannedGang
-from extender.extension.sinks import FilterSink
 from extender.gangs.gang_problem import GangPlan
 from extender.model import GroupKey, Pod
 from extender.wire import decode_pod

@@ -13,8 +13,8 @@ from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_node
 
 NODES = 40
-STRETCH = 3  # looks at the clock
-MOST = 4 * STRETCH  # nodes or slices of one stretch
+TIME_SLICE = 3  # looks at the clock
+MOST = 4 * TIME_SLICE  # nodes or slices of one stretch
 
 
 class CountingBuilder(NodeInfoBuilder):

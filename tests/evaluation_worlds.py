@@ -7,8 +7,8 @@ from math import inf
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.extension.filter_service import FilterService
-from extender.extension.sinks import FilterSink
+from extender.extension.filter import FilterService, FilterSink
+from extender.extension.wake import QueueingHints
 from extender.model import Deadline, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
@@ -83,6 +83,7 @@ class Fleet:
             self.remembered_pods,
             self.rankings,
         )
+        self.queueing_hints = QueueingHints(self.cache, self.filter_service)
 
     def add_node(self, name: str, machine: Machine) -> None:
         self.cache.apply_node(name, decode_node(node_object(name, machine, {})))
@@ -148,8 +149,9 @@ class Fleet:
 
     def finds(self) -> bool:
         """Whether a search finds a rejected pod that fits now."""
-        hints = self.filter_service.queueing_hints
-        return any(any(hints.find_schedulable(one)) for one in self.filter_service.unschedulable.namespaces)
+        return any(
+            any(self.queueing_hints.find_schedulable(one)) for one in self.filter_service.unschedulable.namespaces
+        )
 
     def error(self, pod: Pod) -> str:
         return self.filter_service.filter(pod, self.names).error

@@ -15,7 +15,7 @@ import orjson
 
 from extender.cluster import Unavailable
 from extender.cluster.api_errors import error_for
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 
@@ -24,7 +24,7 @@ CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 # Seconds until a Binding is stored, and any write whose connection was cut (docs/limits.md).
 _TIMEOUT = 15.0  # of a request
 _RISK = 3  # times as many faults of the most delicate request
-_LANDING = 0.45 * LANDING_SECONDS
+_LANDING = 0.45 * IN_FLIGHT_GRACE_SECONDS
 
 
 @dataclass(slots=True)

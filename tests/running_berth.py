@@ -9,14 +9,13 @@ from typing import Any
 
 import httpx
 
-from extender.cluster import Writer, now_rfc3339
+from extender.cluster import Writer
 from extender.console import Console
 from extender.entry.all_in_one import both
 from extender.extension import no_span
-from extender.extension.binder import Binder, BinderDependencies
-from extender.extension.binding_cycle import BindTimes
+from extender.extension.bind import Binder, BindTimes
 from extender.extension.gangs.gang_barrier import GangBarrier
-from extender.extension.tracing import SpanFactory
+from extender.extension.telemetry import SpanFactory
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
@@ -93,6 +92,12 @@ class Serving:
             return next((text for text in texts if words in text), "")
 
         return await eventually(shown, f"/metrics shows {words!r}")
+
+    async def create(self, *objects: Json) -> None:
+        """Apply objects, and wait until Berth has seen them."""
+        for one in objects:
+            self.cluster.apply(one)
+        await self.settled()
 
     async def settled(self) -> None:
         """Wait until Berth has seen everything the cluster has."""
@@ -173,10 +178,8 @@ def binder_of(
 ) -> Binder:
     """A second binder on the cache of a service, with other times or spans."""
     s = b.app.service
-    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", s.supervisor, lambda: "", span)
-    writer, progress = Writer(s.client, "test"), s.informers.progress
-    gangs = GangBarrier(s.gangs, progress, s.clock)
-    return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)
+    writer, gangs = Writer(s.client, "test"), GangBarrier(s.gangs, s.informers.progress, s.clock)
+    return Binder(s.cache, s.filter_service, writer, s.informers, gangs, s.supervisor, span=span, times=times)
 
 
 async def bug_after(step: str, b: Serving, pod: str, node: str, fault: BaseException | None = None) -> None:

@@ -19,7 +19,7 @@ from tests.running_berth import Berthing, Json, Serving, berthing, claim, pod
 PODS = RESOURCES["", "pods"]
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
 PROTECTION = "resource.kubernetes.io/delete-protection"
-MARK = "berth.dev/allocator"
+ALLOCATOR = "berth.dev/allocator"
 Intercept = Callable[[str, str], "ApiError | None"]
 
 
@@ -39,13 +39,16 @@ def patch(b: Serving, name: str, change: Json, sub: str = "", namespace: str = "
 def forged(owner: str, owner_uid: str, *finalizers: str) -> Json:
     """Metadata that makes a claim look like the special claim of a pod."""
     reference = {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": owner_uid, "controller": True}
-    notes = {SPECIAL: "true", MARK: "berth-forged", "berth.dev/group": "g"}
+    notes = {SPECIAL: "true", ALLOCATOR: "berth-forged", "berth.dev/group": "g"}
     return {"annotations": notes, "ownerReferences": [reference], "finalizers": [PROTECTION, *finalizers]}
 
 
 def allocated(b: Serving, name: str, device: str, *pods: str, writer: str = "berth-of-before") -> None:
-    """The claim has a device of n1, reserved for the pods: a status that only schedulers write."""
-    patch(b, name, {"metadata": {"annotations": {MARK: writer}, "finalizers": [PROTECTION]}})
+    """The claim has a device of n1, reserved for the pods: a status that only schedulers write. An earlier allocation
+    ends before."""
+    if (stored(b, name).get("status") or {}).get("allocation"):
+        patch(b, name, {"status": {"allocation": None, "reservedFor": None}}, "status")
+    patch(b, name, {"metadata": {"annotations": {ALLOCATOR: writer}, "finalizers": [PROTECTION]}})
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": device}
     pinned = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}
     entries = [{"resource": "pods", "name": one, "uid": uid_of(b, one)} for one in pods]
@@ -85,7 +88,7 @@ async def leftover(b: Serving, *finalizers: str, writer: str = "", suffix: str =
     name = f"p1-extended-resources-{suffix}"
     b.cluster.apply(claim(name))
     allocated(b, name, device, "p1", writer=writer)
-    notes = {SPECIAL: "true", MARK: writer or None}
+    notes = {SPECIAL: "true", ALLOCATOR: writer or None}
     patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"), *finalizers) | {"annotations": notes}})
     await b.settled()
     return name

@@ -9,22 +9,20 @@ import pytest
 
 from extender.model import FINALIZER, ObjectKey
 from extender.policy import Policy
-from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod
+from tests.tenant_worlds import allocated, patch, stored
 
 pytestmark = pytest.mark.loopback
 
-CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4"}
 
 
 async def scheduled(b: Serving, name: str, *claims: str) -> str:
     """Create a pod and filter it; returns the first node of the reply."""
-    b.cluster.apply(pod(name, *claims))
-    await b.settled()
+    await b.create(pod(name, *claims))
     return (await b.filter(name))["NodeNames"][0]
 
 
@@ -72,8 +70,7 @@ async def test_the_watch_may_be_behind_the_filter_request() -> None:
         b.cluster.apply(
             {"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "default"}, "spec": template}
         )
-        b.cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
-        await b.settled()
+        await b.create(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
         node, store = (await b.filter("p"))["NodeNames"][0], b.app.service.cache.store
         uid = b.pod("p")["metadata"]["uid"]
         store.pods[uid] = replace(store.pods[uid], claim_statuses={})
@@ -89,9 +86,7 @@ async def test_a_bind_of_an_unknown_shape_that_takes_long_fails_and_succeeds_lat
     """Attack: stall scheduling with claims that become costly between filter and bind."""
     async with berthing(NODES, Policy(evaluation_seconds=0.005)) as b:
         texts = [f'device.driver != "{number}" && {COSTLY}' for number in range(8)]
-        b.cluster.apply(claim("c", selectors=[{"cel": {"expression": text}} for text in texts]))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c", selectors=[{"cel": {"expression": text}} for text in texts]), pod("p", "c"))
         assert "continues in the queue" in await b.bind("p", "n1")
         assert not b.held()
         evaluations = b.app.service.evaluations
@@ -106,8 +101,7 @@ async def test_shared_claim_is_only_reserved() -> None:
         node = await scheduled(b, "p", "c")
         assert await b.bind("p", node) == ""
         before = b.claims()[0]["status"]["allocation"]
-        b.cluster.apply(pod("q", "c"))
-        await b.settled()
+        await b.create(pod("q", "c"))
         assert (await b.filter("q"))["NodeNames"] == [node]
         other = "n1" if node == "n2" else "n2"
         assert (await b.filter("q", [other]))["FailedAndUnresolvableNodes"] == {
@@ -179,13 +173,7 @@ async def test_conflict_is_read_again() -> None:
             nonlocal touched
             if method == "PATCH" and path.endswith("/resourceclaims/c") and not touched:
                 touched = 1
-                registry, resource = (
-                    b.cluster.api.registry,
-                    __import__("extender.sandbox.apiserver.registry", fromlist=["RESOURCES"]).RESOURCES[
-                        "resource.k8s.io", "resourceclaims"
-                    ],
-                )
-                registry.patch(resource, ("default", "c"), {"metadata": {"labels": {"x": "y"}}}, "", strategic=False)
+                patch(b, "c", {"metadata": {"labels": {"x": "y"}}})
 
         b.cluster.api.intercept = interfere
         assert await b.bind("p", node) == ""
@@ -225,8 +213,7 @@ async def test_a_burst_never_shares_a_device() -> None:
 
 async def test_pod_without_claims_gets_a_plain_binding() -> None:
     async with berthing(NODES) as b:
-        b.cluster.apply(pod("web"))
-        await b.settled()
+        await b.create(pod("web"))
         names = ["n2", "n1", "elsewhere"]
         assert (await b.filter("web", names))["NodeNames"] == names
         assert await b.bind("web", "n2") == ""
@@ -237,34 +224,9 @@ async def test_a_bind_with_an_old_cache_takes_no_device_back_from_its_new_owner(
     """This process still sees its pod's claim on a device that another claim had first; meanwhile another process has
     allocated it anew and bound the pod. Found by `make chaos`, two replicas, seed 24."""
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
-        first, mine = claim("first"), claim("mine")
-        for name, one in (("first", first), ("mine", mine)):
-            b.cluster.apply(one)
-            b.cluster.apply(pod(name, name))
-        await b.settled()
-        old, new = [
-            {"request": "gpu", "driver": "gpu.nvidia.com", "pool": pool, "device": "gpu-0"} for pool in ("n1", "n2")
-        ]
-
-        def allocate(name: str, result: dict, writer: str) -> None:
-            stored = b.cluster.store["resourceclaims", ("default", name)]
-            uid = b.pod(name)["metadata"]["uid"]
-            changed = {
-                **stored,
-                "metadata": {
-                    **stored["metadata"],
-                    "annotations": {"berth.dev/allocator": writer},
-                    "finalizers": ["resource.kubernetes.io/delete-protection"],
-                },
-                "status": {
-                    "allocation": {"devices": {"results": [result]}},
-                    "reservedFor": [{"resource": "pods", "name": name, "uid": uid}],
-                },
-            }
-            b.cluster.store.put("resourceclaims", ("default", name), changed)
-
-        allocate("first", old, "other")
-        allocate("mine", old, "other")
+        for name in ("first", "mine"):
+            await b.create(claim(name), pod(name, name))
+            allocated(b, name, "gpu-0", name, writer="other")
         await b.settled()
         moved = False
 
@@ -273,14 +235,14 @@ async def test_a_bind_with_an_old_cache_takes_no_device_back_from_its_new_owner(
             # Between the read of this process and its undo.
             if method == "GET" and path.endswith("/pods/mine") and not moved:
                 moved = True
-                allocate("mine", new, "other")
+                allocated(b, "mine", "gpu-1", "mine", writer="other")
 
         b.cluster.api.intercept = move
         answer = await b.bind("mine", "n1")
         assert "allocated to another claim first" in answer
         assert moved
-        kept = b.cluster.store["resourceclaims", ("default", "mine")]["status"]
-        assert kept["allocation"]["devices"]["results"][0]["pool"] == "n2", "the other process's allocation stays"
+        kept = stored(b, "mine")["status"]
+        assert kept["allocation"]["devices"]["results"][0]["device"] == "gpu-1", "the other process's allocation stays"
         assert kept["reservedFor"], "the other process's allocation stays"
 
 
@@ -303,18 +265,7 @@ async def test_no_pod_is_bound_by_a_cache_older_than_the_own_rollback(later: str
         assert not b.held()
         b.cluster.api.intercept = None
         if later == "moved":
-            stored, uid = b.cluster.store["resourceclaims", ("default", "c")], b.pod("p")["metadata"]["uid"]
-            elsewhere = {
-                "request": "gpu",
-                "driver": "gpu.nvidia.com",
-                "pool": next(n for n in NODES if n != node),
-                "device": "gpu-0",
-            }
-            status = {
-                "allocation": {"devices": {"results": [elsewhere]}},
-                "reservedFor": [{"resource": "pods", "name": "p", "uid": uid}],
-            }
-            b.cluster.store.put("resourceclaims", ("default", "c"), {**stored, "status": status})
+            allocated(b, "c", "gpu-7" if node == "n1" else "gpu-3", "p", writer="")
         assert words in await b.bind("p", node)
         assert b.node_of("p") == "", "no pod runs without devices"
         gate.open()
@@ -357,21 +308,16 @@ async def test_two_binds_of_one_pod_never_run_at_once() -> None:
 async def test_a_claim_that_becomes_unreadable_keeps_its_finalizers() -> None:
     """The finalizers are too long for Berth, so a write of the whole list would erase them."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         long = [f"example.org/{i:060}" for i in range(100)]
 
         async def edit(method: str, path: str) -> ApiError | None:
             if method == "PATCH" and path.endswith("/resourceclaims/c"):
                 b.cluster.api.intercept = None
-                body = {"metadata": {"finalizers": long}}
-                b.cluster.api.registry.patch(
-                    RESOURCES["resource.k8s.io", "resourceclaims"], ("default", "c"), body, "", strategic=False
-                )
+                patch(b, "c", {"metadata": {"finalizers": long}})
             return None
 
         b.cluster.api.intercept = edit
         assert "metadata.finalizers: has more than 4096 characters" in await b.bind("p", "n1")
-        assert b.cluster.store["resourceclaims", ("default", "c")]["metadata"]["finalizers"] == long
+        assert stored(b, "c")["metadata"]["finalizers"] == long
         assert not b.held()

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from benchmarks.fleet import Fleet
-from extender.extension.filter_service import FilterResult
+from extender.extension.filter import FilterResult
 from extender.extension.gangs.gang_admission import SlotLimits
 from extender.extension.gangs.gang_state import FormingGang
 from extender.gangs.gang_problem import MAX_TOGETHER

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindTimes
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.bind import BindTimes
+from extender.extension.binding_cycle import BindError, BindOutcomeUnknown
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -41,10 +42,7 @@ class Hanging:
 
 async def filtered(b: Serving) -> tuple[str, str]:
     """The UID of a pod with two claims, and its node."""
-    b.cluster.apply(claim("c"))
-    b.cluster.apply(claim("d"))
-    b.cluster.apply(pod("p", "c", "d"))
-    await b.settled()
+    await b.create(claim("c"), claim("d"), pod("p", "c", "d"))
     return b.pod("p")["metadata"]["uid"], (await b.filter("p"))["NodeNames"][0]
 
 
@@ -119,4 +117,4 @@ def test_a_bind_ends_before_the_time_out_of_the_shipped_scheduler() -> None:
     (bind,) = (entry for entry in yaml.safe_load(CONFIG.read_text())["extenders"] if "bindVerb" in entry)
     times = BindTimes()
     left = float(bind["httpTimeout"].removesuffix("s")) - Policy().binding_wait_seconds - times.claims - times.binding
-    assert left > LANDING_SECONDS, "time for the undo"
+    assert left > IN_FLIGHT_GRACE_SECONDS, "time for the undo"

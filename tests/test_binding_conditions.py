@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from extender.extension.condition_waits import ConditionWaits, WaitLimits
+from extender.extension.bind import ConditionWaits, WaitLimits
 from extender.extension.gangs.gang_admission import SlotLimits
 from extender.model import ObjectKey
 from extender.policy import Policy

@@ -8,25 +8,22 @@ import pytest
 
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindOutcomeUnknown
-from extender.extension.live_reads import LANDING_SECONDS
 from extender.extension.orphans import OrphanCollector
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
-from tests.dra_worlds import CLAIMS, extended
+from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.faulty_world import World
 from tests.running_berth import Serving, berthing, bug_after, claim, pod
 from tests.skipping_loop import in_virtual_time
+from tests.tenant_worlds import patch
 
 pytestmark = pytest.mark.loopback
 
 CUT = ApiError(502, "BadGateway", "the connection was cut")
 P = ("default", "p")
-
-
-def patch(b: Serving, name: str, change: dict, subresource: str = "") -> None:
-    b.cluster.api.registry.patch(CLAIMS, ("default", name), change, subresource, strategic=False)
 
 
 def store_binding(b: Serving) -> None:
@@ -36,8 +33,7 @@ def store_binding(b: Serving) -> None:
 async def two_claims(b: Serving) -> None:
     for name in ("c1", "c2"):
         b.cluster.apply(claim(name))
-    b.cluster.apply(pod("p", "c1", "c2"))
-    await b.settled()
+    await b.create(pod("p", "c1", "c2"))
 
 
 async def test_a_binding_is_sent_again_only_right_after_the_reads_of_all_claims() -> None:
@@ -53,7 +49,7 @@ async def test_a_binding_is_sent_again_only_right_after_the_reads_of_all_claims(
                 return CUT if sent == 1 else None
             if sent and not taken_back and method == "GET" and path.endswith("/resourceclaims/c2"):
                 taken_back = True
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
                 patch(b, "c1", {"status": {"allocation": None, "reservedFor": None}}, "status")
             return None
 
@@ -77,8 +73,7 @@ def special_claim(b: Serving) -> ObjectKey:
 async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once() -> None:
     """Its pod waited for more than a minute."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p"))
-        await b.settled()
+        await b.create(extended("p"))
         clock = asyncio.get_running_loop().time
         began, name = clock(), "p-extended-resources-abcde"
         made = b.cluster.apply(claim(name))
@@ -102,8 +97,7 @@ async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once
 
 async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_is_on_its_way() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p"))
-        await b.settled()
+        await b.create(extended("p"))
         orphans = other_collector(b)
 
         async def take_back_meanwhile(_: str, path: str) -> ApiError | None:
@@ -122,8 +116,7 @@ async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_i
 
 async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_back() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p"))
-        await b.settled()
+        await b.create(extended("p"))
         orphans = other_collector(b)
 
         async def take_back_first(method: str, path: str) -> ApiError | None:
@@ -131,7 +124,7 @@ async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_bac
                 await b.settled()
                 orphans.remove_stale_special(special_claim(b))
                 await eventually(lambda: "/take-back" in str(b.claims()), "the take-back is announced")
-                await asyncio.sleep(LANDING_SECONDS / 2)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS / 2)
             return None
 
         b.cluster.api.intercept = take_back_first
@@ -153,7 +146,7 @@ async def test_a_bind_whose_binding_may_be_on_its_way_takes_nothing_back() -> No
                 return None
             sent += 1
             patch(b, "c2", {"metadata": {"annotations": {"berth.dev/allocator": "berth-other"}}})
-            asyncio.get_running_loop().call_later(LANDING_SECONDS / 2, store_binding, b)
+            asyncio.get_running_loop().call_later(IN_FLIGHT_GRACE_SECONDS / 2, store_binding, b)
             return CUT
 
         b.cluster.api.intercept = cut
@@ -192,7 +185,7 @@ async def test_a_bug_while_the_binding_is_on_its_way_takes_nothing_from_the_pod(
 
         async def later(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c2/status"):
-                asyncio.get_running_loop().call_later(LANDING_SECONDS / 2, store_binding, b)
+                asyncio.get_running_loop().call_later(IN_FLIGHT_GRACE_SECONDS / 2, store_binding, b)
 
         b.cluster.api.intercept_reply = later
         await bind_with_a_bug(b, after="write claims")
@@ -216,7 +209,7 @@ def test_the_special_claim_of_a_bind_with_an_unknown_outcome_stays_until_its_bin
         async def landed(method: str, path: str) -> None:
             """The Binding is stored some time after the collector has read that the pod is not bound."""
             if method == "GET" and path.endswith("/pods/p"):
-                asyncio.get_running_loop().call_later(LANDING_SECONDS / 2, go_on.set)
+                asyncio.get_running_loop().call_later(IN_FLIGHT_GRACE_SECONDS / 2, go_on.set)
 
         world.cluster.api.intercept = late
         with pytest.raises(BindOutcomeUnknown):

@@ -12,9 +12,7 @@ async def test_a_bind_on_a_node_of_a_plan_takes_no_devices_of_the_gang() -> None
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}")
-        b.cluster.apply(claim("single", 8))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single", 8), pod("alone", "single"))
         nodes = await planned(b, "p0", "p1", "p2")
         assert await b.bind("alone", nodes["p0"])
         assert not b.held()

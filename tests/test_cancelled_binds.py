@@ -40,9 +40,7 @@ async def filtered_without_the_node(b: Berthing) -> None:
 @pytest.mark.parametrize("then", [bound_again, deleted, filtered_without_the_node])
 async def test_the_claim_of_a_cancelled_bind_is_used_or_given_back(then: Callable[[Berthing], Awaitable[None]]) -> None:
     async with berthing(dict.fromkeys(("n1", "n2", "n3"), "t4-4")) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         with pytest.raises(BerthError, match="it was cancelled"):
             await bug_after("write claims", b, "p", "n1", asyncio.CancelledError())
         cache = b.app.service.cache
@@ -55,9 +53,7 @@ async def test_the_claim_of_a_cancelled_bind_is_used_or_given_back(then: Callabl
 async def test_a_bind_goes_on_if_all_who_asked_for_it_hang_up() -> None:
     """kube-scheduler closes the connection at its time-out."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         writes, go_on = asyncio.Event(), asyncio.Event()
 
         async def slow(method: str, path: str) -> ApiError | None:

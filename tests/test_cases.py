@@ -76,7 +76,7 @@ from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice,
 from extender.cache.cluster_cache import ClusterCache
 from extender.policy import Policy
 from extender.allocation.features import Features
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.wire.resource_claims import decode_claim, decode_class
 from extender.wire.core import decode_node
 from extender.wire.resource_slices import SliceDecoder

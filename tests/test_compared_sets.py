@@ -75,7 +75,7 @@ async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
         comparer = SetComparer(b.console.cache, b.console.cluster.evaluator, history, lambda: 0.0)
         comparer.bound(entry)
         await bound(b, "later", 4)
-        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.rebuilt))
+        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.refreshed))
         later: ComparedSets = await eventually(lambda: entry.sets, "pair is compared")
         task.cancel()
         assert later.busy == ()
@@ -96,7 +96,7 @@ async def test_a_decision_that_is_read_after_the_claims_of_a_later_pod() -> None
             assert entry is not None
             entries.append(entry)
             comparer.bound(entry)
-        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.rebuilt))
+        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.refreshed))
         await eventually(lambda: all(entry.sets for entry in entries), "both are compared")
         task.cancel()
         both: list[Any] = [entry.sets for entry in entries]

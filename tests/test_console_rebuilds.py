@@ -1,4 +1,4 @@
-"""After a change of all nodes, no task and no answer of the console builds them in one stretch of the event loop."""
+"""After a change of all nodes, no task and no answer of the console builds them in one time slice of the event loop."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from extender.model import (
     Result,
 )
 from extender.policy import Policy
-from extender.runtime import Informers, Rebuilds, Supervisor
+from extender.runtime import CacheRefresh, Informers, Supervisor
 from extender.scheduling import Decision, Evaluator, ScoredNode
 from extender.web.console.console_app import routes
 from extender.wire import decode_pod
-from tests.cache_worlds import MOST, NODES, STRETCH, CountingBuilder, many_nodes, shared_slice
+from tests.cache_worlds import MOST, NODES, TIME_SLICE, CountingBuilder, many_nodes, shared_slice
 from tests.running_berth import pod
 
 KEY = ObjectKey("default", "p")
@@ -41,14 +41,14 @@ DECIDED = DecidedPod(KEY, "u-p", Decision("now", CHOSEN))
 
 
 def world() -> tuple[Console, CountingBuilder]:
-    """A console that is not started. Its time is the number of looks at the clock."""
+    """A console that is not started. Its time is the number of reads of the clock."""
     ticks, supervisor = count(), Supervisor()
     cache = many_nodes()
     builder = CountingBuilder(cache)
     client = ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None))
-    rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
+    refresh = CacheRefresh(cache, clock=lambda: float(next(ticks)), time_slice=float(TIME_SLICE))
     informers = Informers(client, cache, lambda: 0.0, supervisor, lambda _: None, frozenset())
-    cluster = ConsoleCluster(cache, Evaluator(Features()), informers, rebuilds)
+    cluster = ConsoleCluster(cache, Evaluator(Features()), informers, refresh)
     cache.apply_pod("u-p", decode_pod({**pod("p"), "metadata": {"name": "p", "namespace": "default", "uid": "u-p"}}))
     cache.snapshot()
     return Console(client, Policy(), lambda: 0.0, supervisor, cluster), builder
@@ -59,12 +59,12 @@ async def listed() -> None:
 
 
 def sampler(console: Console) -> Coroutine[Any, Any, object]:
-    return console.fleet_sampler.run(listed, console.rebuilt)
+    return console.fleet_sampler.run(listed, console.refreshed)
 
 
 def set_comparer(console: Console) -> Coroutine[Any, Any, object]:
     console.set_comparer.bound(DECIDED)
-    return console.set_comparer.run(listed, console.rebuilt)
+    return console.set_comparer.run(listed, console.refreshed)
 
 
 def decisions(console: Console) -> Coroutine[Any, Any, object]:
@@ -76,7 +76,7 @@ def decisions(console: Console) -> Coroutine[Any, Any, object]:
 
     reader = DecisionReader(console.cache, console.history, read_pod, console.set_comparer.bound)
     reader.pod_changed(replace(pod, scheduler=SCHEDULER, claims=(PodClaim("gpu", "c"),)), None)
-    return reader.run(listed, console.rebuilt)
+    return reader.run(listed, console.refreshed)
 
 
 def question(console: Console) -> Coroutine[Any, Any, object]:
@@ -97,7 +97,7 @@ def reading(console: Console) -> Explainer:
         await asyncio.sleep(0)
         return {}
 
-    parts = cache, console.cluster.evaluator, console.history, console.policy, console.rebuilt
+    parts = cache, console.cluster.evaluator, console.history, console.policy, console.refreshed
     return Explainer(*parts, read_pod, read_bound=read_bound)
 
 
@@ -169,7 +169,9 @@ OTHERS = [page, fleet, node, claims]
 
 
 @pytest.mark.parametrize("work", [*ENDLESS, *QUESTIONS, *WITH_READS, *OTHERS])
-async def test_the_event_loop_is_free_between_stretches(work: Callable[[Console], Coroutine[Any, Any, object]]) -> None:
+async def test_the_event_loop_is_free_between_time_slices(
+    work: Callable[[Console], Coroutine[Any, Any, object]],
+) -> None:
     """Attack: block the console with changes that many nodes see."""
     console, builder = world()
     running = work(console)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.fleet import Fleet
 from extender.cel.dra import Masks, compile_selector
-from extender.model import GROUP_ANNOTATION, OURS_ANNOTATION, Slice
+from extender.model import ALLOCATOR_ANNOTATION, GROUP_ANNOTATION, Slice
 from extender.wire import NameOffsets, SliceDecoder, decode_claim
 from extender.wire.node_names import NodeNames
 from extender.wire.resource_claims import SpecCache
@@ -137,10 +137,10 @@ def test_what_a_tenant_writes_beside_a_spec_is_cut(field: str) -> None:
     long, written = "x" * 1_000_000, claim("c")
     owner = {"kind": "Pod", "controller": True, "uid": long, "name": long}
     written["metadata"] |= {"ownerReferences": [owner]} if field == "owner" else {}
-    written["metadata"]["annotations"] = {OURS_ANNOTATION: long} if field == "mark" else {GROUP_ANNOTATION: long}
+    written["metadata"]["annotations"] = {ALLOCATOR_ANNOTATION: long} if field == "mark" else {GROUP_ANNOTATION: long}
     found = decode_claim(written)
     assert not found.problem
-    assert max(map(len, (found.owner_pod_uid, found.writer, found.group))) == 510
+    assert max(map(len, (found.owner_pod_uid, found.allocator, found.group))) == 510
 
 
 def test_a_claim_with_32_usual_requests_is_valid() -> None:

@@ -252,8 +252,8 @@ def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
     for _ in range(200):
         asked = requirements(fleet, fleet.hostile(500))
         start = fleet.clock.now
-        with suppress(DeadlineExceeded), fleet.filter_service.evaluation_for_bind(asked, "uid") as context:
-            fleet.filter_service.evaluate_node(asked, "n1", fleet.cache.snapshot(), context.deadline)
+        with suppress(DeadlineExceeded), fleet.filter_service.evaluation_for_bind(asked, "uid") as deadline:
+            fleet.filter_service.evaluate_node(asked, "n1", fleet.cache.snapshot(), deadline)
         used += fleet.clock.now - start
         fleet.clock.now += 0.05
     assert used < 0.1 * (fleet.clock.now - began)
@@ -264,8 +264,8 @@ def test_a_bind_of_a_known_shape_has_the_time_of_a_whole_call_beside_costly_pods
     known = fleet.pod("team")
     assert fleet.filter_service.filter(known, fleet.names).passed
     fleet.filter_service.evaluations.queue("team", "costly", never)
-    with fleet.filter_service.evaluation_for_bind(requirements(fleet, known), known.uid) as context:
-        assert context.deadline.check() > 0.5 * fleet.policy.evaluation_seconds
+    with fleet.filter_service.evaluation_for_bind(requirements(fleet, known), known.uid) as deadline:
+        assert deadline.check() > 0.5 * fleet.policy.evaluation_seconds
 
 
 @pytest.mark.parametrize("namespaces", [2, 50])
@@ -290,49 +290,48 @@ def test_namespaces_share_the_time_of_calls(namespaces: int) -> None:
 # -- the queue -----------------------------------------------------------------------------------------------------
 
 
-def test_the_namespaces_take_turns_by_their_time() -> None:
-    """Neither many items nor long ones take the turns of others."""
-    clock, done = Clock(), list[str]()
-    evaluations = Evaluations(clock)
+@dataclass
+class Turns:
+    """Items without an end, and whose turn it was."""
 
-    def work(name: str, seconds: float) -> Callable[[Deadline], bool]:
+    clock: Clock = field(default_factory=Clock)
+    done: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.evaluations = Evaluations(self.clock)
+
+    def queue(self, namespace: str, seconds: float, items: int = 1) -> None:
         def once(_: Deadline) -> bool:
-            clock.now += seconds
-            done.append(name)
+            self.clock.now += seconds
+            self.done.append(namespace)
             return False
 
-        return once
+        for number in range(items):
+            self.evaluations.queue(namespace, f"{namespace}-{number}", once)
 
-    for number in range(20):
-        evaluations.queue("many", f"many-{number}", work("many", 0.01))
-    evaluations.queue("long", "long", work("long", 0.1))
-    evaluations.queue("one", "one", work("one", 0.01))
-    for _ in range(200):
-        evaluations.work()
-    assert abs(done.count("many") - done.count("one")) <= 2
-    assert 5 < done.count("one") / done.count("long") < 15
+    def work(self, turns: int) -> None:
+        for _ in range(turns):
+            self.evaluations.work()
+
+
+def test_the_namespaces_take_turns_by_their_time() -> None:
+    """Neither many items nor long ones take the turns of others."""
+    turns = Turns()
+    turns.queue("many", 0.01, items=20)
+    turns.queue("long", 0.1)
+    turns.queue("one", 0.01)
+    turns.work(200)
+    assert abs(turns.done.count("many") - turns.done.count("one")) <= 2
+    assert 5 < turns.done.count("one") / turns.done.count("long") < 15
 
 
 def test_a_namespace_that_comes_late_gets_no_more_than_its_turn() -> None:
-    clock = Clock()
-    evaluations = Evaluations(clock)
-    done = list[str]()
-
-    def work(name: str) -> Callable[[Deadline], bool]:
-        def once(_: Deadline) -> bool:
-            clock.now += 0.01
-            done.append(name)
-            return False
-
-        return once
-
-    evaluations.queue("early", "e", work("early"))
-    for _ in range(100):
-        evaluations.work()
-    evaluations.queue("late", "l", work("late"))
-    for _ in range(20):
-        evaluations.work()
-    assert 8 <= done[100:].count("late") <= 12
+    turns = Turns()
+    turns.queue("early", 0.01)
+    turns.work(100)
+    turns.queue("late", 0.01)
+    turns.work(20)
+    assert 8 <= turns.done[100:].count("late") <= 12
 
 
 @pytest.mark.parametrize(("calls", "share"), [(True, 0.2), (False, 0.6)])

@@ -23,7 +23,7 @@ from extender.diagnosis import Scenario
 from extender.manifests import Hypothetical, hypothetical
 from extender.model import MAX_CLAIMS
 from extender.policy import Policy
-from extender.runtime import Rebuilds
+from extender.runtime import CacheRefresh
 from extender.scheduling import Evaluator
 from tests.eventually import eventually
 from tests.explain_worlds import refused
@@ -48,8 +48,8 @@ def explainer(b: Berthing, clock: Callable[[], float], work_seconds: float) -> E
     cache: ClusterCache = b.console.cache
     evaluator: Evaluator = b.console.cluster.evaluator
     policy = ActivePolicy(Policy())
-    rebuilt = b.console.rebuilt
-    return Explainer(cache, evaluator, DecisionHistory(), policy, rebuilt, clock=clock, work_seconds=work_seconds)
+    refreshed = b.console.refreshed
+    return Explainer(cache, evaluator, DecisionHistory(), policy, refreshed, clock=clock, work_seconds=work_seconds)
 
 
 def costly(count: int) -> Hypothetical:
@@ -225,7 +225,7 @@ async def test_pods_that_nothing_remembers_are_read_one_at_a_time() -> None:
 
 async def test_one_question_is_read_at_a_time_and_few_wait_for_it() -> None:
     """30 bodies of 1 MiB once took 1.2 GB in 32 threads, and kept a probe waiting for 10 s."""
-    questions = Questions(time.monotonic, 6, Rebuilds(ClusterCache()).done)
+    questions = Questions(time.monotonic, 6, CacheRefresh(ClusterCache()).wait)
     go, running, most = threading.Event(), list[int](), list[int]()
 
     def parse() -> str:
@@ -259,7 +259,7 @@ class Counting(Explainer):
 
     def __init__(self, b: Berthing) -> None:
         cache, evaluator, policy = b.console.cache, b.console.cluster.evaluator, ActivePolicy(Policy())
-        super().__init__(cache, evaluator, DecisionHistory(), policy, b.console.rebuilt)
+        super().__init__(cache, evaluator, DecisionHistory(), policy, b.console.refreshed)
         self.count = 0
 
     def brief(self, *args: Any, **options: Any) -> Brief | None:
@@ -276,7 +276,7 @@ async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
         await b.settled()
         for n in range(20):
             await refused(b, f"p{n}", "in use")
-        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0, b.console.rebuilt)
+        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0, b.console.refreshed)
         pages = [overview.updates() for _ in range(10)]
         news = await asyncio.gather(*(anext(page) for page in pages))
         assert counting.count == 2, "the clock stands still: one round for ten pages"

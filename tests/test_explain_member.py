@@ -118,7 +118,7 @@ class Counting(Explainer):
 
     def __init__(self, b: Berthing) -> None:
         cache, evaluator, policy = b.console.cache, b.console.cluster.evaluator, ActivePolicy(Policy())
-        super().__init__(cache, evaluator, DecisionHistory(), policy, b.console.rebuilt, clock=lambda: 0.0)
+        super().__init__(cache, evaluator, DecisionHistory(), policy, b.console.refreshed, clock=lambda: 0.0)
         self.count = 0
 
     def brief(self, *args: Any, **options: Any) -> Brief | None:
@@ -140,7 +140,7 @@ async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_on
         counting = Counting(b)
         await refused_gang(b)
         overview = FleetOverview(
-            b.console.cache, DecisionHistory(), counting, FleetTrend(), lambda: 5.0, b.console.rebuilt
+            b.console.cache, DecisionHistory(), counting, FleetTrend(), lambda: 5.0, b.console.refreshed
         )
         news = await anext(overview.updates())
         (row,) = news["pending"]

@@ -18,7 +18,7 @@ from extender.cli.cluster_dump import dump_of
 from extender.cli.impossible_pods import impossible_pods
 from extender.cli.main import commands
 from extender.cli.object_files import objects_of
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.manifests import HypotheticalPod
 from extender.model import FREEABLE_CODES, Code
 from extender.policy import Policy

@@ -21,8 +21,7 @@ from tests.running_berth import berthing, claim, patient, pod
 async def test_device_plugin_manifest_gets_a_claim() -> None:
     """nvidia.com/gpu: 2 on a node without the device plugin: claim, mapping in the pod's status, devices, Binding."""
     async with berthing({"n1": "a100-pcie-8-bridged"}) as b:
-        b.cluster.apply(extended("old", 2))
-        await b.settled()
+        await b.create(extended("old", 2))
         assert (await b.filter("old"))["NodeNames"] == ["n1"]
         assert await b.bind("old", "n1") == ""
         (made,) = b.claims()
@@ -50,8 +49,7 @@ async def test_a_pod_with_a_long_name_gets_its_claim(length: int) -> None:
     """The API server cuts metadata.generateName; as a whole it has at most 253 characters."""
     async with berthing({"n1": "t4-4"}) as b:
         name = "p" * length
-        b.cluster.apply(extended(name))
-        await b.settled()
+        await b.create(extended(name))
         assert await b.bind(name, "n1") == ""
         (made,) = b.claims()
         assert b.pod(name)["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == made["metadata"]["name"]
@@ -61,8 +59,7 @@ async def test_node_with_device_plugin_needs_no_claim() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         node = b.cluster.store["nodes", ("", "n1")]
         b.cluster.store.put("nodes", ("", "n1"), {**node, "status": {"allocatable": {"nvidia.com/gpu": "4"}}})
-        b.cluster.apply(extended("old"))
-        await b.settled()
+        await b.create(extended("old"))
         assert (await b.filter("old"))["NodeNames"] == ["n1"]
         assert await b.bind("old", "n1") == ""
         assert b.claims() == []
@@ -72,8 +69,7 @@ async def test_failed_bind_removes_the_special_claim() -> None:
     from extender.sandbox.apiserver.status_errors import ApiError
 
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("old"))
-        await b.settled()
+        await b.create(extended("old"))
         await b.filter("old")
 
         async def refuse(method: str, path: str) -> ApiError | None:
@@ -175,8 +171,7 @@ async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None
         notes = {"resource.kubernetes.io/extended-resource-claim": "true"}
         finalizers = ["resource.kubernetes.io/delete-protection"]
         left["metadata"] |= {"annotations": notes, "ownerReferences": [owner], "finalizers": finalizers}
-        b.cluster.apply(left)
-        await b.settled()
+        await b.create(left)
         assert await b.bind("old", (await b.filter("old"))["NodeNames"][0]) == ""
         assert len(b.held()) == 1
         assert len(b.claims()) == 2
@@ -185,8 +180,7 @@ async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None
 async def test_implicit_name() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         resources = {"requests": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}
-        b.cluster.apply(pod("p", containers=[{"name": "m", "image": "pause", "resources": resources}]))
-        await b.settled()
+        await b.create(pod("p", containers=[{"name": "m", "image": "pause", "resources": resources}]))
         assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
         assert len(b.held()) == 1
 
@@ -229,8 +223,7 @@ async def test_a_pod_with_very_many_extended_resources_is_refused_at_once() -> N
             "initContainers": [{"name": f"i{i}", "image": "pause", "resources": many} for i in range(40)],
             "containers": [{"name": f"c{i}", "image": "pause", "resources": one} for i in range(40)],
         }
-        b.cluster.apply(pod("p", **spec))
-        await b.settled()
+        await b.create(pod("p", **spec))
         reply = await b.filter("p")
         assert "80 requests for extended resources, more than 64" in next(
             iter(reply["FailedAndUnresolvableNodes"].values())

@@ -31,9 +31,7 @@ def condition(message: str, reason: str = "SchedulerError") -> Json:
 
 async def failing(b: Berthing, name: str) -> None:
     """A pod whose bind fails. kube-scheduler writes the answer of the bind into the pod's condition."""
-    b.cluster.apply(claim(name))
-    b.cluster.apply(pod(name, name))
-    await b.settled()
+    await b.create(claim(name), pod(name, name))
     node = (await b.filter(name))["NodeNames"][0]
     status = {"conditions": [condition(await b.bind(name, node))]}
     b.cluster.api.registry.patch(

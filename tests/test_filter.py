@@ -55,9 +55,7 @@ async def test_nothing_is_kept_for_a_pod_that_is_gone(
 async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
     """Filter evaluates the best nodes first, and skips those that the scheduler has excluded."""
     async with berthing({f"n{i}": "t4-4" if i % 2 else "hgx-h100-8" for i in range(6)}) as b:
-        b.cluster.apply(claim("c", 1))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c", 1), pod("p", "c"))
         all_nodes = (await b.filter("p"))["NodeNames"]
         assert len(all_nodes) == 6
         assert (await b.filter("p", [*all_nodes[1:], "n-unheard-of"]))["NodeNames"] == all_nodes[1:]
@@ -66,9 +64,7 @@ async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
 
 async def test_filtering_again_replaces_the_hold() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c", 4))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c", 4), pod("p", "c"))
         for _ in range(3):
             assert (await b.filter("p"))["NodeNames"] == ["n1"]
 
@@ -77,10 +73,7 @@ async def test_reasons_are_stable_and_name_the_request() -> None:
     """The same cause gives the same text every time: a text that varies wakes the pod at once."""
     async with berthing({"n1": "t4-4", "n2": "l40s-8-pix"}) as b:
         b.cluster.apply(claim("none", 1, "device.attributes['gpu.nvidia.com'].productName == 'H100'"))
-        b.cluster.apply(claim("many", 9))
-        b.cluster.apply(pod("p", "none"))
-        b.cluster.apply(pod("q", "many"))
-        await b.settled()
+        await b.create(claim("many", 9), pod("p", "none"), pod("q", "many"))
         for _ in range(2):
             assert set((await b.filter("p"))["FailedAndUnresolvableNodes"].values()) == {
                 "no device matches request gpu"
@@ -119,9 +112,7 @@ async def test_malformed_slice_breaks_only_its_pool() -> None:
             "spec": {**obj["spec"], "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": "lots"}}}]},
         }
         b.cluster.store.put("resourceslices", ("", "00000-gpu.nvidia.com-n1"), bad)
-        b.cluster.apply(claim("c", 4))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c", 4), pod("p", "c"))
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         reason = (await b.filter("p", ["n1"]))["FailedAndUnresolvableNodes"]["n1"]
         assert "spec.devices[0].capacity[memory].value" in reason
@@ -145,9 +136,7 @@ async def test_extended_resource_backed_by_a_class_is_never_bound_without_a_devi
 
 async def test_best_node_gets_ten_and_order_follows_the_links() -> None:
     async with berthing({"pcie": "l40s-8-pix", "bridged": "a100-pcie-8-bridged", "switched": "hgx-h100-8"}) as b:
-        b.cluster.apply(claim("c", 8))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c", 8), pod("p", "c"))
         names = (await b.filter("p"))["NodeNames"]
         assert names[0] == "switched"
         found = await b.prioritize("p", names)
@@ -162,8 +151,7 @@ async def test_annotations_filter_by_topology_and_bandwidth() -> None:
         b.cluster.apply(claim("d", 4))
         b.cluster.apply(pod("p", "c", annotations={"berth.dev/topology": "required"}))
         b.cluster.apply(pod("q", "d", annotations={"berth.dev/min-bandwidth-gbps": "100"}))
-        b.cluster.apply(pod("r", "c", annotations={"berth.dev/topology": "always"}))
-        await b.settled()
+        await b.create(pod("r", "c", annotations={"berth.dev/topology": "always"}))
         assert (await b.filter("p"))["NodeNames"] == ["bridged"]
         assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {
             "no free device set has the required bandwidth"
@@ -174,16 +162,13 @@ async def test_annotations_filter_by_topology_and_bandwidth() -> None:
 async def test_candidates_bound_the_answer() -> None:
     nodes = {f"n{i}": "t4-4" for i in range(6)}
     async with berthing(nodes, Policy(candidates=2)) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         assert (await b.filter("p"))["NodeNames"] == ["n0", "n1"]
 
 
 async def test_unknown_claim_is_an_error_that_is_retried() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(pod("p", "later"))
-        await b.settled()
+        await b.create(pod("p", "later"))
         assert "claim default/later is not known yet" in (await b.filter("p"))["Error"]
 
 
@@ -191,10 +176,7 @@ async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
     """The marker class is touched once, and only because a pod waits."""
     async with berthing({"n1": "t4-4"}) as b:
         machine = carried_machines()["hgx-h100-8"]
-        b.cluster.apply(node_object("n2", machine, {}))
-        b.cluster.apply(claim("c", 8))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(node_object("n2", machine, {}), claim("c", 8), pod("p", "c"))
         assert (await b.filter("p"))["NodeNames"] == []
         before = b.cluster.store["deviceclasses", ("", "berth.dev")]["metadata"]["resourceVersion"]
         b.cluster.apply(gpu_slice("n2", machine))

@@ -75,7 +75,7 @@ class World:
         script = Script(self.kind, self._lines())
         self.service = Service(cast("ApiClient", script), Policy(), clock=lambda: 0.0)
         cache, evaluator, informers = self.service.cache, self.service.evaluator, self.service.informers
-        cluster = ConsoleCluster(cache, evaluator, informers, self.service.rebuilds, shared=True)
+        cluster = ConsoleCluster(cache, evaluator, informers, self.service.refresh, shared=True)
         self.console = Console(cast("ApiClient", script), Policy(), clock=lambda: 0.0, cluster=cluster)
         self.reflector = informers.reflectors[self.kind]
         self.pod = decode_pod(OBJECTS["pods"]["pod"])

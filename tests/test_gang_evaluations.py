@@ -259,7 +259,7 @@ def test_events_of_members_leave_most_of_the_time_to_others() -> None:
     async def watch() -> float:
         enough = asyncio.Event()
 
-        async def rebuilt() -> None:
+        async def refreshed() -> None:
             nonlocal rounds
             rounds += 1
             fleet.gangs.rescheduled.set()  # an event has come in the meantime
@@ -267,7 +267,7 @@ def test_events_of_members_leave_most_of_the_time_to_others() -> None:
                 enough.set()
             await asyncio.sleep(0)
 
-        task = asyncio.create_task(fleet.monitor.run(rebuilt, Supervisor()))
+        task = asyncio.create_task(fleet.monitor.run(refreshed, Supervisor()))
         await enough.wait()
         task.cancel()
         return asyncio.get_running_loop().time()

@@ -85,4 +85,4 @@ def test_a_namespace_with_queued_work_does_not_keep_equal_pods_of_others_from_be
     for _ in range(30):
         fleet.error(fleet.hostile())
     fleet.add_node("n3", MACHINES[1])  # eight GPUs
-    assert list(fleet.filter_service.queueing_hints.find_schedulable("honest"))[-1]
+    assert list(fleet.queueing_hints.find_schedulable("honest"))[-1]

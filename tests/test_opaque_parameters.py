@@ -74,8 +74,7 @@ async def test_the_sandbox_refuses_a_patch_as_a_real_api_server_does(text: str) 
 async def test_a_claim_is_bound_and_its_parameters_stay_as_they_are(text: str) -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await send_claim(b, text)
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(pod("p", "c"))
         node = (await b.filter("p"))["NodeNames"][0]
         assert await b.bind("p", node) == ""
         found = stored(b)
@@ -149,8 +148,7 @@ async def test_a_claim_that_changes_between_read_and_write_is_written_again() ->
     """The PUT has the resourceVersion that the bind has decided on, not the one of its read."""
     async with berthing({"n1": "t4-4"}) as b:
         await send_claim(b, TEXTS["blanks"])
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(pod("p", "c"))
         node = (await b.filter("p"))["NodeNames"][0]
         changes: list[str] = []
 

@@ -13,30 +13,29 @@ import pytest
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
-from extender.extension.orphans import OrphanCollector
-from extender.extension.take_backs import TakeBacks
+from extender.extension.orphans import OrphanCollector, Releases
 from extender.model import Claim, Consumer, ObjectKey
 from extender.runtime import Supervisor
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.tenant_worlds import MARK, allocated, collector_without_grace, intercept, patch, stored
+from tests.tenant_worlds import ALLOCATOR, allocated, collector_without_grace, intercept, patch, stored
 
 
-async def test_an_allocation_that_lost_the_mark_of_berth_is_not_taken_back() -> None:
+async def test_an_allocation_that_lost_its_allocator_is_not_taken_back() -> None:
     """The watch has not shown yet that another writer has the claim now."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
         allocated(b, "c", "gpu-0")
         await b.settled()
 
-        def lose_the_mark(method: str, path: str) -> ApiError | None:
+        def lose_the_allocator(method: str, path: str) -> ApiError | None:
             if method == "GET" and path.endswith("/resourceclaims/c"):
-                patch(b, "c", {"metadata": {"annotations": {MARK: None}}})
+                patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: None}}})
             return None
 
-        intercept(b, lose_the_mark)
+        intercept(b, lose_the_allocator)
         orphans = collector_without_grace(b)
         await orphans.sweep()
         assert orphans.busy
@@ -102,7 +101,7 @@ async def test_the_allocation_of_a_pod_that_lacks_another_claim_stays_if_the_pod
 async def test_the_allocation_of_another_allocator_stays_though_its_pod_lacks_another_claim() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await fail_to_undo(b)
-        patch(b, "c", {"metadata": {"annotations": {MARK: None}}})
+        patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: None}}})
         await b.settled()
         orphans = collector_without_grace(b)
         await orphans.sweep()
@@ -113,8 +112,7 @@ async def test_the_allocation_of_another_allocator_stays_though_its_pod_lacks_an
 async def test_the_allocation_of_a_waiting_pod_with_all_its_claims_stays() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await fail_to_undo(b)
-        b.cluster.apply(claim("other"))
-        await b.settled()
+        await b.create(claim("other"))
         orphans = collector_without_grace(b)
         await orphans.sweep()
         assert not orphans.busy
@@ -135,7 +133,9 @@ async def test_special_claims_that_are_gone_take_no_memory() -> None:
         for number in numbers:
             key = ObjectKey("default", f"p{number}-extended-resources-abcde")
             pod = Consumer(f"uid-of-p{number}", f"p{number}")
-            made = Claim(key, f"u{number}", reserved_for=(pod,), owner_pod_uid=pod.uid, writer="other", extended=True)
+            made = Claim(
+                key, f"u{number}", reserved_for=(pod,), owner_pod_uid=pod.uid, allocator="other", extended=True
+            )
             cache.apply_claim(key, made)
             orphans.remove_stale_special(key)
             cache.apply_claim(key, None)
@@ -161,7 +161,7 @@ async def test_special_claims_that_are_gone_take_no_memory() -> None:
     assert left - before < 50_000
 
 
-async def test_take_backs_of_one_namespace_leave_connections_and_turns_to_others() -> None:
+async def test_releases_of_one_namespace_leave_connections_and_turns_to_others() -> None:
     """A filter request for a pod starts up to 64: 100 pods had thousands of requests under way at a time."""
     began, go_on, supervisor = list[str](), asyncio.Event(), Supervisor()
 
@@ -197,12 +197,12 @@ async def test_a_take_back_that_waits_takes_back_the_claim_as_it_is_asked_for_la
     async def take_back(version: str) -> None:
         done.append(version)
 
-    take_backs, key = TakeBacks(supervisor, at_once=1), ObjectKey("default", "c")
-    take_backs.start(ObjectKey("hostile", "c"), other)
+    releases, key = Releases(supervisor, at_once=1), ObjectKey("default", "c")
+    releases.start(ObjectKey("hostile", "c"), other)
     for version in ("1", "2"):
-        take_backs.start(key, partial(take_back, version))
-    assert len(take_backs) == 2
+        releases.start(key, partial(take_back, version))
+    assert len(releases) == 2
     go_on.set()
-    await eventually(lambda: not len(take_backs))
+    await eventually(lambda: not len(releases))
     assert done == ["2"]
     await supervisor.stop()

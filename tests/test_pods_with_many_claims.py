@@ -121,9 +121,7 @@ async def test_bind_and_gangs_refuse_such_a_pod() -> None:
         for name in ("c1", "c2", "c3", "c4"):
             b.cluster.apply(large(name) if name != "c4" else claim(name))
         b.cluster.apply(pod_object("p", "c1", "c2", "c3"))
-        b.cluster.apply(pod_object("m1", "c1", "c2", "c3", annotations=notes))
-        b.cluster.apply(pod_object("m2", "c4", annotations=notes))
-        await b.settled()
+        await b.create(pod_object("m1", "c1", "c2", "c3", annotations=notes), pod_object("m2", "c4", annotations=notes))
         assert REFUSED_REQUESTS in await b.bind("p", "n1")
         answer = await b.filter("m2", ["n1"])
         assert answer["FailedAndUnresolvableNodes"] == {"n1": f"pod default/m1 of the group: {REFUSED_REQUESTS}"}

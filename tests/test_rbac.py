@@ -42,7 +42,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_bound_members": ("default",),
     "read_has_bound_member": (KEY,),
     "read_extended_resources": (),
-    "announce_take_back": (ALLOCATED,),
+    "announce_release": (ALLOCATED,),
     "add_finalizer": (Claim(KEY, "c", "1"), "g"),
     "take_over": (ALLOCATED,),
     "allocate": (ALLOCATED, Allocation(), CONSUMER),

@@ -1,4 +1,4 @@
-"""A change of many nodes is computed in stretches, and no call answers before all of it is computed."""
+"""A change of many nodes is computed in time slices, and no call answers before all of it is computed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from extender.cache import ClusterCache
 from extender.model import Allocation, Claim, DeviceId, ObjectKey, Result, Taint, TaintRule
-from extender.runtime import Rebuilds
-from tests.cache_worlds import MOST, NODES, STRETCH, CountingBuilder, many_nodes, shared_slice
+from extender.runtime import CacheRefresh
+from tests.cache_worlds import MOST, NODES, TIME_SLICE, CountingBuilder, many_nodes, shared_slice
 from tests.running_berth import berthing, claim, pod
 
 
@@ -42,12 +42,12 @@ CHANGES = [shared_slice, whole_driver, one_device_everywhere, one_shared_device,
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_other_tasks_run_between_stretches(change: Callable[[ClusterCache], None]) -> None:
+async def test_other_tasks_run_between_time_slices(change: Callable[[ClusterCache], None]) -> None:
     """Attack: stall serve with claims of thousands of nodes that end between two calls of kube-scheduler."""
     cache, ticks = many_nodes(), count()
     builder = CountingBuilder(cache)
     cache.snapshot()
-    rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
+    refresh = CacheRefresh(cache, clock=lambda: float(next(ticks)), time_slice=float(TIME_SLICE))
     change(cache)
     assert cache.backlog >= NODES
     began = before = builder.built.total()
@@ -60,7 +60,7 @@ async def test_other_tasks_run_between_stretches(change: Callable[[ClusterCache]
             await asyncio.sleep(0)
 
     watching = asyncio.create_task(watch())
-    await asyncio.gather(*(rebuilds.done() for _ in range(5)))
+    await asyncio.gather(*(refresh.wait() for _ in range(5)))
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     cache.snapshot()
@@ -94,14 +94,14 @@ async def test_a_filter_call_right_after_a_rule_sees_it_on_all_nodes() -> None:
         assert not (await b.filter("p"))["NodeNames"]
 
 
-async def test_a_caller_ends_though_each_stretch_is_followed_by_another_change() -> None:
+async def test_a_caller_ends_though_each_time_slice_is_followed_by_another_change() -> None:
     """A caller waits for the changes that came before it: drivers may change slices faster than nodes are built."""
     cache, ticks = many_nodes(), count()
     builder = CountingBuilder(cache)
     cache.snapshot()
-    rebuilds = Rebuilds(cache, clock=lambda: float(next(ticks)), stretch=float(STRETCH))
+    refresh = CacheRefresh(cache, clock=lambda: float(next(ticks)), time_slice=float(TIME_SLICE))
     shared_slice(cache)
-    calls = [asyncio.create_task(rebuilds.done()) for _ in range(5)]
+    calls = [asyncio.create_task(refresh.wait()) for _ in range(5)]
     began = builder.built.total()
     while not all(call.done() for call in calls) and builder.built.total() < began + 10 * NODES:
         await asyncio.sleep(0)

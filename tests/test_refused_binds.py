@@ -34,8 +34,7 @@ async def pod_to_bind() -> AsyncIterator[tuple[Berthing, list[str]]]:
         b.cluster.apply(claim("c"))
         obj = pod("p", "c")
         obj["metadata"]["finalizers"] = ["example.org/keeps-it"]
-        b.cluster.apply(obj)
-        await b.settled()
+        await b.create(obj)
         b.cluster.api.intercept = note
         yield b, writes
 
@@ -143,8 +142,7 @@ async def test_the_bind_of_a_pod_that_terminates_writes_nothing() -> None:
 
 async def test_a_bind_request_whose_name_and_uid_belong_to_different_pods_writes_nothing() -> None:
     async with pod_to_bind() as (b, writes):
-        b.cluster.apply(pod("q"))
-        await b.settled()
+        await b.create(pod("q"))
         uid, other = [b.pod(name)["metadata"]["uid"] for name in ("p", "q")]
         assert await b.bind("q", "n1", uid=uid) == f"pod default/q was recreated: its UID is {other}, not {uid}"
         assert not writes
@@ -164,8 +162,7 @@ async def test_a_pod_is_not_bound_to_a_node_without_the_devices_of_its_claim() -
     """The claim was allocated after kube-scheduler chose the node."""
     async with pod_to_bind() as (b, writes):
         assert await b.bind("p", "n1") == ""
-        b.cluster.apply(pod("q", "c"))
-        await b.settled()
+        await b.create(pod("q", "c"))
         writes.clear()
         assert await b.bind("q", "n2") == "node n2: claim is allocated for other nodes"
         assert not writes
@@ -177,7 +174,7 @@ async def test_a_claim_that_another_process_allocates_meanwhile_keeps_that_alloc
     device: str, pods: tuple[str, ...], writer: str, path: str
 ) -> None:
     """The API server answers the write with Conflict. With another process of Berth, which binds the same pod, all but
-    the mark is as this bind wanted to write it; that process may take it back."""
+    the allocator is as this bind wanted to write it; that process may take it back."""
     async with pod_to_bind() as (b, _):
 
         async def allocate(method: str, asked: str) -> None:

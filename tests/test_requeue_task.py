@@ -14,8 +14,7 @@ from extender.cluster import Delays, Unavailable, Writer
 from extender.extension import Service
 from extender.extension.evaluations import Evaluations
 from extender.extension.gangs.gang_hints import GangHints
-from extender.extension.queueing_hints import QueueingHints
-from extender.extension.requeue import Requeuer
+from extender.extension.wake import QueueingHints, Requeuer
 from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.sandbox import Cluster, carried_machines
 from tests import running_berth
@@ -98,7 +97,7 @@ async def requeuing(
         raise bug
 
     evaluations = Evaluations(time.monotonic)
-    requeuer = Requeuer(cast("Writer", writer), lambda: "now", evaluations, pause=0)
+    requeuer = Requeuer(cast("Writer", writer), evaluations, pause=0)
     tasks = [
         asyncio.create_task(requeuer.run(lambda: namespaces, search)),
         asyncio.create_task(evaluations.run(_nothing_to_build, fail)),
@@ -143,7 +142,7 @@ def reject(service: Service) -> None:
 async def test_a_bug_after_a_fit_is_counted() -> None:
     async with composed(Breakable()) as (_, app, _):
         service = app.service
-        service.filter_service.queueing_hints = Buggy(fits=True)
+        service.queueing_hints = Buggy(fits=True)
         reject(service)
         service.requeuer.supply_changed()
         await eventually(lambda: service.supervisor.failures["requeue"] and service.requeuer.touches)
@@ -154,7 +153,7 @@ async def test_a_pod_whose_search_always_raises_a_bug_delays_no_wake_of_others()
     because the bug may have ended it early."""
     async with composed(Breakable(Delays(first=10_000.0, most=10_000.0))) as (_, app, _):
         service = app.service
-        service.filter_service.queueing_hints, service.gang_hints = Buggy(fits=False), Fitting()
+        service.queueing_hints, service.gang_hints = Buggy(fits=False), Fitting()
         reject(service)
         service.requeuer.supply_changed()
         await eventually(lambda: service.requeuer.touches >= 2)

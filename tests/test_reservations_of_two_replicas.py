@@ -9,12 +9,13 @@ import asyncio
 
 import pytest
 
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod
+from tests.tenant_worlds import allocated
 
 pytestmark = pytest.mark.loopback
 
@@ -143,24 +144,11 @@ async def test_a_failed_bind_leaves_the_reservation_that_it_allocated_to_the_oth
         assert reserved_for(a) == ["p", "second"]
 
 
-def allocate(b: Serving, name: str, device: str, *pods: str) -> None:
-    """Allocate a claim as another Berth process does, and reserve it for pods."""
-    stored = b.cluster.store["resourceclaims", ("default", name)]
-    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": device}
-    reserved = [{"resource": "pods", "name": one, "uid": b.pod(one)["metadata"]["uid"]} for one in pods]
-    metadata = {**stored["metadata"], "annotations": {"berth.dev/allocator": "another"}}
-    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": reserved}
-    b.cluster.store.put("resourceclaims", ("default", name), {**stored, "metadata": metadata, "status": status})
-
-
 async def test_a_failed_bind_leaves_the_reservation_of_an_allocation_that_it_does_not_know() -> None:
     """The other replica moved the claim, and reserved it for the same pod, before this bind could reserve it."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("first", "c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
-        allocate(b, "c", "gpu-0", "first")
+        await b.create(claim("c"), pod("first", "c"), pod("p", "c"))
+        allocated(b, "c", "gpu-0", "first")
         await b.settled()
         moved = False
 
@@ -168,7 +156,7 @@ async def test_a_failed_bind_leaves_the_reservation_of_an_allocation_that_it_doe
             nonlocal moved
             if not moved and method == "PATCH" and path.endswith("/c/status"):
                 moved = True
-                allocate(b, "c", "gpu-1", "p")
+                allocated(b, "c", "gpu-1", "p")
 
         b.cluster.api.intercept = move
         assert "allocated elsewhere" in await b.bind("p", "n1")
@@ -184,9 +172,9 @@ async def test_pods_that_wait_with_a_lost_allocation_do_not_keep_it() -> None:
         for name, of in (("owner", "taken"), ("p", "c"), ("q", "c")):
             b.cluster.apply(pod(name, of))
         await b.settled()
-        allocate(b, "taken", "gpu-0", "owner")
+        allocated(b, "taken", "gpu-0", "owner")
         await b.settled()
-        allocate(b, "c", "gpu-0", "p", "q")
+        allocated(b, "c", "gpu-0", "p", "q")
         await b.settled()
         for name in ("p", "q"):
             assert "allocated to another claim first" in await b.bind(name, "n1")
@@ -202,16 +190,13 @@ async def test_pods_that_wait_with_a_lost_allocation_do_not_keep_it() -> None:
 async def test_a_slow_bind_reads_whether_its_reservation_was_removed() -> None:
     """The other replica removed it, and looked for the Binding before it was sent."""
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("first", "c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("first", "c"), pod("p", "c"))
         assert await b.bind("first", "n1") == ""
         await b.settled()
 
         async def removed(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c/status"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c") and "p" in reserved_for(b):
                 entry = {"$patch": "delete", "uid": b.pod("p")["metadata"]["uid"]}
                 kind, patch = RESOURCES["resource.k8s.io", "resourceclaims"], {"status": {"reservedFor": [entry]}}

@@ -19,7 +19,7 @@ async def schedule(world: World, replica: Replica, name: str) -> None:
     """Filter the pod for n1, and bind it there if it fits."""
     one, service = world.cluster.store["pods", ("default", name)], replica.service
     assert service is not None
-    await service.rebuilds.done()
+    await service.refresh.wait()
     if service.filter(decode_pod(one), ["n1"]).passed:
         try:
             await service.bind(ObjectKey("default", name), one["metadata"]["uid"], "n1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
-from extender.extension.shared_claims import SharedClaims
+from extender.extension.claims import SharedClaims
 from extender.model import (
     MAX_CONSUMERS,
     Allocation,
@@ -168,12 +168,9 @@ async def test_the_scheduler_gets_no_choice_for_a_claim_that_others_wait_for() -
     async with berthing(NODES) as b:
         for name in ("shared", "own"):
             b.cluster.apply(claim(name))
-        b.cluster.apply(pod("p", "shared"))
-        b.cluster.apply(pod("q", "own"))
-        await b.settled()
+        await b.create(pod("p", "shared"), pod("q", "own"))
         assert [len((await b.filter(name))["NodeNames"]) for name in ("p", "q")] == [3, 3]
-        b.cluster.apply(pod("r", "shared"))
-        await b.settled()
+        await b.create(pod("r", "shared"))
         (node,) = (await b.filter("p"))["NodeNames"]
         assert (await b.filter("r"))["NodeNames"] == [node]
         assert [await b.bind(name, node) for name in ("p", "r")] == ["", ""]
@@ -280,10 +277,6 @@ class _Writes(Writer):
         return claim
 
 
-async def _once(claim: Claim, write: Callable[[Claim], Awaitable[Claim]], _: object) -> Claim:
-    return await write(claim)
-
-
 async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation() -> None:
     """The claim was allocated on another node meanwhile: the bind of q is about to fail, and must not reserve it."""
     now, before = (
@@ -293,7 +286,7 @@ async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation()
         for node in ("n1", "n2")
     )
     writes = _Writes(now)
-    shared = SharedClaims(writes, _once)
+    shared = SharedClaims(writes)
     binds = {
         uid: asyncio.create_task(shared.add_consumer(known, Consumer(uid, uid)))
         for uid, known in (("first", now), ("p", now), ("q", before), ("r", now))
@@ -305,28 +298,11 @@ async def test_a_write_reserves_a_claim_only_for_pods_that_know_its_allocation()
     assert [uid for uid, one in zip(binds, done, strict=True) if isinstance(one, BindError)] == ["q"]
 
 
-async def test_a_write_reserves_a_claim_for_as_many_pods_as_there_is_room_for() -> None:
-    others = tuple(Consumer(f"other{i}", f"other{i}") for i in range(MAX_CONSUMERS - 3))
-    known = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation(), reserved_for=others)
-    writes = _Writes(known)
-    shared = SharedClaims(writes, _once)
-    binds = [asyncio.create_task(shared.add_consumer(known, Consumer(uid, uid))) for uid in ("p", "q", "r", "s", "t")]
-    await eventually(lambda: writes.batches, "the first write is under way")
-    writes.go.set()
-    await asyncio.gather(*binds)
-    assert writes.batches == [{"p"}, {"q", "r", "s"}, {"t"}]
-
-
 async def test_members_of_one_pod_group_are_one_consumer_and_each_bind_ends_with_a_write_of_it() -> None:
     """The first write is refused. The other binds must not take that for a write of theirs."""
     known = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation())
     writes, group = _Refusing(known), Consumer("group", "group")
-
-    async def later(claim: Claim, write: Callable[[Claim], Awaitable[Claim]], _: object) -> Claim:
-        await asyncio.sleep(0)
-        return await write(claim)
-
-    shared = SharedClaims(writes, later)
+    shared = SharedClaims(writes)
     done = await asyncio.gather(*(shared.add_consumer(known, group) for _ in range(3)), return_exceptions=True)
     assert [type(one) for one in done] == [BindError, Claim, Claim]
     assert writes.written == ["group"], "one write for all that waited at its start"
@@ -357,7 +333,7 @@ async def test_a_reservation_that_an_undo_removed_is_written_again() -> None:
     p, q = Consumer("p", "p"), Consumer("q", "q")
     allocated = Claim(ObjectKey("default", "c"), "c", "1", allocation=Allocation())
     writes = _OldReply(replace(allocated, reserved_for=(p,)))
-    shared = SharedClaims(writes, _once)
+    shared = SharedClaims(writes)
     first = asyncio.create_task(shared.add_consumer(writes.stored, q))
     await eventually(lambda: writes.written == ["q"])
     second = asyncio.create_task(shared.add_consumer(allocated, p))
@@ -372,6 +348,7 @@ class _Refusing(_OldReply):
     """The first write is refused."""
 
     async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+        await asyncio.sleep(0)
         if not self.go.is_set():
             self.go.set()
             raise BindError("no")
@@ -385,7 +362,7 @@ async def test_a_failed_bind_leaves_no_state_of_the_claim() -> None:
         for name in ("gpu-0", "gpu-1")
     ]
     writes = _Refusing(claims[1])
-    shared = SharedClaims(writes, _once)
+    shared = SharedClaims(writes)
     with pytest.raises(BindError, match="no") as kept:
         await shared.add_consumer(claims[0], Consumer("p", "p"))
     await shared.add_consumer(claims[1], Consumer("p", "p"))
@@ -400,7 +377,7 @@ async def test_a_bind_that_knows_a_newer_allocation_than_the_bind_before_it_read
         for name in ("gpu-0", "gpu-1")
     )
     writes = _Writes(new)
-    shared = SharedClaims(writes, _once)
+    shared = SharedClaims(writes)
     first = asyncio.create_task(shared.add_consumer(old, Consumer("p", "p")))
     await eventually(lambda: writes.batches)
     second = asyncio.create_task(shared.add_consumer(new, Consumer("q", "q")))

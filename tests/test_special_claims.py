@@ -95,8 +95,7 @@ async def test_a_claim_that_was_never_allocated_goes_once_its_pod_is_bound_with_
 
 async def test_a_claim_that_cannot_be_taken_back_at_once_is_tried_again() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p"))
-        await b.settled()
+        await b.create(extended("p"))
         await b.filter("p")
         failures = ["binding", "busy", "busy"]
 
@@ -144,8 +143,7 @@ async def test_a_pod_that_is_deleted_before_its_status_names_the_claim_is_not_bo
     async with berthing({"n1": "t4-4"}) as b:
         first = extended("p")
         first["metadata"]["finalizers"] = ["example.org/keeps-it"]
-        b.cluster.apply(first)
-        await b.settled()
+        await b.create(first)
         await b.filter("p")
         bindings = list[str]()
 
@@ -171,8 +169,7 @@ async def test_a_pod_that_is_deleted_before_its_status_names_the_claim_is_not_bo
 async def test_the_claim_of_a_running_bind_stays_though_a_filter_request_for_its_pod_comes(step: str) -> None:
     """Another kube-scheduler became the leader meanwhile."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p"))
-        await b.settled()
+        await b.create(extended("p"))
         await b.filter("p")
         sent, go_on = asyncio.Event(), asyncio.Event()
 

@@ -7,39 +7,24 @@ from typing import Any
 
 import pytest
 
-from extender.extension.live_reads import LANDING_SECONDS
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod
+from tests.tenant_worlds import allocated, patch, stored
 
 pytestmark = pytest.mark.loopback
 
 Json = dict[str, Any]
-CLAIMS, MARK = RESOURCES["resource.k8s.io", "resourceclaims"], "berth.dev/allocator"
-OTHER: Json = {"metadata": {"annotations": {MARK: "berth-other"}}}
+CLAIMS, ALLOCATOR = RESOURCES["resource.k8s.io", "resourceclaims"], "berth.dev/allocator"
+OTHER: Json = {"metadata": {"annotations": {ALLOCATOR: "berth-other"}}}
 TAKEN_BACK: Json = {"status": {"allocation": None, "reservedFor": None}}
-
-
-def patch(b: Serving, name: str, change: Json, subresource: str = "") -> None:
-    b.cluster.api.registry.patch(CLAIMS, ("default", name), change, subresource, strategic=False)
-
-
-def stored(b: Serving, name: str) -> Any:
-    return b.cluster.store["resourceclaims", ("default", name)]
 
 
 def has_devices(b: Serving, name: str) -> bool:
     return bool(stored(b, name)["status"].get("allocation"))
-
-
-def allocate(b: Serving, name: str, *pods: str) -> None:
-    """Allocate the first GPU to a claim as another Berth process does, and reserve it for pods."""
-    device = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
-    reserved = [{"resource": "pods", "name": one, "uid": b.pod(one)["metadata"]["uid"]} for one in pods]
-    patch(b, name, OTHER)
-    patch(b, name, {"status": {"allocation": {"devices": {"results": [device]}}, "reservedFor": reserved}}, "status")
 
 
 async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replica_is_on_its_way() -> None:
@@ -74,13 +59,11 @@ async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replic
 async def test_a_slow_bind_reads_whether_its_own_allocation_was_taken_back() -> None:
     """Another replica did so after the write barrier: the watch has not shown it yet."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
 
         async def take_back(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c/status"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c") and has_devices(b, "c"):
                 patch(b, "c", TAKEN_BACK, "status")
 
@@ -94,14 +77,13 @@ async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         for name in ("c1", "c2"):
             b.cluster.apply(claim(name))
-        b.cluster.apply(pod("p", "c1", "c2"))
-        await b.settled()
+        await b.create(pod("p", "c1", "c2"))
 
         async def take_back(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c2/status"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c2") and has_devices(b, "c1"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
                 patch(b, "c1", TAKEN_BACK, "status")
 
         b.cluster.api.intercept = take_back
@@ -112,13 +94,11 @@ async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
 async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_bound() -> None:
     """256 binds of one claim once read it again and again until their time was over."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
 
         async def take_time(method: str, path: str) -> None:
             if path.endswith(("/resourceclaims/c", "/c/status")):
-                await asyncio.sleep(0.6 * LANDING_SECONDS)
+                await asyncio.sleep(0.6 * IN_FLIGHT_GRACE_SECONDS)
 
         b.cluster.api.intercept = take_time
         assert await b.bind("p", "n1") == ""
@@ -131,12 +111,12 @@ async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_
         for name in ("first", "p"):
             b.cluster.apply(pod(name, "c"))
         await b.settled()
-        allocate(b, "c", "first", "p")
+        allocated(b, "c", "gpu-0", "first", "p")
         await b.settled()
 
         async def mark_again(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/resourceclaims/c"):
-                await asyncio.sleep(LANDING_SECONDS)
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c"):
                 patch(b, "c", OTHER)
 
@@ -149,10 +129,8 @@ async def test_a_lost_device_is_not_taken_back_from_a_pod_that_another_replica_h
     """The other replica saw no earlier claim with the device: it knows the order of the two writes."""
     async with berthing({"n1": "t4-4"}) as b:
         for name in ("first", "c"):
-            b.cluster.apply(claim(name))
-            b.cluster.apply(pod(f"p-{name}", name))
-            await b.settled()
-            allocate(b, name, f"p-{name}")
+            await b.create(claim(name), pod(f"p-{name}", name))
+            allocated(b, name, "gpu-0", f"p-{name}")
             await b.settled()
         marks = iter(("berth-other-bind", "berth-other-retry"))
         marked = 0
@@ -161,7 +139,7 @@ async def test_a_lost_device_is_not_taken_back_from_a_pod_that_another_replica_h
             nonlocal marked
             if method == "GET" and path.endswith("/resourceclaims/c"):
                 for one in marks:
-                    patch(b, "c", {"metadata": {"annotations": {MARK: one}}})
+                    patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: one}}})
                     marked += 1
                     break
 
@@ -184,7 +162,7 @@ async def test_a_claim_that_was_allocated_again_while_a_bind_reserved_it_is_chec
         for name, of in (("first", "c"), ("p", "c"), ("owner", "between")):
             a.cluster.apply(pod(name, of))
         await a.settled()
-        allocate(a, "c", "first")
+        allocated(a, "c", "gpu-0", "first")
         await a.settled()
         assert (await a.filter("p"))["NodeNames"] == ["n1"]
         gate.close()
@@ -192,8 +170,8 @@ async def test_a_claim_that_was_allocated_again_while_a_bind_reserved_it_is_chec
         async def allocated_again(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c/status") and not has_devices(a, "between"):
                 patch(a, "c", TAKEN_BACK, "status")
-                allocate(a, "between", "owner")
-                allocate(a, "c", "first")
+                allocated(a, "between", "gpu-0", "owner")
+                allocated(a, "c", "gpu-0", "first")
 
         a.cluster.api.intercept = allocated_again
         bind = asyncio.create_task(a.bind("p", "n1"))

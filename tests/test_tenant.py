@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.cluster import Writer
-from extender.extension.live_reads import deallocate_unused
+from extender.extension.undo import deallocate_unused
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_claim
 from tests.dra_worlds import extended, place
@@ -21,9 +21,7 @@ pytestmark = pytest.mark.loopback
 
 async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() -> None:
     async with berthing({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p1", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p1", "c"))
         allocated(b, "c", "gpu-0", "p1")
         b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
         b.app.service.orphans.deallocate_unsuitable(decode_claim(stored(b, "c")))  # as after an earlier filter request
@@ -109,9 +107,7 @@ async def test_a_claim_is_reserved_only_for_a_pod_group_that_exists(wrong: str) 
         made = claim("c")
         owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": "forged"}
         made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
-        b.cluster.apply(made)
-        b.cluster.apply(pod("p1", "c", schedulingGroup={"podGroupName": "g"}))
-        await b.settled()
+        await b.create(made, pod("p1", "c", schedulingGroup={"podGroupName": "g"}))
 
         async def missing(method: str, path: str) -> ApiError | None:
             """The watch has not shown yet that the PodGroup was deleted."""
@@ -133,9 +129,7 @@ async def test_groups_end_at_the_namespace() -> None:
         b.cluster.apply(made)
         result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n2", "device": "gpu-0"}
         patch(b, "c", {"status": {"allocation": {"devices": {"results": [result]}}}}, "status", "evil")
-        b.cluster.apply(claim("mine"))
-        b.cluster.apply(pod("p1", "mine", annotations={"berth.dev/group": "g"}))
-        await b.settled()
+        await b.create(claim("mine"), pod("p1", "mine", annotations={"berth.dev/group": "g"}))
         assert set(b.app.service.cache.store.of_groups.claims) == {("evil", "g")}
         assert (await b.filter("p1"))["NodeNames"]
         parts = (await b.client.get("/v1/explain/default/p1")).text

@@ -12,7 +12,7 @@ from tests.dra_worlds import extended, place
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 from tests.tenant_worlds import (
-    MARK,
+    ALLOCATOR,
     PODS,
     SPECIAL,
     allocated,
@@ -188,8 +188,7 @@ async def test_two_leftovers_of_a_pod_are_both_deleted() -> None:
 async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
     """A filter request met the claim as a leftover. The pod now runs with its devices."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("p1"))
-        await b.settled()
+        await b.create(extended("p1"))
         name = await leftover(b)
         mapped = {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}
         b.cluster.api.registry.patch(PODS, ("default", "p1"), {"status": mapped}, "status", strategic=False)
@@ -209,7 +208,7 @@ async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
         for one in (extended("p1"), pod("p3", name)):
             b.cluster.apply(one)
         assert await leftover(b, writer="berth-of-before") == name
-        patch(b, name, {"metadata": {"annotations": {MARK: "berth-of-before"}}})
+        patch(b, name, {"metadata": {"annotations": {ALLOCATOR: "berth-of-before"}}})
         assert "earlier attempt" in await place(b, "p1")
         b.cluster.store.remove("resourceclaims", ("default", name))
         b.cluster.apply(claim(name))

@@ -7,7 +7,7 @@ import pytest
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import extended, place
 from tests.running_berth import berthing, claim, pod
-from tests.tenant_worlds import MARK, PODS, allocated, intercept, patch, stored, uid_of
+from tests.tenant_worlds import ALLOCATOR, PODS, allocated, intercept, patch, stored, uid_of
 
 pytestmark = pytest.mark.loopback
 
@@ -66,8 +66,7 @@ async def test_undo_of_a_special_claim_that_another_pod_uses_ends_the_own_reserv
 
 @pytest.mark.parametrize("kind", ["ordinary", "shared", "special"])
 async def test_undo_takes_nothing_from_a_pod_that_another_process_has_bound(kind: str) -> None:
-    """The tenant gives the claim the mark of this process again after another process took it over and bound the
-    pod."""
+    """The tenant writes this process as the allocator again after another process took it over and bound the pod."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("p1") if kind == "special" else pod("p1", "c"))
         if kind != "special":
@@ -104,14 +103,14 @@ async def test_undo_leaves_an_allocation_that_another_process_has_taken_over() -
 
         def take_over(_: str, path: str) -> ApiError | None:
             if path.endswith("/p1/binding"):
-                patch(b, "c", {"metadata": {"annotations": {MARK: "berth-other"}}})
+                patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: "berth-other"}}})
                 return ApiError(403, "Forbidden", "no")
             return None
 
         intercept(b, take_over)
         assert "no" in await place(b, "p1")
         assert len(b.held()) == 1
-        assert stored(b, "c")["metadata"]["annotations"][MARK] == "berth-other"
+        assert stored(b, "c")["metadata"]["annotations"][ALLOCATOR] == "berth-other"
 
 
 async def test_undo_deletes_a_special_claim_that_the_bound_pods_status_does_not_name() -> None:
@@ -135,7 +134,7 @@ async def test_undo_deletes_a_special_claim_that_the_bound_pods_status_does_not_
 @pytest.mark.parametrize("times", [1, 3])
 async def test_a_lost_device_is_taken_back_though_the_tenant_changes_the_mark(times: int) -> None:
     """An earlier write has the device of the claim. Were the claim left with it, a pod that names its node itself could
-    use the device. Another replica that takes the same claim back changes the mark as well."""
+    use the device. Another replica that takes the same claim back changes the allocator as well."""
     async with berthing({"n1": "t4-4"}) as b:
         for name in ("first", "mine"):
             b.cluster.apply(claim(name))
@@ -148,7 +147,7 @@ async def test_a_lost_device_is_taken_back_though_the_tenant_changes_the_mark(ti
 
         def mark(method: str, path: str) -> ApiError | None:
             if method == "PATCH" and path.endswith("/mine/status") and marks:
-                patch(b, "mine", {"metadata": {"annotations": {MARK: marks.pop()}}})
+                patch(b, "mine", {"metadata": {"annotations": {ALLOCATOR: marks.pop()}}})
             return None
 
         intercept(b, mark)
@@ -196,4 +195,4 @@ async def test_an_allocation_of_another_allocator_that_lost_its_device_stays(res
         after = stored(b, "theirs")
         assert after["status"]["allocation"] == before["allocation"]
         assert bool(after["status"].get("reservedFor")) == reserved
-        assert not after["metadata"]["annotations"].get(MARK)
+        assert not after["metadata"]["annotations"].get(ALLOCATOR)

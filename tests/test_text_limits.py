@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.cli.logs import set_up_logging
-from extender.extension.binding_cycle import decision_annotation
+from extender.extension.bind import decision_annotation
 from extender.model import (
     DECISION_ANNOTATION,
     REASON_BYTES,

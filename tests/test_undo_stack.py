@@ -1,88 +1,94 @@
-"""The undo stack of a bind, without a bind."""
+"""The undo of a bind, without a bind."""
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Awaitable, Callable
 
 import pytest
 from structlog.testing import capture_logs
 
-from extender.cluster import ClusterError, NotFound, Unavailable
-from extender.extension.binding_cycle import BindError
-from extender.extension.undo_stack import UndoStack
-from extender.model import BerthError, ObjectKey
+from extender.cluster import ClusterError, NotFound, Unavailable, Writer
+from extender.extension.binding_cycle import BindError, BindingCycle, Step
+from extender.extension.undo import Undo
+from extender.model import BerthError, Claim, ObjectKey, Pod
 from tests.eventually import eventually
 
-
-async def test_compensations_run_last_first_with_the_error_that_ended_the_bind() -> None:
-    stack, seen = UndoStack(ObjectKey("ns", "p")), []
-
-    async def compensate(name: str, error: BerthError) -> None:
-        seen.append((name, str(error)))
-
-    for name in ("first", "second", "third"):
-        stack.push("claim", partial(compensate, name))
-    await stack.unwind(BindError("lost"))
-    assert seen == [("third", "lost"), ("second", "lost"), ("first", "lost")]
-    await stack.unwind(BindError("again"))
-    assert len(seen) == 3, "each runs once"
+KEY = ObjectKey("ns", "p")
 
 
-async def test_a_compensation_that_fails_does_not_keep_the_others_from_running() -> None:
-    stack, seen = UndoStack(ObjectKey("ns", "p")), []
+class _Undo(Undo):
+    """Calls `act` in place of the writes."""
 
-    async def fine(_: BerthError) -> None:
-        seen.append("fine")
+    def __init__(self, act: Callable[[str], Awaitable[object]]) -> None:
+        super().__init__(Writer.__new__(Writer))
+        self._act = act
+        self.undone: list[tuple[str, Step, str]] = []  # (UID of the claim, step, error)
 
-    async def failing(_: BerthError) -> None:
-        raise Unavailable("no answer")
+    async def _undo(self, cycle: BindingCycle, step: Step, claim: Claim, error: BerthError) -> None:
+        await self._act(claim.uid)
+        self.undone.append((claim.uid, step, str(error)))
 
-    for compensation in (fine, failing, fine):
-        stack.push("claim", compensation)
-    await stack.unwind(BindError("lost"))
-    assert seen == ["fine", "fine"]
+
+async def nothing(_: str) -> None:
+    pass
+
+
+def cycle_of(*uids: str, steps: tuple[Step, ...] = (Step.FOUND, Step.RESERVED)) -> BindingCycle:
+    cycle = BindingCycle(Pod(KEY, "uid"), "n1", 0.0)
+    for uid in uids:
+        for step in steps:
+            cycle.note(step, Claim(ObjectKey("ns", uid), uid))
+    return cycle
+
+
+async def test_the_steps_of_a_claim_are_undone_last_first_with_the_error_that_ended_the_bind() -> None:
+    undo = _Undo(nothing)
+    await undo.unwind(cycle_of("c", steps=(Step.CREATED, Step.ALLOCATED)), BindError("lost"))
+    assert undo.undone == [("c", Step.ALLOCATED, "lost"), ("c", Step.CREATED, "lost")]
 
 
 @pytest.mark.parametrize(("problem", "lines"), [(Unavailable("no answer"), 1), (NotFound("no such claim"), 0)])
-async def test_the_log_has_a_line_if_a_claim_that_exists_could_not_be_taken_back(
+async def test_a_failure_keeps_no_other_step_from_being_undone_and_is_logged_if_the_claim_exists(
     problem: ClusterError, lines: int
 ) -> None:
-    async def failing(_: BerthError) -> None:
-        raise problem
+    calls = 0
 
-    stack = UndoStack(ObjectKey("ns", "p"))
-    stack.push("claim", failing)
+    async def failing_first(_: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise problem
+
+    undo = _Undo(failing_first)
     with capture_logs() as log:
-        await stack.unwind(BindError("lost"))
+        await undo.unwind(cycle_of("c"), BindError("lost"))
+    assert [step for _, step, _ in undo.undone] == [Step.FOUND]
     assert len(log) == lines
 
 
-async def test_the_compensations_of_different_claims_do_not_wait_for_each_other() -> None:
+async def test_different_claims_do_not_wait_for_each_other() -> None:
     """Each may take seconds: a pod with many claims would undo its bind for longer than kube-scheduler waits."""
-    stack, all_began = UndoStack(ObjectKey("ns", "p")), asyncio.Barrier(3)
+    all_began = asyncio.Barrier(3)
 
-    async def compensate(_: BerthError) -> None:
+    async def act(_: str) -> None:
         await all_began.wait()
 
-    for uid in ("a", "b", "c"):
-        stack.push(uid, compensate)
-    unwinding = asyncio.create_task(stack.unwind(BindError("lost")))
-    await eventually(unwinding.done, "all compensations have run")
+    unwinding = asyncio.create_task(_Undo(act).unwind(cycle_of("a", "b", "c"), BindError("lost")))
+    await eventually(unwinding.done, "all steps are undone")
 
 
-async def test_a_bug_in_a_compensation_is_raised_after_the_others_have_run() -> None:
+async def test_a_bug_is_raised_after_all_other_steps_are_undone() -> None:
     """The bind then counts as failed with this bug."""
-    stack, seen = UndoStack(ObjectKey("ns", "p")), []
+    calls = 0
 
-    async def fine(_: BerthError) -> None:
-        seen.append("fine")
+    async def buggy(uid: str) -> None:
+        nonlocal calls
+        calls += 1
+        if uid == "b" or calls == 1:
+            raise KeyError("a bug")
 
-    async def buggy(_: BerthError) -> None:
-        raise KeyError("a bug")
-
-    for uid, compensation in (("a", fine), ("a", buggy), ("a", fine), ("b", buggy), ("c", fine)):
-        stack.push(uid, compensation)
+    undo = _Undo(buggy)
     with pytest.raises(KeyError, match="a bug"):
-        await stack.unwind(BindError("lost"))
-    assert seen == ["fine"] * 3
+        await undo.unwind(cycle_of("a", "b", "c"), BindError("lost"))
+    assert [uid for uid, _, _ in undo.undone] == ["a", "c", "c"]

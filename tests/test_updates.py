@@ -54,7 +54,7 @@ async def test_a_stream_of_updates_ends_on_a_quiet_fleet() -> None:
     async with berthing({"n": "t4-4"}) as b:
         console = b.console
         overview = FleetOverview(
-            console.cache, console.history, console.explainer, FleetTrend(), lambda: now, console.rebuilt
+            console.cache, console.history, console.explainer, FleetTrend(), lambda: now, console.refreshed
         )
         readers = [asyncio.ensure_future(anext(overview.updates(), None)) for _ in range(MOST_WATCHERS)]
         await eventually(lambda: overview.is_full)

@@ -11,8 +11,8 @@ import pytest
 
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import Holder
-from extender.extension.binding_cycle import BindError, newer
-from extender.extension.write_barrier import WriteBarrier
+from extender.extension.binding_cycle import BindError
+from extender.extension.write_barrier import WriteBarrier, newer
 from extender.model import (
     Allocation,
     Capacities,
@@ -148,8 +148,7 @@ async def test_a_claim_deleted_while_the_write_barrier_waits_is_not_bound() -> N
     """Another actor deletes the claim, and the list that follows the cut does not show it: its version is newer than
     the write."""
     async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
-        a.cluster.apply(extended("p", 1))
-        await a.settled()
+        await a.create(extended("p", 1))
         await a.filter("p")
         fail(a, gate, "cut")
         bind = asyncio.create_task(a.bind("p", "n1"))

@@ -27,7 +27,7 @@ AFTER = {"uid": "claim-uid", "resourceVersion": "8"}  # as the write before left
 GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
     "add_finalizer": ((OPEN, "g"), [OF_CLAIM]),
     "take_over": ((ALLOCATED,), [OF_CLAIM]),
-    "announce_take_back": ((ALLOCATED,), [OF_CLAIM]),
+    "announce_release": ((ALLOCATED,), [OF_CLAIM]),
     "allocate": ((OPEN, Allocation(), CONSUMER), [OF_CLAIM]),
     "add_consumers": ((ALLOCATED, [Consumer("other", "y")]), [OF_CLAIM]),
     "deallocate": ((ALLOCATED,), [OF_CLAIM]),

@@ -37,9 +37,7 @@ class Answer(ApiError):
 
 async def planned(b: Berthing) -> str:
     """The node of a pod with a claim that Berth can bind."""
-    b.cluster.apply(claim("c"))
-    b.cluster.apply(pod("p", "c"))
-    await b.settled()
+    await b.create(claim("c"), pod("p", "c"))
     return (await b.filter("p"))["NodeNames"][0]
 
 

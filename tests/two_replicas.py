@@ -57,7 +57,7 @@ class Scheduler:
         service = self._replica.service
         if service is None or self._replica.is_stopped:
             return
-        await service.rebuilds.done()
+        await service.refresh.wait()
         if self._replica.is_stopped:
             return
         found, name = service.filter(decode_pod(one), list(NODES)), one["metadata"]["name"]

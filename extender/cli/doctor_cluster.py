@@ -71,7 +71,7 @@ def cluster(cache: ClusterCache, minute: int = 0) -> Iterator[DoctorFinding]:
         )
     yield from _left_out(snapshot.node_infos.values())
     others = sorted(
-        str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.ours
+        str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.is_of_berth
     )
     if others:
         yield DoctorFinding(

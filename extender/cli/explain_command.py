@@ -26,7 +26,7 @@ from extender.diagnosis import Scenario, claims_of
 from extender.manifests import hypothetical, is_device_class
 from extender.model import ObjectKey, WireError, one_line, shown
 from extender.policy import Policy
-from extender.runtime import Rebuilds
+from extender.runtime import CacheRefresh
 from extender.scheduling import Evaluator, runner_up_text
 from extender.wire import Json
 
@@ -170,8 +170,8 @@ def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, quest
 
 
 def _offline_explainer(cache: ClusterCache) -> Explainer:
-    policy, rebuilds = ActivePolicy(Policy()), Rebuilds(cache)
-    return Explainer(cache, Evaluator(Features()), DecisionHistory(), policy, rebuilds.done, work_seconds=inf)
+    policy, refresh = ActivePolicy(Policy()), CacheRefresh(cache)
+    return Explainer(cache, Evaluator(Features()), DecisionHistory(), policy, refresh.wait, work_seconds=inf)
 
 
 def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:

@@ -13,14 +13,14 @@ from extender.cluster.api_errors import Conflict, Invalid, NotFound, NotServed, 
 from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient, now_micro
 from extender.cluster.reflector import pages
 from extender.model import (
+    ALLOCATOR_ANNOTATION,
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
     GENERATED_PREFIX,
     GROUP_ANNOTATION,
     IMPLICIT_RESOURCE_PREFIX,
-    OURS_ANNOTATION,
+    RELEASE_SUFFIX,
     SCHEDULING_GROUP,
-    TAKE_BACK,
     Allocation,
     Claim,
     ClaimSpec,
@@ -51,9 +51,9 @@ _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _NOT_FAILED = "spec.nodeName!=,status.phase!=Failed"
 _RUNNING = f"{_NOT_FAILED},status.phase!=Succeeded"
-_EVENT_NAME = 230  # characters of the object's name in that of an Event, which has 253
+_MAX_EVENT_NAME = 230  # characters of the object's name in that of an Event, which has 253
 _PAGE = 100  # pods per list request: about 1 MB, decoded in about 3 ms
-_NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
+_MAX_NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
 
 
 def claim_path(key: ObjectKey, sub: str = "") -> str:
@@ -72,11 +72,11 @@ class Writer:
     def __init__(self, client: ApiClient, identity: str = "berth") -> None:
         self._client = client
         self.identity = identity  # unique for this start of the process
-        self.take_back_mark = f"{identity}{TAKE_BACK}"
+        self.releasing_identity = f"{identity}{RELEASE_SUFFIX}"
         self._log = structlog.get_logger("berth.write")
 
     async def read_claim(self, key: ObjectKey) -> Claim:
-        return _claim(await self._client.get(claim_path(key)), key)
+        return _decoded(await self._client.get(claim_path(key)), key, decode_claim)
 
     async def read_pod(self, key: ObjectKey) -> Pod:
         return _decoded(await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}"), key, decode_pod)
@@ -137,23 +137,23 @@ class Writer:
         return None
 
     async def add_finalizer(self, claim: Claim, group: str) -> Claim:
-        """Add the finalizer, and mark the claim as written by this process, with its pod's group ('' for none).
+        """Add the finalizer and the annotations: this process as the allocator, and the pod's group ('' for none).
 
         The claim controller deallocates only claims with the finalizer.
         """
-        if FINALIZER in claim.finalizers and claim.writer == self.identity and claim.group == group:
+        if FINALIZER in claim.finalizers and claim.allocator == self.identity and claim.group == group:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
-        annotations = {OURS_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
+        annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
         return await self._metadata(claim, {"finalizers": list(finalizers), "annotations": annotations})
 
     async def take_over(self, claim: Claim) -> Claim:
-        """Become the writer of another process's allocation, so that the other process cannot deallocate it."""
-        return await self._metadata(claim, {"annotations": {OURS_ANNOTATION: self.identity}})
+        """Become the allocator of another process's allocation, so that the other process cannot deallocate it."""
+        return await self._metadata(claim, {"annotations": {ALLOCATOR_ANNOTATION: self.identity}})
 
-    async def announce_take_back(self, claim: Claim) -> Claim:
-        """Mark an allocation before its deallocation. The mark differs from every bind's, also of this process."""
-        return await self._metadata(claim, {"annotations": {OURS_ANNOTATION: self.take_back_mark}})
+    async def announce_release(self, claim: Claim) -> Claim:
+        """Announce that an allocation ends: with an allocator that no bind writes, not even one of this process."""
+        return await self._metadata(claim, {"annotations": {ALLOCATOR_ANNOTATION: self.releasing_identity}})
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
         """Write the allocation and the consumer in one request.
@@ -168,7 +168,7 @@ class Writer:
         members |= {f"/status/{name}": value for name, value in status.items()}
         body = [{"op": "add", "path": path, "value": value} for path, value in members.items()]
         answer = await self._client.patch(claim_path(claim.key, "status"), body, JSON_PATCH)
-        return _claim(answer, claim.key, claim.uid)
+        return _decoded(answer, claim.key, decode_claim, claim.uid)
 
     async def add_consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
         """Add consumers to `status.reservedFor`. The request omits the allocation, so it does not change."""
@@ -181,7 +181,7 @@ class Writer:
         """Remove the allocation of a claim, its consumers and its device status."""
         body = {"metadata": _guard(claim), "status": {"allocation": None, "reservedFor": None, "devices": None}}
         answer = await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH)
-        return _claim(answer, claim.key, claim.uid)
+        return _decoded(answer, claim.key, decode_claim, claim.uid)
 
     async def remove_consumer(self, claim: Claim, pod_uid: str) -> None:
         """Remove a pod from `status.reservedFor`."""
@@ -214,7 +214,7 @@ class Writer:
             "kind": "ResourceClaim",
             "metadata": {
                 "generateName": special_claim_prefix(pod.key.name),
-                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: self.identity},
+                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", ALLOCATOR_ANNOTATION: self.identity},
                 "ownerReferences": [owner],
                 "finalizers": [FINALIZER],
             },
@@ -225,7 +225,7 @@ class Writer:
         name = str(_metadata_of(answer).get("name"))
         if not name.startswith(special_claim_prefix(pod.key.name)[:GENERATED_PREFIX]):
             raise Unavailable(f"POST {path}: the answer is another object")
-        return _claim(answer, ObjectKey(pod.key.namespace, name))
+        return _decoded(answer, ObjectKey(pod.key.namespace, name), decode_claim)
 
     async def map_special_claim(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
         """PATCH pod/status with the special claim and its mappings (container, resource, request).
@@ -261,12 +261,12 @@ class Writer:
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": f"{key.name[:_EVENT_NAME]}.{digest}", "namespace": key.namespace},
+            "metadata": {"name": f"{key.name[:_MAX_EVENT_NAME]}.{digest}", "namespace": key.namespace},
             "eventTime": now_micro(),
             "type": "Warning",
             "action": "Scheduling",
             "reason": reason,
-            "note": cut(note, _NOTE_BYTES),
+            "note": cut(note, _MAX_NOTE_BYTES),
             "reportingController": "berth.dev/berth",
             "reportingInstance": "berth",
             "regarding": about,
@@ -303,7 +303,7 @@ class Writer:
             except WireError as error:
                 raise Unavailable(f"GET {claim_path(claim.key)}: {error}") from error
             answer = await self._client.put(path, merged)
-        return _claim(answer, claim.key, claim.uid)
+        return _decoded(answer, claim.key, decode_claim, claim.uid)
 
 
 def _guard(claim: Claim) -> Json:
@@ -323,10 +323,6 @@ def _shown(answer: Json, key: ObjectKey, uid: str = "") -> Json:
     if is_other or not isinstance(shown, str) or not shown or uid not in ("", shown):
         raise Unavailable(f"the answer to a request about {key} shows another object")
     return answer
-
-
-def _claim(answer: Json, key: ObjectKey, uid: str = "") -> Claim:
-    return _decoded(answer, key, decode_claim, uid)
 
 
 def _decoded(answer: Json, key: ObjectKey, decode: Callable[[Json], _T], uid: str = "") -> _T:

@@ -19,19 +19,19 @@ ReadBound = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
 
 
 class BoundMemberReader:
-    """`read_bound` takes a namespace and returns, for each group, UID to node. See Rebuilds.done for `rebuilt`."""
+    """`read_bound` takes a namespace and returns, for each group, UID to node. `refreshed`: see CacheRefresh.wait."""
 
     def __init__(
         self,
         cache: ClusterCache,
         read_pod: ReadPod | None,
         read_bound: ReadBound | None,
-        rebuilt: Callable[[], Awaitable[None]],
+        refreshed: Callable[[], Awaitable[None]],
     ) -> None:
         self._cache = cache
         self._read_pod = read_pod
         self._read_bound = read_bound
-        self._rebuilt = rebuilt
+        self._refreshed = refreshed
 
     @asynccontextmanager
     async def known(self, groups: Mapping[GroupKey, Sequence[Pod]]) -> AsyncIterator[dict[GroupKey, Membership]]:
@@ -68,7 +68,7 @@ class BoundMemberReader:
 
     async def _membership(self, key: GroupKey) -> Membership | None:
         """The membership of a bound pod of the group that runs; None if no such pod can be read."""
-        await self._rebuilt()
+        await self._refreshed()
         snapshot = self._cache.snapshot()
         claims, running = (
             [snapshot.claims[claim] for claim in snapshot.claims_of_group(key)],

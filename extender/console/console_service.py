@@ -20,7 +20,7 @@ from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetSampler
 from extender.console.set_comparer import SetComparer
 from extender.policy import Policy
-from extender.runtime import Informers, Rebuilds, Supervisor
+from extender.runtime import CacheRefresh, Informers, Supervisor
 from extender.scheduling import Evaluator
 
 # Kinds of objects that other components remember besides the cache.
@@ -32,13 +32,13 @@ class ConsoleCluster:
     """The cache that the console reads, and the objects that keep it up to date.
 
     With `shared`, the cache belongs to serve in the same process: serve runs the informers, and the cache already has
-    serve's reservations. `rebuilds` are then those of serve.
+    serve's reservations. `refresh` is then that of serve.
     """
 
     cache: ClusterCache
     evaluator: Evaluator
     informers: Informers
-    rebuilds: Rebuilds
+    refresh: CacheRefresh
     shared: bool = False
 
 
@@ -54,7 +54,7 @@ def own_cluster(client: ApiClient, clock: Callable[[], float], supervisor: Super
         cache.store.take_changed_groups()
 
     informers = Informers(client, cache, clock, supervisor, forget, _OBSERVED)
-    return ConsoleCluster(cache, evaluator, informers, Rebuilds(cache))
+    return ConsoleCluster(cache, evaluator, informers, CacheRefresh(cache))
 
 
 class Console:
@@ -76,7 +76,7 @@ class Console:
         self.supervisor = supervisor or Supervisor()
         self.cluster = cluster or own_cluster(client, clock, self.supervisor)
         self.cache, self.informers = self.cluster.cache, self.cluster.informers
-        self.rebuilt = self.cluster.rebuilds.done
+        self.refreshed = self.cluster.refresh.wait
         writer, evaluator = Writer(client, "berth-console"), self.cluster.evaluator
         self.policy = ActivePolicy(policy)
         if not self.cluster.shared:
@@ -88,14 +88,14 @@ class Console:
             evaluator,
             self.history,
             self.policy,
-            self.rebuilt,
+            self.refreshed,
             writer.read_pod,
             read_bound=writer.read_bound_members,
             clock=clock,
         )
         self.fleet_sampler = FleetSampler(self.cache, clock)
         self.overview = FleetOverview(
-            self.cache, self.history, self.explainer, self.fleet_sampler.trend, clock, self.rebuilt
+            self.cache, self.history, self.explainer, self.fleet_sampler.trend, clock, self.refreshed
         )
         self.event_recorder = EventRecorder(self.explainer, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
@@ -110,9 +110,9 @@ class Console:
             self.informers.start()
         start("event-recorder", partial(self.event_recorder.run, self.informers.listed))
         start("auditor", self.auditor.run)
-        start("set-comparer", partial(self.set_comparer.run, self.informers.listed, self.rebuilt))
-        start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed, self.rebuilt))
-        start("decisions", partial(self.decision_reader.run, self.informers.listed, self.rebuilt))
+        start("set-comparer", partial(self.set_comparer.run, self.informers.listed, self.refreshed))
+        start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed, self.refreshed))
+        start("decisions", partial(self.decision_reader.run, self.informers.listed, self.refreshed))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -111,8 +111,8 @@ class DecisionReader(CacheListener):
         if after is None and before is not None and _may_be_bound(before):
             self._put(before.uid, before.key, 0)
 
-    async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled, once every kind is listed. See Rebuilds.done for `rebuilt`."""
+    async def run(self, listed: Callable[[], Awaitable[None]], refreshed: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled, once every kind is listed. See CacheRefresh.wait for `refreshed`."""
         await listed()
         while True:
             await self._queued.wait()
@@ -120,7 +120,7 @@ class DecisionReader(CacheListener):
             late = []
             while (following := self._queue.take_turn()) is not None:
                 uid, (key, reads) = following
-                if not await self._read(key, uid, rebuilt) and reads + 1 < _READS:
+                if not await self._read(key, uid, refreshed) and reads + 1 < _READS:
                     late.append((uid, key, reads + 1))
             if late:
                 await asyncio.sleep(_LATE_SECONDS)
@@ -131,7 +131,7 @@ class DecisionReader(CacheListener):
         self.left_out += len(self._queue.put(key.namespace, uid, (key, reads)))
         self._queued.set()
 
-    async def _read(self, key: ObjectKey, uid: str, rebuilt: Callable[[], Awaitable[None]]) -> bool:
+    async def _read(self, key: ObjectKey, uid: str, refreshed: Callable[[], Awaitable[None]]) -> bool:
         """Read one pod. Returns whether the result is final: the watch shows its claims, or the pod is not bound."""
         try:
             pod = await self._read_pod(key)
@@ -142,7 +142,7 @@ class DecisionReader(CacheListener):
             return False
         if pod.uid != uid or not pod.node_name:
             return True
-        await rebuilt()
+        await refreshed()
         decision = decision_of(pod, self._cache.snapshot())
         if decision is None:
             return False

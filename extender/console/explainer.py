@@ -80,26 +80,26 @@ class Explainer:
         evaluator: Evaluator,
         history: DecisionHistory,
         policy: ActivePolicy,
-        rebuilt: Callable[[], Awaitable[None]],
+        refreshed: Callable[[], Awaitable[None]],
         read_pod: Callable[[ObjectKey], Awaitable[Pod]] | None = None,
         *,
         read_bound: ReadBound | None = None,
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
     ) -> None:
-        """`read_bound` is that of BoundMemberReader. See Rebuilds.done for `rebuilt`."""
+        """`read_bound` is that of BoundMemberReader. See CacheRefresh.wait for `refreshed`."""
         self._cache = cache
         self._evaluator = evaluator
         self._history = history
         self._policy = policy
-        self._rebuilt = rebuilt
+        self._refreshed = refreshed
         self._read_pod = read_pod
         self._clock = clock
         self._work_seconds = work_seconds
         self._rankings = RankingCache(_RANKINGS_BYTES)
-        self._bound_members = BoundMemberReader(cache, read_pod, read_bound, rebuilt)
+        self._bound_members = BoundMemberReader(cache, read_pod, read_bound, refreshed)
         self._groups = GroupExplainer(cache, evaluator, policy, self._rankings, clock)
-        self._questions = Questions(clock, _WAITING, rebuilt)
+        self._questions = Questions(clock, _WAITING, refreshed)
         policy.follow(self._rankings.clear)
 
     async def read(self, parse: Callable[[], T]) -> T:
@@ -247,7 +247,7 @@ class Explainer:
             raise unknown from error
         if not pod.node_name:
             raise unknown
-        await self._rebuilt()
+        await self._refreshed()
         snapshot = self._cache.snapshot()
         entry, note = self._history.entry(pod.uid), pod.annotations.get(DECISION_ANNOTATION)
         decision = entry.decision if entry is not None else decision_of(pod, snapshot)

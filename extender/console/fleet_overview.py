@@ -34,7 +34,7 @@ _LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may
 
 
 class FleetOverview:
-    """Rows of all nodes, and a stream of their changes. `clock` returns seconds. See Rebuilds.done for `rebuilt`."""
+    """Rows of all nodes, and a stream of their changes. `clock` returns seconds. `refreshed`: see CacheRefresh.wait."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class FleetOverview:
         explainer: Explainer,
         trend: FleetTrend,
         clock: Callable[[], float],
-        rebuilt: Callable[[], Awaitable[None]],
+        refreshed: Callable[[], Awaitable[None]],
     ) -> None:
         self._cache = cache
         self._history = history
         self._explainer = explainer
         self._trend = trend
         self._clock = clock
-        self._rebuilt = rebuilt
+        self._refreshed = refreshed
         self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
         self._refreshes = 0  # changes that refreshes found
         self._groups: list[Json] = []  # rows, as of the last refresh
@@ -122,7 +122,7 @@ class FleetOverview:
                     async with asyncio.timeout(_PERIOD_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
                         await self._ended.wait()
                         return
-                await self._rebuilt()
+                await self._refreshed()
                 self._refresh()
                 snapshot = self._cache.snapshot()
                 trend = self._ages(sampled)

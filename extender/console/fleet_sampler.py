@@ -64,11 +64,11 @@ class FleetSampler:
         self.stats: dict[str, FleetStats] = {}
         self.trend = FleetTrend()
 
-    async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled, once every kind is listed. See Rebuilds.done for `rebuilt`."""
+    async def run(self, listed: Callable[[], Awaitable[None]], refreshed: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled, once every kind is listed. See CacheRefresh.wait for `refreshed`."""
         await listed()
         while True:
-            await rebuilt()
+            await refreshed()
             self.sample()
             await asyncio.sleep(_PERIOD_SECONDS)
 

@@ -21,12 +21,12 @@ class TooManyQuestions(BerthError):
 
 
 class Questions:
-    """At most `waiting` questions of users wait. `clock` returns seconds. See Rebuilds.done for `rebuilt`."""
+    """At most `waiting` questions of users wait. `clock` returns seconds. See CacheRefresh.wait for `refreshed`."""
 
-    def __init__(self, clock: Callable[[], float], waiting: int, rebuilt: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, clock: Callable[[], float], waiting: int, refreshed: Callable[[], Awaitable[None]]) -> None:
         self._clock = clock
         self._most_waiting = waiting
-        self._rebuilt = rebuilt
+        self._refreshed = refreshed
         self._waiting = self._reads = 0
         self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
         self._in_loop = 0.0  # seconds for which the running question blocked the event loop
@@ -59,7 +59,7 @@ class Questions:
         finally:
             self._waiting -= of_user
         try:
-            await self._rebuilt()
+            await self._refreshed()
             yield
         finally:  # the pause begins after the answer
             asyncio.get_running_loop().call_later(self._in_loop, self._turn.release)
@@ -76,7 +76,7 @@ class Questions:
         later questions. If it reaches this limit, it runs again in a child process, on a copy of the cache. Raises as
         `forked`.
         """
-        await self._rebuilt()
+        await self._refreshed()
         began, seconds = self._clock(), min(_LOOP_SECONDS, work_seconds)
         try:
             found = explain(seconds)

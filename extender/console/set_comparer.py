@@ -73,10 +73,10 @@ class SetComparer:
         self._queue.append(_Queued(decided, node_info))
         self._queued.set()
 
-    async def run(self, listed: Callable[[], Awaitable[None]], rebuilt: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, listed: Callable[[], Awaitable[None]], refreshed: Callable[[], Awaitable[None]]) -> None:
         """Run until cancelled, once every kind is listed. A pause several times as long follows each comparison.
 
-        See Rebuilds.done for `rebuilt`.
+        See CacheRefresh.wait for `refreshed`.
         """
         await listed()
         while True:
@@ -84,7 +84,7 @@ class SetComparer:
             await asyncio.sleep(_LATE_SECONDS)
             self._queued.clear()
             while self._queue:
-                await rebuilt()
+                await refreshed()
                 began = self._clock()
                 self._compare(self._queue.popleft())
                 await asyncio.sleep(_REST * (self._clock() - began))

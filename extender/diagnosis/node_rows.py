@@ -230,7 +230,7 @@ def claim_rows(snapshot: Snapshot) -> list[Json]:
             "claim": str(key),
             "devices": [str(r.device) for r in claim.allocation.results] if claim.allocation else [],
             "pods": [consumer.name for consumer in claim.reserved_for],
-            "ours": claim.ours,
+            "ours": claim.is_of_berth,
             "problem": claim.problem,
         }
         for key, claim in sorted(snapshot.claims.items())

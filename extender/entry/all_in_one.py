@@ -20,7 +20,7 @@ from extender.web.serve_app import Probes, ServeApp
 
 def console_over(service: Service, policy: Policy) -> Console:
     """A console over the cache of a service that has started. The caller enters its context."""
-    cluster = ConsoleCluster(service.cache, service.evaluator, service.informers, service.rebuilds, shared=True)
+    cluster = ConsoleCluster(service.cache, service.evaluator, service.informers, service.refresh, shared=True)
     return Console(service.client, policy, service.clock, service.supervisor, cluster)
 
 

@@ -1,10 +1,13 @@
 """`berth serve` without HTTP: it keeps the cache, answers filter and prioritize, and carries out binds.
 
-HTTP, the JSON of the extender protocol and the search for devices do not belong here.
+`service` puts the rooms together: `filter` (with `evaluations`, which gives calls their time, and `remembered_pods`);
+`wake`, which makes kube-scheduler try rejected pods again; `bind` (with `binding_cycle`, `claims`, `write_barrier` and
+`undo`); `orphans`, which releases what no pod uses; `telemetry`. HTTP, the JSON of the extender protocol and the search
+for devices do not belong here.
 """
 
 from extender.extension.service import Service, TracedService
-from extender.extension.tracing import Traces, no_span
+from extender.extension.telemetry import Traces, no_span
 
 __all__ = [
     "Service",

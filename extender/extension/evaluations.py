@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from extender.model import Deadline, DeadlineExceeded, FairCache
 
 _FREE_SECONDS = 0.001  # of a call; about what the rest of a filter request takes
-_TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one
+_MAX_CALLS_TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one
 _SLICE_SECONDS = 0.002  # of an item at a time
 _STEP_SECONDS = 0.01  # of a step of a search, which evaluates one node
 _PAUSE = 1.0  # after a slice, as a multiple of its time
 _LONG_PAUSE = 9.0  # if a call came meanwhile
-_ITEMS = 4096
+_MAX_ITEMS = 4096
 
 Work = Callable[[Deadline], bool]
 """Works until the deadline. True, or an error other than DeadlineExceeded, if nothing is left."""
@@ -50,7 +50,7 @@ class Evaluations:
     At most `limit` items, see FairCache. One that is dropped is queued again by the next call that needs it.
     """
 
-    def __init__(self, clock: Callable[[], float], limit: int = _ITEMS) -> None:
+    def __init__(self, clock: Callable[[], float], limit: int = _MAX_ITEMS) -> None:
         self.seconds = 0.1  # of a call; the policy sets it
         self.queued = 0  # items that calls waited for, since the start
         self._clock = clock
@@ -89,7 +89,7 @@ class Evaluations:
             self._second_ends = now + 1.0
         if self._blocking[namespace]:
             return _FREE_SECONDS
-        share = self.seconds * min(1.0, _TOGETHER / max(self._sharing, len(self._used), 1))
+        share = self.seconds * min(1.0, _MAX_CALLS_TOGETHER / max(self._sharing, len(self._used), 1))
         return max(share - self._used.get(namespace, 0.0), _FREE_SECONDS)
 
     def one_slice(self) -> Deadline:
@@ -155,11 +155,11 @@ class Evaluations:
                 self._ended(item)
         return bool(self._worked)
 
-    async def run(self, rebuilt: Callable[[], Awaitable[None]], report: Callable[[str, Exception], None]) -> None:
-        """Work until cancelled. See Rebuilds.done for `rebuilt`. `report` receives bugs."""
+    async def run(self, refreshed: Callable[[], Awaitable[None]], report: Callable[[str, Exception], None]) -> None:
+        """Work until cancelled. See CacheRefresh.wait for `refreshed`. `report` receives bugs."""
         while True:
             await self._added.wait()
-            await rebuilt()
+            await refreshed()
             began, calls = self._clock(), self._calls
             try:
                 if not self.work():

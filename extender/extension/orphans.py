@@ -8,29 +8,38 @@ of the in-tree plugin deallocates the first kind; Kubernetes has no controller t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import structlog
 from cachetools import TTLCache
 
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
-from extender.extension.live_reads import LANDING_SECONDS, deallocate_unused, is_bound, read_unchanged
-from extender.extension.special_claims import SpecialClaims
-from extender.extension.take_backs import TakeBacks
-from extender.model import Claim, ObjectKey, Pod
+from extender.extension.undo import (
+    IN_FLIGHT_GRACE_SECONDS,
+    deallocate_unused,
+    is_bound,
+    read_unchanged,
+    remove_special,
+)
+from extender.model import Claim, FairCache, ObjectKey, Pod
 from extender.runtime import Supervisor
 
+_MAX_RUNNING = 32  # half of the connections to the API server
+_MAX_WAITING = 4096  # operations; beyond that, the next filter request or sweep asks for it again
 _GRACE_SECONDS = 60.0  # longer than a bind, which times out after 30 s
 _ROUND_SECONDS = 5.0
-_RESTING = 4096  # claims
-_CLAIMS_AT_ONCE = 1000  # some 0.5 ms; then calls of kube-scheduler may go first
+_MAX_RESTING = 4096  # claims
+_CLAIMS_PER_TIME_SLICE = 1000  # some 0.5 ms; then calls of kube-scheduler may go first
+
+Operation = Callable[[], Coroutine[Any, Any, None]]
 
 
 class OrphanCollector:
-    """A background task of serve, see TakeBacks.
+    """A background task of serve, see Releases.
 
     `is_binding` returns whether this process runs a bind of the pod with this UID.
     """
@@ -50,11 +59,10 @@ class OrphanCollector:
         self._is_binding = is_binding
         self._grace = grace_seconds
         self._since: dict[str, float] = {}  # claim UID to the time when first seen without a pod that can use it
-        self._special = SpecialClaims(writer)
         self._leftovers: dict[str, ObjectKey] = {}  # special claims of binds that did not complete, by UID
-        self._take_backs = TakeBacks(supervisor)
+        self._releases = Releases(supervisor)
         # Claims of PodGroups that are in use: a check lists pods, which is costly, and waiting pods cause many checks.
-        self._resting: TTLCache[ObjectKey, None] = TTLCache(_RESTING, min(_ROUND_SECONDS, grace_seconds), clock)
+        self._resting: TTLCache[ObjectKey, None] = TTLCache(_MAX_RESTING, min(_ROUND_SECONDS, grace_seconds), clock)
         self._log = structlog.get_logger("berth.collect")
         self.unsuitable = 0  # deallocated claims whose pod could not use the allocation
         self.without_consumer = 0  # deallocated claims that Berth had allocated, and that had no consumer
@@ -64,7 +72,7 @@ class OrphanCollector:
     @property
     def busy(self) -> int:
         """How many claims have an operation that runs or waits."""
-        return len(self._take_backs)
+        return len(self._releases)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -76,13 +84,13 @@ class OrphanCollector:
         """Collect left-over special claims, and allocations by Berth that no pod could use for the grace period."""
         blocked = await self._of_blocked_pods()
         store, now, waiting = self._cache.store, self._clock(), {}
-        unreserved = (store.claims[key] for key in store.without_consumer if store.claims[key].ours)
+        unreserved = (store.claims[key] for key in store.without_consumer if store.claims[key].is_of_berth)
         work = [(one, self._collect if one.allocation is not None else self._remove_second) for one in unreserved]
         work += [(claim, self._deallocate) for claim in blocked]
-        for claim, take_back in work:
+        for claim, release in work:
             waiting[claim.uid] = since = self._since.get(claim.uid, now)
             if now - since >= self._grace:
-                self._start(claim.key, partial(take_back, claim))
+                self._start(claim.key, partial(release, claim))
         self._since = waiting
         self._leftovers = {uid: key for uid, key in self._leftovers.items() if self._leftover(key, uid)}
         for key in list(self._leftovers.values()):
@@ -95,10 +103,10 @@ class OrphanCollector:
         """
         store, found = self._cache.store, []
         for number, key in enumerate(list(store.waited_for), start=1):
-            if number % _CLAIMS_AT_ONCE == 0:
+            if number % _CLAIMS_PER_TIME_SLICE == 0:
                 await asyncio.sleep(0)
             claim = store.claims.get(key)
-            if claim is None or claim.allocation is None or not claim.ours or len(claim.reserved_for) != 1:
+            if claim is None or claim.allocation is None or not claim.is_of_berth or len(claim.reserved_for) != 1:
                 continue
             pod = store.pods.get(claim.reserved_for[0].uid)
             if pod is not None and not pod.node_name and self._lacks_claim(pod):
@@ -128,7 +136,7 @@ class OrphanCollector:
 
     def _start(self, key: ObjectKey, work: Callable[[], Awaitable[None]]) -> None:
         if key not in self._resting:
-            self._take_backs.start(key, partial(self._safely, key, work))
+            self._releases.start(key, partial(self._safely, key, work))
 
     async def _safely(self, key: ObjectKey, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -150,7 +158,7 @@ class OrphanCollector:
 
     async def _collect(self, claim: Claim) -> None:
         fresh = await read_unchanged(self._writer, claim)
-        if fresh is None or not fresh.ours:
+        if fresh is None or not fresh.is_of_berth:
             self._skip(claim)
             return
         await self._writer.deallocate(fresh)
@@ -165,10 +173,10 @@ class OrphanCollector:
             self._skip(claim)
             return
         # The Binding of another process, or of a bind with an unknown outcome, may be on its way. A bind that sends one
-        # later sees the announcement, or writes its own mark.
-        announced = await self._writer.announce_take_back(fresh) if fresh.ours else fresh
-        await asyncio.sleep(LANDING_SECONDS)
-        if not await self._special.remove(announced, pod, consumer.uid):
+        # later sees the announcement, or becomes its allocator.
+        announced = await self._writer.announce_release(fresh) if fresh.is_of_berth else fresh
+        await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
+        if not await remove_special(self._writer, announced, pod, consumer.uid):
             self._skip(claim)
             return
         self.removed += 1
@@ -179,16 +187,60 @@ class OrphanCollector:
         store = self._cache.store
         others = [store.claims[key] for key in store.special_claims.get((claim.key.namespace, claim.owner_pod_uid), ())]
         for consumer in (other.reserved_for[0] for other in others[:1]):
-            pod, looks = ObjectKey(claim.key.namespace, consumer.name), replace(claim, reserved_for=(consumer,))
-            if not looks.special_for or store.waited_for.get(claim.key) or self._is_binding(consumer.uid):
+            pod, reserved = ObjectKey(claim.key.namespace, consumer.name), replace(claim, reserved_for=(consumer,))
+            if not reserved.special_for or store.waited_for.get(claim.key) or self._is_binding(consumer.uid):
                 return
             unchanged = await read_unchanged(self._writer, claim) is not None
             if not unchanged or not await is_bound(self._writer, pod, consumer.uid):
                 return
-            if await self._special.remove(claim, pod, consumer.uid):
+            if await remove_special(self._writer, claim, pod, consumer.uid):
                 self.removed += 1
                 self._log.info("deleted a second special claim", claim=str(claim.key), pod=str(pod))
 
     def _skip(self, claim: Claim) -> None:
         self.skipped += 1
         self._log.info("not taken back: the claim changed or is in use", claim=str(claim.key))
+
+
+class Releases:
+    """Operations on claims that no pod can use: one on a claim at a time, `at_once` in all, the namespaces in turn.
+
+    Each sends several requests, and may wait for seconds. A tenant may have thousands of claims that need one, and
+    binds use the same connections to the API server.
+    """
+
+    def __init__(self, supervisor: Supervisor, at_once: int = _MAX_RUNNING) -> None:
+        self._supervisor = supervisor
+        self._at_once = at_once
+        self._running: set[ObjectKey] = set()
+        self._waiting: FairCache[ObjectKey, None] = FairCache(_MAX_WAITING)
+        self._operations: dict[ObjectKey, Operation] = {}  # of the claims that wait
+
+    def __len__(self) -> int:
+        """How many claims have an operation that runs or waits."""
+        return len(self._running) + len(self._waiting)
+
+    def start(self, key: ObjectKey, operation: Operation) -> None:
+        """Run an operation on a claim soon, unless one runs.
+
+        It replaces an operation that waits, whose claim may have changed since: that operation would do nothing, and
+        nothing might ask for another one for minutes.
+        """
+        if key in self._running:
+            return
+        self._operations[key] = operation
+        if key not in self._waiting:
+            for dropped, _ in self._waiting.put(key.namespace, key, None):
+                del self._operations[dropped]
+            self._begin()
+
+    def _begin(self) -> None:
+        while len(self._running) < self._at_once and (turn := self._waiting.take_turn()) is not None:
+            key, _ = turn
+            self._running.add(key)
+            task = self._supervisor.spawn("take-back", self._operations.pop(key)())
+            task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: ObjectKey, _: asyncio.Task[None]) -> None:
+        self._running.discard(key)
+        self._begin()

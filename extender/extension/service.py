@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Self
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, WallClock, Writer, now_rfc3339, seconds_since, utc_now
-from extender.extension.binder import Binder, BinderDependencies
-from extender.extension.call_metrics import CallDurations
+from extender.cluster import ApiClient, WallClock, Writer, utc_now
+from extender.extension.bind import Binder
 from extender.extension.evaluations import Evaluations
-from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.filter import FilterResult, FilterService, FilterSink
 from extender.extension.gangs.bound_members import BoundMembers
 from extender.extension.gangs.gang_barrier import GangBarrier
 from extender.extension.gangs.gang_hints import GangHints
@@ -22,13 +21,11 @@ from extender.extension.gangs.gang_monitor import GangMonitor
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
-from extender.extension.requeue import Requeuer
-from extender.extension.sinks import ReservationSink, ServeSink
-from extender.extension.tracing import SpanFactory, Traces, no_span
-from extender.extension.write_barrier import WriteBarrier
+from extender.extension.telemetry import CallDurations, SpanFactory, Traces, no_span
+from extender.extension.wake import QueueingHints, Requeuer
 from extender.model import Claim, GroupSource, ObjectKey, Pod
 from extender.policy import Policy
-from extender.runtime import Informers, Rebuilds, Supervisor
+from extender.runtime import CacheRefresh, Informers, Supervisor
 from extender.scheduling import Evaluator
 from extender.wire import estimated_len
 
@@ -60,23 +57,24 @@ class Service:
         self.supervisor = supervisor or Supervisor()
         self.client = client
         self.clock = clock
-        now = partial(now_rfc3339, wall_clock)
         self.calls = CallDurations()
         writer, features = Writer(client, f"berth-{uuid.uuid4()}"), Features()
         self.evaluations = Evaluations(clock)
-        self.requeuer = Requeuer(writer, now, self.evaluations)
-        self.cache = ClusterCache(features, listener=ReservationSink(self.requeuer))
-        self.rebuilds = Rebuilds(self.cache)
+        self.requeuer = Requeuer(writer, self.evaluations, wall_clock)
+        self.cache = ClusterCache(features)
+        self.cache.listeners.append(self.requeuer)
+        self.refresh = CacheRefresh(self.cache)
         self.orphans = OrphanCollector(
             self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
         )
         self.evaluator = Evaluator(features)
-        sink = ServeSink(self.requeuer, self.orphans)
+        sink = _ServeSink(self.requeuer, self.orphans)
         self.filter_service = FilterService(
             self.cache, policy, self.evaluator, clock, sink, evaluations=self.evaluations
         )
+        self.queueing_hints = QueueingHints(self.cache, self.filter_service)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
-        claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
+        progress = self.informers.progress
         planning = GangPlanning(self.cache, self.filter_service)
         bound = BoundMembers(self.cache, writer.read_bound_members, clock)
         self.gangs = GangScheduler(
@@ -84,30 +82,18 @@ class Service:
         )
         self.gang_monitor = GangMonitor(self.gangs, self.cache, bound, sink, clock)
         self.gang_hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
+        barrier = GangBarrier(self.gangs, progress, clock)
         self.binder = Binder(
-            self.cache,
-            self.filter_service,
-            writer,
-            progress,
-            WriteBarrier(self.cache, progress, lambda: claims.version),
-            GangBarrier(self.gangs, progress, clock),
-            BinderDependencies(
-                now,
-                partial(_age_seconds, wall_clock),
-                lambda: str(uuid.uuid4()),
-                self.supervisor,
-                lambda: self.informers.not_ready_text,
-                span,
-            ),
+            self.cache, self.filter_service, writer, self.informers, barrier, self.supervisor, wall_clock, span
         )
 
     async def __aenter__(self) -> Self:
         self.informers.start()
         start = self.supervisor.start
         start("requeue", self._requeue)
-        start("gangs", partial(self.gang_monitor.run, self.rebuilds.done, self.supervisor))
+        start("gangs", partial(self.gang_monitor.run, self.refresh.wait, self.supervisor))
         start("orphans", self.orphans.run)
-        start("evaluations", partial(self.evaluations.run, self.rebuilds.done, self.supervisor.report))
+        start("evaluations", partial(self.evaluations.run, self.refresh.wait, self.supervisor.report))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -140,7 +126,7 @@ class Service:
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """See Binder.bind. A pod that needs no devices is bound even while Berth is not ready."""
-        await self.rebuilds.done()
+        await self.refresh.wait()
         await self.binder.bind(key, uid, node)
 
     def use_policy(self, policy: Policy) -> None:
@@ -174,7 +160,7 @@ class Service:
         A bug with one of them must not delay the next search, which is for all.
         """
         found = False
-        for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
+        for search in (self.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
             try:
                 for found in search(namespace):
                     yield found
@@ -196,7 +182,7 @@ class TracedService:
         self._service = service
         self._traces = traces
         self.cached_pod = service.cached_pod
-        self.rebuilds = service.rebuilds
+        self.refresh = service.refresh
         self.calls = service.calls
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
@@ -222,10 +208,22 @@ class TracedService:
             await self._service.bind(pod, uid, node)
 
 
+class _ServeSink(FilterSink):
+    """Wakes the background tasks."""
+
+    def __init__(self, requeuer: Requeuer, orphans: OrphanCollector) -> None:
+        self._requeuer = requeuer
+        self._orphans = orphans
+
+    def fits(self) -> None:
+        self._requeuer.requeue_now()
+
+    def unsuitable(self, claim: Claim) -> None:
+        self._orphans.deallocate_unsuitable(claim)
+
+    def stale_special(self, key: ObjectKey) -> None:
+        self._orphans.remove_stale_special(key)
+
+
 def _name(span: Span, pod: ObjectKey) -> None:
     span.set_attributes({"k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name})
-
-
-def _age_seconds(clock: WallClock, claim: Claim) -> float:
-    """Seconds since the allocation, by the wall clock; 0 if the API server stored no timestamp."""
-    return seconds_since(claim.allocation.timestamp if claim.allocation is not None else "", clock)

@@ -10,15 +10,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 
 from extender.allocation import CounterKey, counter_limits, overdrawn_counters
 from extender.cache import CLAIM, ClusterCache
-from extender.extension.binding_cycle import BindError, DeviceLost, newer
+from extender.extension.binding_cycle import BindError, DeviceLost
 from extender.model import Claim, Device, DeviceId, PoolKey, Result, Slice, is_complete, newest_slices
 from extender.runtime import WatchProgress
 
-_SECONDS = 8.0  # how long a bind waits until the watch shows its write
+_MAX_SECONDS = 8.0  # how long a bind waits until the watch shows its write
 
 
 class WriteBarrier:
@@ -39,7 +40,7 @@ class WriteBarrier:
         self._watched_version = watched_version
         self.waits = 0  # completed waits
         self.seconds = 0.0  # sum of the completed waits
-        self.losses = 0  # binds that gave way to an earlier write
+        self.losses = 0  # binds that yielded to an earlier write
 
     async def wait_until_visible(self, written: Iterable[Claim]) -> None:
         """Wait until the watch has shown these claims as written, or a later version of them.
@@ -48,9 +49,9 @@ class WriteBarrier:
         """
         started = asyncio.get_running_loop().time()
         for claim in written:
-            if not await self._progress.wait_for(partial(self._shown, claim), _SECONDS):
-                raise BindError(f"the watch did not show claim {claim.key} within {_SECONDS:.0f} s")
-            if self._deleted(claim):
+            if not await self._progress.wait_for(partial(self._shown, claim), _MAX_SECONDS):
+                raise BindError(f"the watch did not show claim {claim.key} within {_MAX_SECONDS:.0f} s")
+            if self._cached(claim) is None:
                 raise BindError(f"claim {claim.key} was deleted in the meantime")
         self.waits += 1
         self.seconds += asyncio.get_running_loop().time() - started
@@ -61,28 +62,29 @@ class WriteBarrier:
         Raises BindError if the slices do not tell. That proves nothing, so the undo must not count it as a lost device:
         an earlier check may have let another pod use the allocation.
         """
+        unclear: DeviceId | None = None
         found = _Check(self._cache, claim)
-        lost = found.lost()
-        unclear = found.unclear() if lost is None else None
-        if lost is not None:
-            self.losses += 1
-            raise DeviceLost(claim, f"device {lost} was allocated to another claim first")
+        for id_, own in found.devices.items():
+            verdict = found.verdict(id_, own)
+            if verdict is _Verdict.LOST:
+                self.losses += 1
+                raise DeviceLost(claim, f"device {id_} was allocated to another claim first")
+            if verdict is _Verdict.UNCLEAR and unclear is None:
+                unclear = id_
         if unclear is not None:
             self.losses += 1
             raise BindError(f"the ResourceSlices do not show whether earlier claims leave enough for device {unclear}")
 
     def _shown(self, written: Claim) -> bool:
+        """Whether the watch has passed this version of the claim. A claim that the cache then lacks is deleted."""
         if not newer(self._watched_version(), written.resource_version):
             return False
-        cached = self._cache.store.claims.get(written.key)
-        return self._deleted(written) or (
-            cached is not None and newer(cached.resource_version, written.resource_version)
-        )
+        cached = self._cached(written)
+        return cached is None or newer(cached.resource_version, written.resource_version)
 
-    def _deleted(self, written: Claim) -> bool:
-        """Whether the cache has no such claim: it is deleted if the watch has passed the written version."""
+    def _cached(self, written: Claim) -> Claim | None:
         cached = self._cache.store.claims.get(written.key)
-        return cached is None or cached.uid != written.uid
+        return cached if cached is not None and cached.uid == written.uid else None
 
 
 @dataclass(slots=True)
@@ -95,6 +97,16 @@ class _Pool:
     earlier: list[Result] | None = None  # the devices that earlier writes allocated to other claims; likewise
 
 
+class _Verdict(Enum):
+    """Whether a claim keeps a device."""
+
+    KEPT = auto()
+    LOST = auto()  # to an earlier write
+    # The slices do not show whether earlier writes leave enough. A driver that restarts deletes its slices and
+    # publishes them again, one after the other.
+    UNCLEAR = auto()
+
+
 class _Check:
     """Compares the devices of one claim with earlier writes. It reads each pool once."""
 
@@ -103,53 +115,38 @@ class _Check:
         self._uid = claim.uid
         self._results = _results(claim)
         # By device: a claim may have 32 shares of one device, of which other claims have thousands.
-        self._devices: dict[DeviceId, list[Result]] = {}
+        self.devices: dict[DeviceId, list[Result]] = {}
         for one in self._results:
-            self._devices.setdefault(one.device, []).append(one)
+            self.devices.setdefault(one.device, []).append(one)
         self._pools: dict[PoolKey, _Pool] = {}
 
-    def lost(self) -> DeviceId | None:
-        """The first device that an earlier write has allocated to another claim; None if there is none.
+    def verdict(self, id_: DeviceId, own: list[Result]) -> _Verdict:
+        """The verdict on a device, of which the claim has the shares `own`.
 
-        A device is also lost if earlier writes leave too little of its capacity or of a shared counter.
+        A device is also lost if earlier writes leave too little of its capacity or of a shared counter. As in the
+        reference, a device that a complete pool lacks consumes no counter. But its pool may have counters.
         """
-        return next((id_ for id_, own in self._devices.items() if self._is_lost(id_, own)), None)
-
-    def unclear(self) -> DeviceId | None:
-        """The first device for which the slices do not show whether earlier writes leave enough; None if there is none.
-
-        A driver that restarts deletes its slices and publishes them again, one after the other.
-        """
-        return next((id_ for id_, own in self._devices.items() if self._is_unclear(id_, own)), None)
-
-    def _is_lost(self, id_: DeviceId, own: list[Result]) -> bool:
         pool = self._pool(id_)
         device = pool.devices.get(id_.device)
-        earlier = self._earlier_on_device(id_) if not _has_room_for_all(self._cache, id_, own, device) else []
+        has_room = device is not None and bool(own[0].share_id) and _has_room_for_all(self._cache, id_, own, device)
+        earlier = [] if has_room else self._earlier_on_device(id_)
         if earlier and not all(one.share_id for one in (*own, *earlier)):
-            return True
+            return _Verdict.LOST
         if device is None:
-            return False
-        if earlier and _overdraws_capacity(device, own, earlier):
-            return True
-        return bool(device.consumes) and not _drawn(device).isdisjoint(self._overdrawn(id_, pool))
-
-    def _is_unclear(self, id_: DeviceId, own: list[Result]) -> bool:
-        """Whether the slices do not show enough to compare the device with earlier writes.
-
-        As in the reference, a device that a complete pool lacks consumes no counter. But its pool may have counters.
-        """
-        pool = self._pool(id_)
-        device = pool.devices.get(id_.device)
-        if device is None:
-            known = is_complete(pool.slices) and not any(slice_.counter_sets for slice_ in pool.slices)
-            known = known and not self._earlier_on_device(id_)
+            known = not earlier and is_complete(pool.slices) and not any(one.counter_sets for one in pool.slices)
         else:
-            known = all(one.amounts.keys() <= device.capacity.keys() for one in own)
-            known = known or not self._earlier_on_device(id_)
+            if earlier and _overdraws_capacity(device, own, earlier):
+                return _Verdict.LOST
+            if device.consumes and not _drawn(device).isdisjoint(self._overdrawn(id_, pool)):
+                return _Verdict.LOST
+            known = (
+                not (earlier or has_room)
+                or all(one.amounts.keys() <= device.capacity.keys() for one in own)
+                or not self._earlier_on_device(id_)
+            )
             if device.consumes:
                 known = known and is_complete(pool.slices) and _drawn(device) <= counter_limits(pool.slices).keys()
-        return not known and bool(self._earlier_in_pool(id_, pool))
+        return _Verdict.UNCLEAR if not known and self._earlier_in_pool(id_, pool) else _Verdict.KEPT
 
     def _pool(self, id_: DeviceId) -> _Pool:
         key = PoolKey(id_.driver, id_.pool)
@@ -185,13 +182,21 @@ class _Check:
         return pool.earlier
 
 
-def _has_room_for_all(cache: ClusterCache, id_: DeviceId, own: list[Result], device: Device | None) -> bool:
+def newer(seen: str, written: str) -> bool:
+    """Whether resourceVersion `seen` is `written` or later. With etcd 3, both are integers as text, of any length."""
+    if all(version.isascii() and version.isdigit() for version in (seen, written)):
+        seen, written = seen.lstrip("0"), written.lstrip("0")
+        return (len(seen), seen) >= (len(written), written)
+    return seen == written
+
+
+def _has_room_for_all(cache: ClusterCache, id_: DeviceId, own: list[Result], device: Device) -> bool:
     """Whether the device has enough for all its shares, whichever was written first, and once more for these.
 
-    This takes no look at each share.
+    This reads no single share of another claim.
     """
     use = cache.allocated_devices.pool(PoolKey(id_.driver, id_.pool))
-    if device is None or id_.device in use.taken or not all(one.share_id for one in own):
+    if id_.device in use.taken or not all(one.share_id for one in own):
         return False
     used = Counter(use.shares.get(id_.device, {}))
     for one in own:
@@ -222,7 +227,7 @@ def _is_earlier(cache: ClusterCache, other: str, uid: str) -> bool:
     """Whether the claim `other` was allocated before the claim `uid`.
 
     If one of the two times is not known, because only a list showed the write, or if both are equal, each claim counts
-    as earlier than the other one: both binds give way.
+    as earlier than the other one: both binds yield.
     """
     written = cache.store.allocated_at
     return other != uid and written.get(other, 0) <= written.get(uid, math.inf)

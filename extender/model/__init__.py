@@ -7,6 +7,7 @@ fair caches that all layers use. It does not contain JSON, clocks, logging or de
 from extender.model.berth_errors import BerthError, InvalidClaim, OutOfSteps, WireError
 from extender.model.bits import lowest, members, union
 from extender.model.claim import (
+    ALLOCATOR_ANNOTATION,
     COMPUTE_DOMAIN_DRIVER,
     COMPUTE_DOMAIN_LABEL,
     DECISION_ANNOTATION,
@@ -21,10 +22,9 @@ from extender.model.claim import (
     MAX_CONFIG,
     MAX_CONSUMERS,
     MAX_RESULTS,
-    OURS_ANNOTATION,
+    RELEASE_SUFFIX,
     SCHEDULER,
     SCHEDULING_GROUP,
-    TAKE_BACK,
     Allocation,
     Claim,
     ClaimSpec,
@@ -129,6 +129,7 @@ from extender.model.text_limits import (
 from extender.model.token_buckets import TokenBuckets
 
 __all__ = [
+    "ALLOCATOR_ANNOTATION",
     "BINARY_SI",
     "COMPUTE_DOMAIN_DRIVER",
     "COMPUTE_DOMAIN_LABEL",
@@ -158,11 +159,10 @@ __all__ = [
     "NO_DEADLINE",
     "NO_SELECTION",
     "OTHER",
-    "OURS_ANNOTATION",
     "REASON_BYTES",
+    "RELEASE_SUFFIX",
     "SCHEDULER",
     "SCHEDULING_GROUP",
-    "TAKE_BACK",
     "UNKNOWN_DISTANCE",
     "USER_BYTES",
     "WHOLE",

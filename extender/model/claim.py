@@ -19,8 +19,8 @@ MAX_CLAIMS = 64  # of one pod; the API has no limit, and a claim may have 256 al
 MAX_ALTERNATIVES = 512  # of all requests of one pod's claims; a request without alternatives counts as one
 SCHEDULING_GROUP = "scheduling.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
-TAKE_BACK = "/take-back"  # end of the mark of a process that is about to take the allocation back
-OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer
+RELEASE_SUFFIX = "/take-back"  # of the allocator while a process is about to release the allocation
+ALLOCATOR_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it
 SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
 MARKER_CLASS = "berth.dev"  # the DeviceClass that Berth updates so that kube-scheduler retries waiting pods
@@ -190,20 +190,20 @@ class Claim:
     deleting: bool = False
     owner_pod_uid: str = ""
     owner_group: Consumer | None = None  # the PodGroup that controls the claim, as status.reservedFor names it
-    writer: str = ""  # the Berth process that allocated it or took it over; '' for other allocators
+    allocator: str = ""  # the Berth process that allocated it or took it over; '' for other allocators
     group: str = ""  # group of the pod for which Berth allocated it, as GroupKey.on_claims
     extended: bool = False  # whether it is the special claim of a pod with extended resources
     problem: str = ""  # why Berth cannot use the object, with the field; '' if it can
 
     @property
-    def ours(self) -> bool:
+    def is_of_berth(self) -> bool:
         """Whether a Berth process allocated it."""
-        return bool(self.writer)
+        return bool(self.allocator)
 
     @property
-    def is_being_taken_back(self) -> bool:
-        """Whether a Berth process has announced that it takes the allocation back."""
-        return self.writer.endswith(TAKE_BACK)
+    def is_being_released(self) -> bool:
+        """Whether a Berth process has announced that it releases the allocation."""
+        return self.allocator.endswith(RELEASE_SUFFIX)
 
     def is_reserved_for(self, pod_uid: str) -> bool:
         return any(consumer.uid == pod_uid for consumer in self.reserved_for)

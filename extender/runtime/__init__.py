@@ -8,16 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from extender.runtime.cache_tasks import Rebuilds, WatchProgress
+    from extender.runtime.cache_tasks import CacheRefresh, WatchProgress
     from extender.runtime.file_reload import ReloadedFiles
     from extender.runtime.informers import Informers, watched_resources
     from extender.runtime.policy_file import read_policy, reloaded_policy
     from extender.runtime.supervisor import DaemonThreads, Supervisor
 
 __all__ = [
+    "CacheRefresh",
     "DaemonThreads",
     "Informers",
-    "Rebuilds",
     "ReloadedFiles",
     "Supervisor",
     "WatchProgress",
@@ -26,7 +26,7 @@ __all__ = [
     "watched_resources",
 ]
 _MODULES = {
-    "cache_tasks": ("Rebuilds", "WatchProgress"),
+    "cache_tasks": ("CacheRefresh", "WatchProgress"),
     "informers": ("Informers", "watched_resources"),
     "file_reload": ("ReloadedFiles",),
     "policy_file": ("read_policy", "reloaded_policy"),

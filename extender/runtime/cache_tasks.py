@@ -1,4 +1,4 @@
-"""Tasks around the cache: they end holds, build changed nodes in stretches, and wait for the watches."""
+"""Tasks around the cache: they end holds, build changed nodes in time slices, and wait for the watches."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ class HoldExpirer(CacheListener):
                     await self._moved.wait()
 
 
-_STRETCH_SECONDS = 0.005
-_STEP = 4  # nodes or slices between two looks at the clock
+_SLICE_SECONDS = 0.005
+_STEP = 4  # nodes or slices between two reads of the clock
 _FEW = 8  # changed nodes that a snapshot builds at once
 
 
-class Rebuilds:
-    """A caller of `done` builds the remaining nodes, and yields to the event loop after each stretch.
+class CacheRefresh:
+    """A caller of `wait` builds the remaining nodes, and yields to the event loop after each time slice.
 
-    Without a caller nothing is built: the next snapshot builds everything at once. `stretch` is in seconds.
+    Without a caller nothing is built: the next snapshot builds everything at once. `time_slice` is in seconds.
     """
 
     def __init__(
         self,
         cache: ClusterCache,
         clock: Callable[[], float] = time.perf_counter,
-        stretch: float = _STRETCH_SECONDS,
+        time_slice: float = _SLICE_SECONDS,
     ) -> None:
         self._cache = cache
         self._clock = clock
-        self._stretch = stretch
+        self._time_slice = time_slice
         self._building = asyncio.Lock()
         self._computed = 0  # nodes and slices since the start
 
-    async def done(self) -> None:
+    async def wait(self) -> None:
         """Wait until the next snapshot has to build only a few nodes. Call it before work that takes a snapshot.
 
         While changes come faster than their nodes are built, the wait ends after as many nodes as had to be built when
@@ -68,9 +68,9 @@ class Rebuilds:
         if backlog <= _FEW:
             return
         enough = self._computed + backlog
-        async with self._building:  # one caller builds, so that a stretch is all that other tasks wait for
+        async with self._building:  # one caller builds, so that a time slice is all that other tasks wait for
             while self._cache.backlog > _FEW and self._computed < enough:
-                until = self._clock() + self._stretch
+                until = self._clock() + self._time_slice
                 while self._cache.backlog > _FEW and self._clock() < until:
                     self._cache.rebuild(_STEP)
                     self._computed += _STEP

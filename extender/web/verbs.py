@@ -76,7 +76,7 @@ class Verbs:
         identity = args.identity
         if not (self._service.cached_pod(*identity) or args).concerns_berth:
             return encode_passed(args)
-        await self._service.rebuilds.done()
+        await self._service.refresh.wait()
         pod = self._service.cached_pod(*identity) or args.pod
         try:
             answer = self._service.filter(pod, args.names)
@@ -93,7 +93,7 @@ class Verbs:
 
     async def _prioritize(self, body: bytes) -> bytes:
         args = decode_args(body, self._offsets)
-        await self._service.rebuilds.done()
+        await self._service.refresh.wait()
         pod, names = self._service.cached_pod(*args.identity) or args.pod, args.names
         try:
             return encode_scores(self._service.prioritize(pod, names))

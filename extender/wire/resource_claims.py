@@ -11,10 +11,10 @@ import orjson
 from cachetools import LRUCache
 
 from extender.model import (
+    ALLOCATOR_ANNOTATION,
     COMPUTE_DOMAIN_DRIVER,
     EXTENDED_CLAIM_ANNOTATION,
     GROUP_ANNOTATION,
-    OURS_ANNOTATION,
     REASON_BYTES,
     Allocation,
     Claim,
@@ -54,7 +54,7 @@ _MOST_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 1
 _MOST_DECODED = 2 * _MOST_SPEC  # estimated size of one spec with its JSON; short texts take ten times as much decoded
 _SPEC_OBJECT_BYTES = 2048  # estimated size of one decoded spec without its text
 _MOST_FINALIZERS = 4096  # characters of all finalizers
-_WORD_BYTES = 512  # of a UID, name or mark that a tenant may write; a longer one is cut, so it names nothing
+_WORD_BYTES = 512  # of a UID, name or annotation that a tenant may write; a longer one is cut, so it names nothing
 _REQUIRED_FIELDS = 4  # number of required fields of an allocation result; most results have no other
 
 
@@ -130,7 +130,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         deleting=metadata.get("deletionTimestamp") is not None,
         owner_pod_uid=_controller(metadata, "Pod").uid,
         owner_group=_controlling_group(metadata),
-        writer=cut(get(annotations, OURS_ANNOTATION, str, "metadata.annotations", ""), _WORD_BYTES),
+        allocator=cut(get(annotations, ALLOCATOR_ANNOTATION, str, "metadata.annotations", ""), _WORD_BYTES),
         group=cut(get(annotations, GROUP_ANNOTATION, str, "metadata.annotations", ""), _WORD_BYTES),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )

@@ -15,10 +15,9 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.extension.evaluations import in_steps
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService, FilterSink
 from extender.extension.gangs.gang_admission import GangAdmission
 from extender.extension.gangs.gang_planning import GangPlanning
-from extender.extension.sinks import FilterSink
 from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import GangMembers, GangProblem, gang_members, gang_problem

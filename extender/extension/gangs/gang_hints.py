@@ -12,7 +12,7 @@ from math import inf
 
 from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_scheduler import RETRY_SECONDS, GangScheduler
 from extender.extension.gangs.gang_state import PlannedGang, WaitingGang

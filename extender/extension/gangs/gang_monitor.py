@@ -8,10 +8,10 @@ from contextlib import suppress
 from math import inf
 
 from extender.cache import ClusterCache
+from extender.extension.filter import FilterSink
 from extender.extension.gangs.bound_members import BoundMembers, Members
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.gangs.gang_state import FormingGang, GangState, WaitingGang
-from extender.extension.sinks import FilterSink
 from extender.gangs.gang import gang_minimum, is_incomplete, lacks_pod_group
 from extender.model import Code, GroupKey, Pod
 from extender.runtime import Supervisor
@@ -68,14 +68,14 @@ class GangMonitor:
             if key not in changed and waiting.state is GangState.MISSING:
                 self._check_complete(key, waiting)
 
-    async def run(self, rebuilt: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
+    async def run(self, refreshed: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
         """End plans and pauses at their deadlines, and read bound members, until cancelled.
 
-        See Rebuilds.done for `rebuilt`. The supervisor runs the reads: a slow one delays nothing else.
+        See CacheRefresh.wait for `refreshed`. The supervisor runs the reads: a slow one delays nothing else.
         """
         while True:
             self._gangs.rescheduled.clear()
-            await rebuilt()
+            await refreshed()
             began = self._clock()
             self._gangs.plans.expire()
             self._admission.requeue_due()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.cache import ClusterCache
-from extender.extension.filter_service import FilterService
+from extender.extension.filter import FilterService
 from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from extender.gangs.gang import Gang, disagreement, gang_of
 from extender.gangs.gang_planner import lacking_members, plan_gang
@@ -142,7 +142,7 @@ class GangPlanning:
             claim
             for uid, requirements in members.requirements.items()
             for claim in requirements.allocated_claims
-            if claim.ours and all(consumer.uid == uid for consumer in claim.reserved_for)
+            if claim.is_of_berth and all(consumer.uid == uid for consumer in claim.reserved_for)
         ]
 
     def fits(self, gang: Gang, pod: Pod, deadline: Deadline) -> bool:

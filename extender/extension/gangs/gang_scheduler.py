@@ -12,7 +12,7 @@ from math import inf
 
 from extender.cache import ClusterCache
 from extender.extension.binding_cycle import BindError
-from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.filter import FilterResult, FilterService, FilterSink
 from extender.extension.gangs.bound_members import BoundMembers
 from extender.extension.gangs.gang_admission import MAX_REMEMBERED, GangAdmission, SlotLimits
 from extender.extension.gangs.gang_collecting import GangCollecting
@@ -26,7 +26,6 @@ from extender.extension.gangs.gang_state import (
     PlannedGang,
     WaitsForGang,
 )
-from extender.extension.sinks import FilterSink
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import leftover_claims

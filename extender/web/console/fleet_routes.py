@@ -16,12 +16,12 @@ _LEAST_COMPRESSED = 16 * 1024  # bytes; a smaller answer is sent as it is
 
 
 def router(console: Console) -> APIRouter:
-    """The routes of the fleet. Each waits for Rebuilds.done: most of them take a snapshot."""
+    """The routes of the fleet. Each waits for CacheRefresh.wait: most of them take a snapshot."""
 
-    async def rebuilt() -> None:
-        await console.rebuilt()
+    async def refreshed() -> None:
+        await console.refreshed()
 
-    routes = APIRouter(prefix="/v1", dependencies=[Depends(rebuilt)])
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(refreshed)])
 
     @routes.get("/fleet")
     async def fleet(request: Request) -> Response:

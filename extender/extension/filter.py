@@ -1,12 +1,19 @@
 """Answers filter and prioritize from the newest snapshot.
 
+A filter request: what the pod needs (`requirements_of`); the ranking of all nodes for these requirements, which equal
+pods share (`RankingCache`), brought up to date for what changed since; of it, the best few of the named nodes
+(`shortlist`). The devices on the first of them are held for the pod, so that the next request does not promise them
+again. Prioritize answers with the scores that filter found. If the evaluation does not end within the call's time, the
+answer is an error, with which kube-scheduler tries the pod again, and the queue goes on (`Evaluations`). If no node
+fits, each node has its reason, and the pod is remembered until a change makes it fit (`extension/wake.py`).
+
 No function here awaits, so the cache cannot change while a request is answered.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -15,14 +22,20 @@ from cachetools import LRUCache
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
-from extender.extension.attempt_reasons import GangNodes, main_code, name_gangs
 from extender.extension.evaluations import Evaluations
-from extender.extension.holds import hold
-from extender.extension.queueing_hints import QueueingHints
-from extender.extension.shortlist_scores import ShortlistScores
-from extender.extension.sinks import FilterSink
-from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model import NO_DEADLINE, Code, Deadline, DeadlineExceeded, NodeSelector, Pod, Reason
+from extender.extension.remembered_pods import MAX_PODS, ShortlistScores, UnschedulablePods
+from extender.model import (
+    NO_DEADLINE,
+    Claim,
+    Code,
+    Deadline,
+    DeadlineExceeded,
+    GroupKey,
+    NodeSelector,
+    ObjectKey,
+    Pod,
+    Reason,
+)
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -37,6 +50,7 @@ from extender.scheduling import (
     Skip,
     UnschedulableAndUnresolvable,
     evaluate,
+    held_by_claim,
     leftover_claims,
     proximity_of,
     requirements_of,
@@ -45,7 +59,10 @@ from extender.scheduling import (
 )
 from extender.wire import has_all
 
-_REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the queue
+_HELD = str(Reason(Code.HELD))
+
+GangNodes = Iterable[tuple[str, GroupKey]]
+"""Each node with devices that are held for a gang, and the gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +78,22 @@ class FilterResult:
     error: str = ""
 
 
+class FilterSink:
+    """Receives the events of filter requests and gangs, and ignores them.
+
+    A method of a subclass must not raise, block, or call the filter service.
+    """
+
+    def fits(self) -> None:
+        """A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected."""
+
+    def unsuitable(self, claim: Claim) -> None:
+        """A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved."""
+
+    def stale_special(self, key: ObjectKey) -> None:
+        """The special claim `key` is left over from a bind that did not complete."""
+
+
 class FilterService:
     """Answers filter and prioritize from the cache, and holds devices in the cache for the pods that passed.
 
@@ -74,7 +107,7 @@ class FilterService:
         evaluator: Evaluator,
         clock: Callable[[], float],
         sink: FilterSink | None = None,
-        remembered_pods: int = _REMEMBERED_PODS,
+        remembered_pods: int = MAX_PODS,
         rankings: RankingCache | None = None,
         evaluations: Evaluations | None = None,
     ) -> None:
@@ -89,9 +122,6 @@ class FilterService:
         self.unschedulable = UnschedulablePods(remembered_pods)
         self.evaluations = evaluations if evaluations is not None else Evaluations(clock, remembered_pods)
         self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)  # by UID
-        self.queueing_hints = QueueingHints(
-            cache, self.unschedulable, self.rankings, self._step_context, self._evaluate_later, self.kept_from
-        )
         self.policy_generation = 0
         self._collected: CollectedDomain | None = None
         self.policy_problem = ""  # why Berth does not use the newest policy file; empty if it does
@@ -102,11 +132,10 @@ class FilterService:
 
         If a step fails on a bug, the old policy stays.
         """
-        digest = policy.digest
         self.rankings.clear()
         self.evaluations.seconds = policy.evaluation_seconds
         self._cache.slices.agents.use_seconds(policy.live_memory_seconds)
-        self.policy, self.policy_digest, self.policy_problem = policy, digest, ""
+        self.policy, self.policy_problem = policy, ""
         self.policy_generation += 1
 
     @property
@@ -131,28 +160,26 @@ class FilterService:
         if not pod.may_need_devices:
             return FilterResult()
         released = self._cache.release(pod.uid)
-        answer = self._filter(pod, names, gang_nodes)
-        if released:  # the pod may now hold other devices than before
-            self._cache.freed()
-        return answer
-
-    def _filter(self, pod: Pod, names: Sequence[str], gang_nodes: GangNodes) -> FilterResult:
-        snapshot = self._cache.snapshot()
-        requirements = requirements_of(pod, snapshot, self.policy)
-        match requirements:
-            case Skip():
-                return FilterResult()
-            case Pending():
-                return FilterResult(error=requirements.message)
-            case UnschedulableAndUnresolvable():
-                text = str(requirements.reason)
-                if requirements.reason.code is Code.EXTENDED_STALE:
-                    for leftover in leftover_claims(pod, snapshot):
-                        self._sink.stale_special(leftover)
-                self.unschedulable_reasons[requirements.reason.code.name] += 1
-                return FilterResult([], dict.fromkeys(names, text))
-            case PodRequirements():
-                return self._filter_with_requirements(pod, requirements, snapshot, names, gang_nodes)
+        try:
+            snapshot = self._cache.snapshot()
+            requirements = requirements_of(pod, snapshot, self.policy)
+            match requirements:
+                case Skip():
+                    return FilterResult()
+                case Pending():
+                    return FilterResult(error=requirements.message)
+                case UnschedulableAndUnresolvable():
+                    text = str(requirements.reason)
+                    if requirements.reason.code is Code.EXTENDED_STALE:
+                        for leftover in leftover_claims(pod, snapshot):
+                            self._sink.stale_special(leftover)
+                    self.unschedulable_reasons[requirements.reason.code.name] += 1
+                    return FilterResult([], dict.fromkeys(names, text))
+                case PodRequirements():
+                    return self._filter_with_requirements(pod, requirements, snapshot, names, gang_nodes)
+        finally:
+            if released:  # the pod may now hold other devices than before
+                self._cache.freed()
 
     def _filter_with_requirements(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str], gang_nodes: GangNodes
@@ -165,15 +192,17 @@ class FilterService:
         selected = self._evaluator.selected_nodes(requirements)
         found = shortlist(ranking, requirements, snapshot, names, self._collected, selected)
         if not found.nodes:
-            self.queueing_hints.add(pod.uid, requirements, snapshot.version)
+            self.unschedulable.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
-            for_gangs = name_gangs(found.reasons, gang_nodes)
-            self.unschedulable_reasons[main_code(ranking, found.reasons, self._collected, for_gangs).name] += 1
+            for_gangs = _name_gangs(found.reasons, gang_nodes)
+            self.unschedulable_reasons[_main_code(ranking, found.reasons, self._collected, for_gangs).name] += 1
             return FilterResult([], found.reasons)
         self.unschedulable.remove(pod.uid)
         listed = {name: placement.score for name, placement in found.nodes.items()}
         self.shortlist_scores.put(pod, listed)
-        self._hold(pod, requirements, snapshot, *next(iter(found.nodes.items())))
+        node, placement = next(iter(found.nodes.items()))
+        until = self._clock() + requirements.policy.hold_seconds
+        hold(self._cache, pod.uid, requirements, snapshot.node_infos[node], placement, until)
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult(list(listed)[:1] if shared else list(listed))
@@ -189,7 +218,7 @@ class FilterService:
         with self.evaluations.call(requirements.namespace) as deadline:
             done = self._update(requirements, ranking, snapshot, deadline)
         if not done:
-            self._evaluate_later(requirements, pod.uid)
+            self.evaluate_later(requirements, pod.uid)
         elif ranking.stale:
             self._refresh_later(requirements, pod.uid)
         return done
@@ -202,7 +231,7 @@ class FilterService:
             or self._evaluator.selected_nodes(requirements).compare(snapshot.node_infos, deadline)
         )
 
-    def _evaluate_later(self, requirements: PodRequirements, uid: str = "") -> None:
+    def evaluate_later(self, requirements: PodRequirements, uid: str = "") -> None:
         """Queue the evaluation of all nodes, for the pod `uid` and those that were rejected.
 
         It ends early if all of them are deleted or bound.
@@ -236,7 +265,7 @@ class FilterService:
             context = self.evaluation_context(snapshot, deadline)
             return ranking.update(snapshot, context) and ranking.refresh(snapshot, context)
 
-        key, size = _refresh_of(requirements), requirements.counts_as
+        key, size = ("scores", requirements.namespace, requirements.key), requirements.counts_as
         self.evaluations.queue(requirements.namespace, key, work, size=size, blocks=False)
 
     def _report_unsuitable(
@@ -258,14 +287,8 @@ class FilterService:
                 # The orphan collector reads whether a member of the PodGroup is bound.
                 of_group = all((consumer.resource, consumer.name) == ("podgroups", pod.group) for consumer in others)
                 pin = claim.allocation.node_selector if claim.allocation is not None else None
-                if (claim.ours and not others) or (of_group and pin is not None and not allows_one(pin)):
+                if (claim.is_of_berth and not others) or (of_group and pin is not None and not allows_one(pin)):
                     self._sink.unsuitable(claim)
-
-    def _hold(
-        self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, node: str, placement: Placement
-    ) -> None:
-        deadline = self._clock() + requirements.policy.hold_seconds
-        hold(self._cache, pod.uid, requirements, snapshot.node_infos[node], placement, deadline)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """The score of each named node, 0 to 10.
@@ -306,8 +329,8 @@ class FilterService:
             yield self.context(deadline)
 
     @contextmanager
-    def evaluation_for_bind(self, requirements: PodRequirements, uid: str) -> Iterator[EvaluationContext]:
-        """The context for a bind of the pod `uid`. After DeadlineExceeded the queue evaluates the requirements.
+    def evaluation_for_bind(self, requirements: PodRequirements, uid: str) -> Iterator[Deadline]:
+        """The deadline for a bind of the pod `uid`. After DeadlineExceeded the queue evaluates the requirements.
 
         A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
         """
@@ -315,17 +338,14 @@ class FilterService:
         known = ranking is not None and ranking.complete
         try:
             with self.evaluations.call(requirements.namespace, full=known) as deadline:
-                yield self.context(deadline)
+                yield deadline
         except DeadlineExceeded:
-            self._evaluate_later(requirements, uid)
+            self.evaluate_later(requirements, uid)
             raise
 
     def context(self, deadline: Deadline) -> EvaluationContext:
         """The evaluation context of the newest snapshot."""
         return self.evaluation_context(self._cache.snapshot(), deadline)
-
-    def _step_context(self) -> EvaluationContext:
-        return self.context(self.evaluations.one_step())
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of one node, from the ranking if there is one. Raises DeadlineExceeded."""
@@ -336,22 +356,17 @@ class FilterService:
 
     def forget_deleted(self) -> None:
         """Drop what is remembered about deleted slices and deleted pods."""
-        slices, pods = self._cache.slices.deleted, self._cache.store.deleted_pods
-        self._evaluator.forget_slices(slices)
-        for uid in pods:
-            self.forget_pod(uid)
+        self._evaluator.forget_slices(self._cache.slices.deleted)
+        for uid in self._cache.store.deleted_pods:
+            self.unschedulable.remove(uid)
+            self.shortlist_scores.forget(uid)
             self._deleted_pods[uid] = None
-        slices.clear()
-        pods.clear()
+        self._cache.slices.deleted.clear()
+        self._cache.store.deleted_pods.clear()
 
     def is_gone(self, uid: str) -> bool:
         """Whether the watch has shown that the pod is deleted or bound. No later event would end what it gets."""
         return uid in self._deleted_pods if (pod := self._cache.store.pods.get(uid)) is None else pod.deleting
-
-    def forget_pod(self, uid: str) -> None:
-        """Drop what is remembered about a pod that is bound or deleted."""
-        self.unschedulable.remove(uid)
-        self.shortlist_scores.forget(uid)
 
     def remembered(self) -> dict[str, int]:
         """The number of remembered entries of each kind; `ranking_bytes` is an estimate in bytes."""
@@ -381,5 +396,36 @@ def _evaluation_of(requirements: PodRequirements) -> Hashable:
     return "evaluation", requirements.namespace, requirements.key
 
 
-def _refresh_of(requirements: PodRequirements) -> Hashable:
-    return "scores", requirements.namespace, requirements.key
+def _name_gangs(reasons: dict[str, str], gang_nodes: GangNodes) -> int:
+    """Name the gang in the reason of each node whose devices are held for it. Returns the number of these nodes."""
+    found = {node: key for node, key in gang_nodes if reasons.get(node) == _HELD}
+    reasons.update({node: str(Reason(Code.HELD_FOR_GANG, (str(key),))) for node, key in found.items()})
+    return len(found)
+
+
+def _main_code(
+    ranking: NodeRanking, reasons: dict[str, str], collected: CollectedDomain | None, for_gangs: int
+) -> Code:
+    """The code that the metric counts.
+
+    `reasons` maps each named node to its reason. `for_gangs` is the number of nodes with devices held for a gang.
+    """
+    code = ranking.main_reason() or Code.ELSEWHERE
+    if collected is not None and str(collected.reason) in reasons.values():
+        return Code.COLLECTED_FOR_GANG
+    held = for_gangs and code is Code.HELD and for_gangs >= sum(text == _HELD for text in reasons.values())
+    return Code.HELD_FOR_GANG if held else code
+
+
+def hold(
+    cache: ClusterCache,
+    pod_uid: str,
+    requirements: PodRequirements,
+    node_info: NodeInfo,
+    placement: Placement,
+    deadline: float,
+) -> None:
+    """Hold the devices of a placement until `deadline`, in seconds of the service's clock."""
+    claims = requirements.for_node(node_info.node).pending_claims
+    for claim, results in zip(claims, held_by_claim(node_info, placement), strict=True):
+        cache.hold(claim.uid, pod_uid, node_info.node.name, results, deadline)

@@ -1,0 +1,538 @@
+"""Binds pods: it chooses the devices, writes the claims, and then writes the Binding.
+
+The protocol of one bind, in its order. Every wait ends before kube-scheduler's time-out: after that, kube-scheduler may
+give the node's CPU and memory to other pods.
+
+1. Wait for an earlier bind of the same pod; if that one was for the same node, its answer is the answer.
+2. The pod, from the watch or read. A pod that is bound to the node is a success.
+3. A gang's member waits until the binds of the gang's minimum have arrived (`GangBarrier.arrive`).
+4. Wait until no other bind writes a claim of the pod. Then, without an await in between, choose the devices on the
+   newest snapshot and assume them in the cache.
+5. Each claim that needs devices: its finalizer and the allocator annotation, then its status. Each claim that is
+   allocated already: the pod as its consumer (`ClaimWrites`). A special claim is created first, and named in the pod's
+   status.
+6. The write barrier: wait until the watch has shown these writes. Of two claims with a device, the earlier one keeps it
+   (`WriteBarrier`). From here the cache has the claims as any other.
+7. Wait until the drivers have met the binding conditions of the claims; then compare with the cache again. Read the
+   claims of a PodGroup: other members may have used and left them.
+8. A gang's member waits until the claims of the whole minimum are written (`GangBarrier.written`).
+9. If the bind was slow, read all claims: another process may have released them.
+10. The Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
+
+Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
+written (`Undo`), also if the API server refused the Binding; `binding_cycle` has the errors and what each means for the
+undo. BindPending (steps 3 and 7) and BindOutcomeUnknown (step 10) undo nothing. After a bug the undo first waits until
+a Binding that was sent is stored: a pod that is bound keeps its claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, KeysView
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from extender.cache import ClusterCache
+from extender.cluster import (
+    ClusterError,
+    Conflict,
+    NotFound,
+    TooMany,
+    Unavailable,
+    WallClock,
+    Writer,
+    seconds_since,
+    utc_now,
+)
+from extender.extension.binding_cycle import (
+    BindError,
+    BindingCycle,
+    BindOutcomeUnknown,
+    BindPending,
+    ConditionsFailed,
+)
+from extender.extension.claims import FRESH_SECONDS, ClaimWrites, NewAllocations, require_same_allocation
+from extender.extension.filter import FilterService
+from extender.extension.gangs.gang_barrier import GangBarrier
+from extender.extension.gangs.gang_state import FormingGang
+from extender.extension.pod_group_reader import pod_group_of
+from extender.extension.remembered_pods import RunnerUp
+from extender.extension.telemetry import SpanFactory, no_span
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, Undo
+from extender.extension.write_barrier import WriteBarrier
+from extender.model import DECISION_ANNOTATION, BerthError, Claim, Code, ObjectKey, Pod, Reason, cut
+from extender.runtime import Informers, Supervisor
+from extender.scheduling import (
+    Pending,
+    PodRequirements,
+    PreFilterResult,
+    Readiness,
+    ScoredNode,
+    Skip,
+    Unschedulable,
+    UnschedulableAndUnresolvable,
+    class_of_resource,
+    decision_text,
+    new_allocations,
+    readiness,
+    requirements_of,
+    scored_node,
+)
+
+_MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
+_MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
+# Of the annotation: room for 32 devices and all score parts. A pod may have 256 KiB of annotations.
+_MAX_NOTE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class BindTimes:
+    """Seconds that one bind call may take beyond `binding_wait_seconds` of the policy.
+
+    httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md). The rest of the
+    10 s is for the undo.
+    """
+
+    claims: float = 5.0  # until the Binding is sent
+    binding: float = 3.0  # then, until the outcome of the Binding is known
+
+
+class Binder:
+    """Binds pods. One bind per pod at a time."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        filter_service: FilterService,
+        writer: Writer,
+        informers: Informers,
+        gangs: GangBarrier,
+        supervisor: Supervisor,
+        wall_clock: WallClock = utc_now,
+        span: SpanFactory = no_span,
+        times: BindTimes | None = None,
+    ) -> None:
+        self._cache = cache
+        self._filter_service = filter_service
+        self._writer = writer
+        self._informers = informers
+        self._progress = informers.progress
+        watched = informers.reflectors["resourceclaims"]
+        self.write_barrier = WriteBarrier(cache, informers.progress, lambda: watched.version)
+        self._gangs = gangs
+        self._supervisor = supervisor
+        self._wall_clock = wall_clock
+        self._span = span
+        self._times = times or BindTimes()
+        self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._claims = ClaimWrites(writer, wall_clock)
+        self._undo = Undo(writer)
+        self._waits = ConditionWaits()
+        self._draining = False
+        self.failures = Counter[str]()  # binds that ended with an error, by its class
+        self._log = structlog.get_logger("berth.bind")
+
+    # -- calls -----------------------------------------------------------------------------------------------
+
+    async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
+        """Bind a pod to a node. Raises BerthError with the text for kube-scheduler."""
+        started = asyncio.get_running_loop().time()
+        while (running := self._running.get(uid)) is not None:
+            if running[0] == node:
+                await asyncio.shield(running[1])
+                return
+            async with self._in_time(started):
+                await asyncio.wait([running[1]])
+        task = self._supervisor.spawn("bind", self._bind(key, uid, node, started), expected=BerthError)
+        self._running[uid] = (node, task)
+        task.add_done_callback(lambda done: self._done(uid, done))
+        # kube-scheduler may close the connection; the writes must still complete.
+        await asyncio.shield(task)
+
+    def end_waits(self) -> None:
+        """End the waits of binds: the process ends. A bind that only waits for drivers ends with BindPending."""
+        self._draining = True
+        self._gangs.stop()
+        self._progress.notify()
+
+    async def drain(self, seconds: float) -> None:
+        """End the waits of binds, and wait at most `seconds` for the running binds."""
+        self.end_waits()
+        if tasks := [task for _, task in self._running.values()]:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    @property
+    def running(self) -> KeysView[str]:
+        """UIDs of the pods that are being bound now."""
+        return self._running.keys()
+
+    def _done(self, uid: str, task: asyncio.Task[None]) -> None:
+        del self._running[uid]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failures[type(error).__name__ if isinstance(error, BerthError) else "Bug"] += 1
+
+    @asynccontextmanager
+    async def _in_time(self, started: float) -> AsyncIterator[None]:
+        """Cancel the body and raise BindError when a call that began at `started` may send no Binding any more.
+
+        The outcome of a write that is under way is then unknown, as after a lost reply.
+        """
+        seconds = self._filter_service.policy.binding_wait_seconds + self._times.claims
+        try:
+            async with asyncio.timeout_at(started + seconds):
+                yield
+        except TimeoutError:
+            raise BindError(f"gave up after {seconds:g} s, before kube-scheduler does") from None
+
+    # -- one bind --------------------------------------------------------------------------------------------
+
+    async def _bind(self, key: ObjectKey, uid: str, node: str, started: float) -> None:
+        async with self._in_time(started):
+            pod = await self._pod(key, uid)
+            if pod.node_name == node:
+                return
+            if pod.node_name:
+                raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+            if pod.concerns_berth and (not_ready := self._informers.not_ready_text):
+                raise BindError(not_ready)
+            forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
+        with self._gangs.member(forming, pod, node):
+            await self._bind_member(pod, node, started, forming)
+
+    async def _pod(self, key: ObjectKey, uid: str) -> Pod:
+        known = self._cache.store.pods.get(uid)
+        if known is not None and known.key == key and not known.deleting and known.has_claim_names:
+            return known
+        try:
+            pod = await self._writer.read_pod(key)
+        except NotFound as error:
+            raise BindError(f"pod {key} does not exist any more") from error
+        if pod.uid != uid:
+            raise BindError(f"pod {key} was recreated: its UID is {pod.uid}, not {uid}")
+        if pod.deleting:
+            raise BindError(f"pod {key} is being deleted")
+        return pod
+
+    async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
+        async with self._in_time(started):
+            group = await pod_group_of(self._writer, pod, self._requirements(pod)) if pod.group else None
+            await self._require_known_classes(pod, node)
+            cycle = BindingCycle(pod, node, started, forming, group)
+            requirements = await self._wait_for_other_binds(pod)
+        released = self._cache.release(pod.uid)
+        try:
+            match requirements:
+                case Skip():
+                    if forming is not None:
+                        async with self._in_time(started):
+                            await self._gangs.written(forming, pod.uid)
+                    await self._send_binding(cycle, [], {})
+                case Pending():
+                    raise BindError(requirements.message)
+                case UnschedulableAndUnresolvable():
+                    raise BindError(str(requirements.reason))
+                case PodRequirements():
+                    await self._bind_with_claims(cycle, requirements)
+        finally:  # also after success: kube-scheduler may have chosen another node than the node of the hold
+            if released:
+                self._cache.freed()
+
+    async def _require_known_classes(self, pod: Pod, node: str) -> None:
+        """Raise BindError if a DeviceClass that the cache lacks provides an extended resource of the pod.
+
+        kube-scheduler has its own watch, and may know the class already. The kubelet would start the pod without a
+        device. The classes are only read for a resource that neither a known class nor the device plugin of the node
+        provides. Raises ClusterError.
+        """
+        asked = {name for container in pod.containers for name, amount in container.requests if amount}
+        if not asked:
+            return
+        snapshot = self._cache.snapshot()
+        node_info = snapshot.node_infos.get(node)
+        offered = node_info.node.allocatable if node_info is not None else frozenset()
+        unknown = {name for name in asked - offered if class_of_resource(name, snapshot) is None}
+        if unknown and (late := unknown & await self._writer.read_extended_resources()):
+            raise BindError(f"a DeviceClass that provides {min(late)} is not known yet")
+
+    def _requirements(self, pod: Pod) -> PreFilterResult:
+        return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
+
+    async def _wait_for_other_binds(self, pod: Pod) -> PreFilterResult:
+        """The pod's requirements, once no other bind writes a claim of the pod.
+
+        The caller must not await before it assumes the claims. Holds of other pods on shared claims end: this bind
+        came first, and the binds of the other pods will find the claims allocated. Raises BindError after 20 s.
+        """
+        requirements = self._requirements(pod)
+        while isinstance(requirements, PodRequirements) and requirements.promised_claims:
+            for claim in requirements.promised_claims:
+                if not await self._progress.wait_for(partial(self._is_not_in_flight, claim.uid), _MAX_OTHER_SECONDS):
+                    raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
+            for claim in requirements.promised_claims:
+                self._cache.release_claim(claim.uid)
+            requirements = self._requirements(pod)
+        return requirements
+
+    def _is_not_in_flight(self, claim_uid: str) -> bool:
+        return claim_uid not in self._cache.reservations.in_flight
+
+    async def _bind_with_claims(self, cycle: BindingCycle, requirements: PodRequirements) -> None:
+        requirements, planned, chosen = self._plan(cycle, requirements)
+        try:
+            for claim, allocation in planned:
+                self._cache.assume(claim.uid, cycle.pod.uid, cycle.node, allocation.results)
+            async with self._in_time(cycle.started):
+                claims = await self._written(cycle, requirements, planned)
+            with self._span(cycle.pod.uid, "write binding"):
+                runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, cycle.node)
+                await self._send_binding(cycle, claims, decision_annotation(chosen, runner_up))
+        except (BindOutcomeUnknown, BindPending):
+            raise  # the writes stay
+        except BerthError as error:
+            self._gangs.keep(cycle.forming, cycle.pod.uid, error)
+            await self._undo.unwind(cycle, error)
+            raise
+        except Exception as bug:
+            await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)  # the Binding may be on its way
+            await self._undo.unwind(cycle, BindError(f"{type(bug).__name__}: {bug}"))
+            raise
+        finally:
+            self._finish_assumed(cycle, planned, self._cache.forget)
+            self._progress.notify()
+        self._report(cycle, claims, chosen)
+
+    def _plan(
+        self, cycle: BindingCycle, requirements: PodRequirements
+    ) -> tuple[PodRequirements, NewAllocations, ScoredNode]:
+        """Choose the devices on the newest snapshot. The caller assumes them without an await. Raises BindError."""
+        node, snapshot = cycle.node, self._cache.snapshot()
+        evaluate = self._filter_service.evaluate_node
+        with self._filter_service.evaluation_for_bind(requirements, cycle.pod.uid) as deadline:
+            status = evaluate(requirements, node, snapshot, deadline)
+            if isinstance(status, Unschedulable):
+                # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.
+                kept = self._gangs.held_members()
+                with self._cache.without_holds(node, kept) as freed:
+                    status = evaluate(requirements, node, freed, deadline)
+                if not isinstance(status, Unschedulable):
+                    self._cache.release_node(node, kept)
+                snapshot = self._cache.snapshot()
+        if status is None:
+            raise BindError(f"node {node} is not known yet")
+        if isinstance(status, Unschedulable):
+            raise BindError(f"node {node}: {status.reason}")
+        node_info = snapshot.node_infos[node]
+        mismatch = requirements.mismatch(node_info.node)
+        if mismatch is not None:
+            raise BindError(f"node {node}: {Reason(mismatch)}")
+        requirements = requirements.for_node(node_info.node)
+        context = self._filter_service.evaluation_context(snapshot)
+        planned = new_allocations(node_info, requirements, status, context, _new_share)
+        return requirements, planned, scored_node(node_info, status, requirements, snapshot)
+
+    async def _written(
+        self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations
+    ) -> list[Claim]:
+        """Write the claims, and return them once nothing keeps the pod from using their devices."""
+        with self._span(cycle.pod.uid, "write claims"):
+            claims = await self._claims.write(cycle, requirements, planned)
+        with self._span(cycle.pod.uid, "write barrier"):
+            await self.write_barrier.wait_until_visible(claims)
+            self._check_conflicts(claims)
+            self._finish_assumed(cycle, planned, self._cache.confirm)
+        if await self._wait_for_drivers(cycle, claims, requirements):
+            self._check_conflicts(claims)
+        if cycle.pod_group is not None:
+            # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
+            await self._claims.require_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+        if cycle.forming is not None:
+            await self._gangs.written(cycle.forming, cycle.pod.uid)
+        if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
+            await self._claims.require_unchanged(cycle, claims)
+        return claims
+
+    def _check_conflicts(self, claims: list[Claim]) -> None:
+        """Raise BindError if another process took over or deallocated a claim, or if an earlier write has a device.
+
+        Claims that were allocated before this bind are checked too: the process that allocated them may have ended
+        before its own write barrier.
+        """
+        for claim in claims:
+            cached = self._cached(claim)
+            if cached.uid == claim.uid:
+                self._claims.require_same_allocator(claim, cached)
+                require_same_allocation(claim, cached)
+            self.write_barrier.check(claim)
+
+    def _cached(self, claim: Claim) -> Claim:
+        return self._cache.store.claims.get(claim.key, claim)
+
+    def _finish_assumed(self, cycle: BindingCycle, planned: NewAllocations, finish: Callable[[str], None]) -> None:
+        """Call `finish` for each claim that this bind still assumes.
+
+        The watch may have confirmed the claim before, and another bind may already write it.
+        """
+        for claim, _ in planned:
+            if self._cache.reservations.in_flight.get(claim.uid) == cycle.pod.uid:
+                finish(claim.uid)
+
+    async def _wait_for_drivers(self, cycle: BindingCycle, claims: list[Claim], requirements: PodRequirements) -> bool:
+        """Wait until the drivers have met all binding conditions of the claims. Returns whether one had to be awaited.
+
+        Raises BindPending at the end of this call's time, or if too many wait; kube-scheduler then calls again. A
+        longer wait could send the Binding after kube-scheduler gave up the node. Raises ConditionsFailed if a driver
+        reports a failure, or at the end of `binding_timeout_seconds`.
+        """
+        end, waited = cycle.started + requirements.policy.binding_wait_seconds, False
+        for claim in claims:
+            if readiness(self._cached(claim)) is Readiness.READY:
+                continue
+            waited = True
+            stamp = claim.allocation.timestamp if claim.allocation is not None else ""
+            left = requirements.policy.binding_timeout_seconds - seconds_since(stamp, self._wall_clock)
+            seconds = min(left, end - asyncio.get_running_loop().time())
+            await self._wait_for_driver(cycle, claim, seconds)
+            state = readiness(self._cached(claim))
+            if state is Readiness.READY:
+                continue
+            if state is Readiness.WAITING and (self._draining or seconds < left):
+                raise BindPending(f"waiting for binding conditions of claim {claim.key}")
+            why = "are not met: binding timeout" if state is Readiness.WAITING else "failed"
+            raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
+        return waited
+
+    async def _wait_for_driver(self, cycle: BindingCycle, claim: Claim, seconds: float) -> None:
+        """Raises BindPending at once if too many pods wait."""
+        decided, namespace = partial(self._conditions_decided, claim), cycle.pod.key.namespace
+        if decided() or seconds <= 0:
+            return
+        own = cycle.forming is not None and cycle.forming.has_slot(cycle.pod.uid)
+        with nullcontext(own) if own else self._waits.slot(namespace) as may_wait:
+            if not may_wait:
+                raise BindPending(f"too many pods wait for binding conditions, as those of claim {claim.key}")
+            await self._progress.wait_for(decided, seconds)
+
+    def _conditions_decided(self, claim: Claim) -> bool:
+        """Whether the drivers reported that the devices of a claim are ready or failed, or this process shuts down."""
+        return self._draining or readiness(self._cached(claim)) is not Readiness.WAITING
+
+    # -- the Binding -----------------------------------------------------------------------------------------
+
+    async def _send_binding(self, cycle: BindingCycle, claims: list[Claim], annotations: dict[str, str]) -> None:
+        """Bind the pod of a cycle. `annotations` go to the pod.
+
+        Raises BindError if the Binding was not stored, BindOutcomeUnknown if that is not known in time.
+        """
+        pod, now, times = cycle.pod, asyncio.get_running_loop().time(), self._times
+        seconds = self._filter_service.policy.binding_wait_seconds + times.claims + times.binding
+        end = min(cycle.started + seconds, now + _MAX_UNSURE_SECONDS)
+        error: ClusterError | None = None
+        try:
+            async with asyncio.timeout_at(end):
+                while True:
+                    error = None  # while the Binding is under way, it may be stored
+                    try:
+                        await self._writer.bind_pod(pod.key, pod.uid, cycle.node, annotations)
+                        return
+                    except (Conflict, Unavailable, TooMany) as problem:
+                        error = problem
+                    if await self._is_stored(cycle, claims, error):
+                        return
+        except TimeoutError:
+            if isinstance(error, TooMany):  # the API server refused it unread
+                raise BindError(f"binding pod {pod.key}: {error}") from None
+            took = end - cycle.started
+            raise BindOutcomeUnknown(f"binding pod {pod.key}: no answer within {took:.3g} s of the call") from None
+
+    async def _is_stored(self, cycle: BindingCycle, claims: list[Claim], error: ClusterError) -> bool:
+        """Read whether a Binding was stored that got this error. If not, the caller may send it again.
+
+        A Binding whose reply was lost may be stored a little later, so the first read waits for it: after an error the
+        bind undoes its writes. The claims are read before the Binding is sent again: another process may have taken
+        them over or deallocated them. Raises BindError if the Binding was not stored, and must not be sent again.
+        """
+        key, uid, node, refused = cycle.pod.key, cycle.pod.uid, cycle.node, error
+        while True:
+            await asyncio.sleep(_pause(error))
+            try:
+                pod = await self._writer.read_pod(key)
+                if pod.uid == uid and pod.node_name == node:
+                    return True
+                if pod.uid != uid or pod.node_name or pod.deleting or isinstance(refused, Conflict):
+                    raise BindError(f"binding pod {key}: {refused}")
+                await self._claims.require_unchanged(cycle, claims)
+                return False
+            except NotFound:
+                raise BindError(f"pod {key} does not exist any more") from None
+            except (Conflict, Unavailable, TooMany) as again:
+                error = again
+
+    def _report(self, cycle: BindingCycle, claims: list[Claim], chosen: ScoredNode) -> None:
+        """Log a stored Binding. A bug here must not become the answer of the bind."""
+        pod = cycle.pod
+        try:
+            names, seconds = [str(claim.key) for claim in claims], asyncio.get_running_loop().time() - cycle.started
+            fields = {"devices": chosen.all_devices, "score": chosen.score, "ring_gbps": chosen.ring_gbps}
+            fields |= {"generation": self._cache.version, "seconds": round(seconds, 4)}
+            self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **fields)
+        except Exception:  # noqa: BLE001 - see above
+            self._log.exception("a Binding cannot be reported", pod=str(pod.key), node=cycle.node)
+
+
+def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
+    """The annotation that the Binding writes on the pod; none if all devices were allocated before."""
+    text = decision_text(chosen, *runner_up)
+    return {DECISION_ANNOTATION: cut(text, _MAX_NOTE_BYTES)} if text else {}
+
+
+def _new_share() -> str:
+    """The ID of a share of a device."""
+    return str(uuid.uuid4())
+
+
+def _pause(error: ClusterError) -> float:
+    """Seconds until the API server has stored the Binding, or may be asked again."""
+    if isinstance(error, TooMany):
+        return error.retry_after
+    return 0.0 if isinstance(error, Conflict) else IN_FLIGHT_GRACE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLimits:
+    """How many binds may wait for drivers at the same time. The others fail at once, and kube-scheduler calls again.
+
+    Each keeps an HTTP connection, and a driver has no deadline. Members of a gang have slots of their own. A bind that
+    waits for the bind of another pod, or for the write that reserves a shared claim, needs no slot: it waits for
+    answers of the API server, as all binds do.
+    """
+
+    total: int = 48  # with the slots of gangs, 16 below the connections to the verbs
+    namespace: int = 32
+
+
+class ConditionWaits:
+    """The binds that wait for binding conditions now, by namespace."""
+
+    def __init__(self, limits: WaitLimits | None = None) -> None:
+        self._limits = limits or WaitLimits()
+        self._waiting: Counter[str] = Counter()
+
+    @contextmanager
+    def slot(self, namespace: str) -> Iterator[bool]:
+        """A slot for one bind; False if there is none for its namespace."""
+        waiting, limits = self._waiting, self._limits
+        if waiting[namespace] >= limits.namespace or waiting.total() >= limits.total:
+            yield False
+            return
+        waiting[namespace] += 1
+        try:
+            yield True
+        finally:
+            waiting[namespace] -= 1
+            if not waiting[namespace]:
+                del waiting[namespace]
