@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from extender.diagnosis import GangExplanation, PlannerCaches, explain_gang, groups_named
+from extender.explain import GangExplanation, PlannerCaches, explain_gang, groups_named
 from extender.model import NO_DEADLINE, Deadline, Membership, Result
 from extender.wire import decode_pod
 from tests.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key

@@ -10,7 +10,7 @@ import pytest
 from extender.console import DecisionHistory
 from extender.console.decision_history import DecidedPod
 from extender.console.set_comparer import SetComparer
-from extender.diagnosis import ComparedSets
+from extender.explain import ComparedSets
 from extender.model import ObjectKey
 from extender.scheduling import Decision, ScoredNode
 from tests.eventually import eventually

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.diagnosis import Scenario, apply_scenario, check_consistency, explain, fleet_stats, without_own_holds
-from extender.diagnosis.search_trace import causes, trace, trace_search
+from extender.explain import Scenario, apply_scenario, check_consistency, explain, fleet_stats, without_own_holds
+from extender.explain.search_trace import causes, trace, trace_search
 from extender.model import Deadline, DeadlineExceeded, DeviceId, ObjectKey, Pod, PodClaim, Result, WireError
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice

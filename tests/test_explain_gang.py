@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.diagnosis import groups_named
+from extender.explain import groups_named
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Taint, TaintRule
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import node_object

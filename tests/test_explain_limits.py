@@ -19,7 +19,7 @@ from extender.console.explainer import Brief
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetTrend
 from extender.console.questions import Questions
-from extender.diagnosis import Scenario
+from extender.explain import Scenario
 from extender.manifests import Hypothetical, hypothetical
 from extender.model import MAX_CLAIMS
 from extender.policy import Policy

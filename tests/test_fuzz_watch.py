@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient
 from extender.console import Console, ConsoleCluster
-from extender.diagnosis import check_consistency, row
+from extender.explain import check_consistency, row
 from extender.extension import Service
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.policy import Policy

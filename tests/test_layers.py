@@ -24,7 +24,7 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"allocation", "api_schema"},
     {"scoring", "manifests"},
     {"cache", "scheduling"},
-    {"diagnosis"},
+    {"explain"},
     {"cluster"},
     {"runtime"},
     {"extension", "console"},
@@ -45,7 +45,7 @@ CORE = {
     "scoring",
     "scheduling",
     "cache",
-    "diagnosis",
+    "explain",
 }
 # All that the core may import from outside: nothing here has I/O, a clock, randomness or threads of control.
 ALLOWED = {
@@ -57,9 +57,9 @@ ALLOWED = {
 BUILTINS = {"open", "print", "input", "__import__"}
 AWAITING = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
 ATTRIBUTES = {"now", "utcnow", "today", "stdin", "stdout", "stderr"}  # of datetime and sys
-SERVE = CORE - {"diagnosis", "manifests"} | {"cluster", "runtime", "extension"}
+SERVE = CORE - {"explain", "manifests"} | {"cluster", "runtime", "extension"}
 COLD = (
-    "extender.console", "extender.diagnosis", "extender.web.console", "extender.entry.console_process",
+    "extender.console", "extender.explain", "extender.web.console", "extender.entry.console_process",
     "extender.entry.desk", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
 )  # fmt: skip
 OF_SERVE = (
@@ -75,7 +75,7 @@ SERVES = [
     if path not in OTHERS and (path.relative_to(ROOT).parts[0] in SERVE or path.parent == ROOT / "web")
 ]
 CONSOLES = [
-    *(path for path in FILES if path.parent in {ROOT / "console", ROOT / "diagnosis", ROOT / "web" / "console"}),
+    *(path for path in FILES if path.parent in {ROOT / "console", ROOT / "explain", ROOT / "web" / "console"}),
     ROOT / "entry" / "console_process.py",
 ]
 WRITTEN = [
@@ -165,7 +165,7 @@ def imports_of(nodes: Iterable[ast.AST]) -> set[str]:
     ("code", "name"),
     [
         ("from extender import cluster", "extender.cluster"),
-        ("def f():\n    from extender import diagnosis", "extender.diagnosis"),
+        ("def f():\n    from extender import explain", "extender.explain"),
         ("from extender.web import console as pages", "extender.web.console"),
         ("from extender.wire import extender_v1 as wire", "extender.wire.extender_v1"),
         ("from extender.scoring import parts", "extender.scoring"),  # the function that the package exports

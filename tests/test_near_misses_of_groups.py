@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.diagnosis import explain
+from extender.explain import explain
 from extender.wire import decode_pod
 from tests.explained_gangs import apply, explained, members, occupy, racks, sentences
 from tests.gang_worlds import CLIQUE, POLICY, GangWorld

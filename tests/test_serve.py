@@ -94,7 +94,7 @@ def test_serve_loads_nothing_of_the_console() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     others = (
         "extender.console",
-        "extender.diagnosis",
+        "extender.explain",
         "extender.manifests",
         "extender.cel.dra.terms",
         "extender.web.console",

@@ -22,7 +22,7 @@ from extender.cli.object_files import policy_of, policy_text
 from extender.cli.options import Kubeconfig
 from extender.cli.output import Screen, say, say_content, say_json, table_screen
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
-from extender.diagnosis import Scenario, claims_of
+from extender.explain import Scenario, claims_of
 from extender.manifests import hypothetical, is_device_class
 from extender.model import ObjectKey, WireError, one_line, shown
 from extender.policy import Policy

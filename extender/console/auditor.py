@@ -13,7 +13,7 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Writer, pages
-from extender.diagnosis import Finding, check_consistency
+from extender.explain import Finding, check_consistency
 from extender.wire import decode_claim, readable
 
 _ROUND_SECONDS = 30.0

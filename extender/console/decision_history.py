@@ -18,7 +18,7 @@ import structlog
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
-from extender.diagnosis import ComparedSets
+from extender.explain import ComparedSets
 from extender.fabric import bandwidth
 from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, FairCache, ObjectKey, Pod, Result
 from extender.scheduling import Decision, ScoredNode, parse_decision

@@ -15,7 +15,7 @@ from extender.console.bound_member_reader import BoundMemberReader, ReadBound
 from extender.console.decision_history import DecisionHistory, decision_of
 from extender.console.group_explainer import GroupExplainer
 from extender.console.questions import Questions
-from extender.diagnosis import (
+from extender.explain import (
     Explanation,
     GangExplanation,
     Scenario,

@@ -18,7 +18,7 @@ from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
 from extender.console.fleet_sampler import FleetTrend
-from extender.diagnosis import claim_rows, claims_on, group_rows, node_detail, row, totals
+from extender.explain import claim_rows, claims_on, group_rows, node_detail, row, totals
 from extender.model import SCHEDULER, Pod
 
 Json = dict[str, Any]

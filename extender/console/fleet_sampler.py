@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from extender.cache import ClusterCache
-from extender.diagnosis import FleetStats, fleet_stats
+from extender.explain import FleetStats, fleet_stats
 
 _PERIOD_SECONDS = 5.0
 _POINTS = 240  # of the trend

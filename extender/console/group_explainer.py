@@ -9,7 +9,7 @@ from types import MappingProxyType
 from extender.allocation import Snapshot
 from extender.cache import ClusterCache
 from extender.console.active_policy import ActivePolicy
-from extender.diagnosis import (
+from extender.explain import (
     GangExplanation,
     PlannerCaches,
     Scenario,

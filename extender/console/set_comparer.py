@@ -11,7 +11,7 @@ from itertools import chain
 from extender.allocation import NodeInfo, Snapshot, with_devices_released
 from extender.cache import ClusterCache
 from extender.console.decision_history import DecidedPod, DecisionHistory
-from extender.diagnosis import ComparedSets, compare_sets
+from extender.explain import ComparedSets, compare_sets
 from extender.model import Claim, Deadline, PoolKey
 from extender.scheduling import Evaluator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from extender.console import Console
-from extender.diagnosis import CHECKS, FleetStats
+from extender.explain import CHECKS, FleetStats
 from extender.web.metrics import COMMON, COUNTER, GAUGE, SUMMARY, MetricSource, Value
 
 

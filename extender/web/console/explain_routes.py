@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod
-from extender.diagnosis import Scenario, claims_of
+from extender.explain import Scenario, claims_of
 from extender.manifests import Hypothetical, hypothetical
 from extender.model import BerthError, ObjectKey, WireError, shown
 from extender.policy import Policy, faults_of, load_policy

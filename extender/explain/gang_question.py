@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
-from extender.diagnosis.device_holders import DeviceUse, Holder
-from extender.diagnosis.scenario import Scenario, apply_scenario
+from extender.explain.device_holders import DeviceUse, Holder
+from extender.explain.scenario import Scenario, apply_scenario
 from extender.model import DeadlineExceeded
 from extender.policy import Policy
 from extender.scheduling import (

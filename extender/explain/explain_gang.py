@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.diagnosis.gang_explanation import GangExplanation, PlannedMember
-from extender.diagnosis.gang_question import GangQuestion, most_room, where
-from extender.diagnosis.gang_refusal import gang_refusal
-from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
+from extender.explain.gang_explanation import GangExplanation, PlannedMember
+from extender.explain.gang_question import GangQuestion, most_room, where
+from extender.explain.gang_refusal import gang_refusal
+from extender.explain.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
 from extender.model import (
     SCHEDULER,
     Code,

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 
-from extender.diagnosis.device_holders import DeviceUse
-from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where
-from extender.diagnosis.gang_releases import GangReleases, ends
+from extender.explain.device_holders import DeviceUse
+from extender.explain.gang_question import GangNearMiss, GangQuestion, where
+from extender.explain.gang_releases import GangReleases, ends
 from extender.model import DeadlineExceeded
 from extender.scheduling import GangPlan, GangProblem, GangShortage, PodRequirements
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from extender.allocation import Snapshot
-from extender.diagnosis.gang_explanation import ExplainedMember, GangExplanation
+from extender.explain.gang_explanation import ExplainedMember, GangExplanation
 from extender.model import SCHEDULER, GroupKey, GroupSource, Pod
 from extender.scheduling import placed_members
 

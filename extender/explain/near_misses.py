@@ -17,7 +17,7 @@ from extender.allocation import (
     attribute_values,
     with_devices_released,
 )
-from extender.diagnosis.selector_stats import NodeSample, TermStats
+from extender.explain.selector_stats import NodeSample, TermStats
 from extender.fabric import largest_joined
 from extender.model import (
     FREEABLE_CODES,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from extender.diagnosis.device_holders import Holder, uses_by_node, uses_of_shared_claims
-from extender.diagnosis.emptied_fleet import EmptiedFleet
-from extender.diagnosis.gang_near_misses import GangNearMisses, less_constrained
-from extender.diagnosis.gang_question import (
+from extender.explain.device_holders import Holder, uses_by_node, uses_of_shared_claims
+from extender.explain.emptied_fleet import EmptiedFleet
+from extender.explain.gang_near_misses import GangNearMisses, less_constrained
+from extender.explain.gang_question import (
     GangNearMiss,
     GangQuestion,
     equal_members,

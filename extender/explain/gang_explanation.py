@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extender.diagnosis.device_holders import Holder
-from extender.diagnosis.gang_question import GangNearMiss
+from extender.explain.device_holders import Holder
+from extender.explain.gang_question import GangNearMiss
 
 
 @dataclass(frozen=True, slots=True)

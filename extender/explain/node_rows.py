@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from extender.allocation import UNUSED, NodeInfo, Snapshot
-from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
+from extender.explain.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric import largest_joined
 from extender.model import (
     DISTANCES,

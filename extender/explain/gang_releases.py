@@ -13,9 +13,9 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, stopped_pods, uses_by_node
-from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
-from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
+from extender.explain.device_holders import ALLOCATED, DeviceUse, stopped_pods, uses_by_node
+from extender.explain.gang_question import GangNearMiss, GangQuestion, where, widest_domains
+from extender.explain.scenario import Scenario, apply_scenario, only_nodes
 from extender.model import Deadline, DeadlineExceeded, Result, counted
 from extender.scheduling import MAX_STEPS, Domain, GangPlan, GangProblem, GangShortage, held_results, natural, plan_gang
 

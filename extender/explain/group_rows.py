@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from extender.allocation import Snapshot
-from extender.diagnosis.node_rows import shown_bits
+from extender.explain.node_rows import shown_bits
 from extender.model import GroupKey, ObjectKey, Reservation, Result, name_on_claims
 from extender.scheduling import gang_minimum
 from extender.wire import Json

@@ -9,11 +9,11 @@ from heapq import nsmallest
 from types import MappingProxyType
 
 from extender.allocation import Interned, NodeInfo, Snapshot
-from extender.diagnosis import near_misses
-from extender.diagnosis.near_misses import EquivalentNodes, NearMiss, SharedClaims
-from extender.diagnosis.scenario import Scenario, apply_scenario
-from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
-from extender.diagnosis.selector_stats import NodeSample, selector_stats
+from extender.explain import near_misses
+from extender.explain.near_misses import EquivalentNodes, NearMiss, SharedClaims
+from extender.explain.scenario import Scenario, apply_scenario
+from extender.explain.search_trace import SearchTrace, causes, trace, trace_search
+from extender.explain.selector_stats import NodeSample, selector_stats
 from extender.model import (
     FREEABLE_CODES,
     SCHEDULER,

@@ -1,0 +1,50 @@
+"""Explanations of placements: verdicts, near misses, what-if scenarios, consistency checks and fleet statistics.
+
+All functions depend only on a snapshot and a policy, and return plain values. They may take 100 ms, so `berth serve`
+without a console does not import this package. This package has no I/O, clock or asyncio.
+"""
+
+from extender.explain.compared_sets import ComparedSets, compare_sets
+from extender.explain.consistency import CHECKS, Finding, check_consistency
+from extender.explain.explain_gang import PlannerCaches, explain_gang
+from extender.explain.fleet_stats import FleetStats, fleet_stats
+from extender.explain.gang_explanation import GangExplanation
+from extender.explain.group_members import explain_job, groups_named, jobs_named
+from extender.explain.group_rows import group_rows
+from extender.explain.near_misses import claims_on
+from extender.explain.node_rows import claim_rows, node_detail, row, totals
+from extender.explain.pod_explanation import Explanation, explain, no_devices, other_scheduler
+from extender.explain.scenario import Scenario, apply_scenario, claims_of, with_new_group, without_own_holds
+from extender.explain.selector_stats import failing_terms
+
+__all__ = [
+    "CHECKS",
+    "ComparedSets",
+    "Explanation",
+    "Finding",
+    "FleetStats",
+    "GangExplanation",
+    "PlannerCaches",
+    "Scenario",
+    "apply_scenario",
+    "check_consistency",
+    "claim_rows",
+    "claims_of",
+    "claims_on",
+    "compare_sets",
+    "explain",
+    "explain_gang",
+    "explain_job",
+    "failing_terms",
+    "fleet_stats",
+    "group_rows",
+    "groups_named",
+    "jobs_named",
+    "no_devices",
+    "node_detail",
+    "other_scheduler",
+    "row",
+    "totals",
+    "with_new_group",
+    "without_own_holds",
+]
