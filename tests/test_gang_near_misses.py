@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from extender.explain.device_holders import Holder
-from extender.explain.gang_question import where
+from extender.explain.gang_question import Holder, where
 from extender.model import GroupPolicy, Taint, TaintRule
 from extender.wire import decode_pod
 from tests.explained_gangs import NIC, apply, explained, free, hold, members, nics, occupy, racks, sentences

@@ -98,13 +98,18 @@ def node_info(name: str) -> NodeInfo:
     return dump_of(objects(name, NODES[name][0])).snapshot().node_infos[name]
 
 
+def detail(slices: dict[str, list[Json]]) -> Json:
+    snapshot = dump_of(objects("n", slices)).snapshot()
+    return node_detail(snapshot.node_infos["n"], snapshot)
+
+
 @pytest.mark.parametrize("name", NODES)
 def test_the_row_of_a_node_counts_gpus_apart_from_other_devices(name: str) -> None:
     _, (product, gpus), others = NODES[name]
     found = row(node_info(name))
     assert (found["product"], found["gpus"]) == (product, "f" * gpus)
     assert {one["driver"]: [one["free"], one["devices"]] for one in found.get("others", ())} == others
-    devices = node_detail(node_info(name), {})["devices"]
+    devices = detail(NODES[name][0])["devices"]
     assert [one["driver"] in others for one in devices] == [False] * gpus + [True] * (len(devices) - gpus)
     assert len(devices) == gpus + sum(every for _, every in others.values())
 
@@ -131,7 +136,7 @@ def test_the_figures_of_the_fleet_count_gpus_only() -> None:
 
 def test_a_node_with_many_channels_lists_a_few() -> None:
     slices = {CHANNELS: [device(f"channel-{i}", type="channel", id=i) for i in range(128)], NVIDIA: [whole(0)]}
-    found = node_detail(dump_of(objects("n", slices)).snapshot().node_infos["n"], {})
+    found = detail(slices)
     assert (len(found["devices"]), found["others"][0]["devices"]) == (65, 128)
 
 

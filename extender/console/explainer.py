@@ -43,7 +43,7 @@ from extender.model import (
     shown,
 )
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, RankingCache, Skip, requirements_of
+from extender.scheduling import Evaluator, RankingCache, Skip, requirements_of
 from extender.wire import Json, is_object_name
 
 T = TypeVar("T")
@@ -338,11 +338,10 @@ class Explainer:
             snapshot = apply_scenario(snapshot, claims, scenario)
         deadline = Deadline(seconds, self._clock)
         context, chosen = self._evaluator.evaluation_context(snapshot, deadline), policy or self._policy.policy
-        requirements = requirements_of(pod, snapshot, chosen) if as_is else None
-        ranking = self._rankings.get_or_create(requirements) if isinstance(requirements, PodRequirements) else None
+        rankings = self._rankings if as_is else None
         without_holds = without_own_holds(snapshot, held, nodes) if as_is else {}
         try:
-            found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, without_holds, narrated))
+            found: Json = to_json(explain(pod, snapshot, chosen, context, rankings, without_holds, narrated))
         except DeadlineExceeded:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)

@@ -18,7 +18,7 @@ from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
 from extender.console.fleet_sampler import FleetTrend
-from extender.explain import claim_rows, claims_on, group_rows, node_detail, row, totals
+from extender.explain import claim_rows, group_rows, node_detail, row, totals
 from extender.model import SCHEDULER, Pod
 
 Json = dict[str, Any]
@@ -87,7 +87,7 @@ class FleetOverview:
         """All details of one node; None if the node is unknown."""
         snapshot = self._cache.snapshot()
         node_info = snapshot.node_infos.get(name)
-        return node_detail(node_info, claims_on([node_info], snapshot)) if node_info is not None else None
+        return node_detail(node_info, snapshot) if node_info is not None else None
 
     def claims(self) -> list[Json]:
         """One row for each claim."""

@@ -6,13 +6,15 @@ without a console does not import this package. This package has no I/O, clock o
 
 from extender.explain.compared_sets import ComparedSets, compare_sets
 from extender.explain.consistency import CHECKS, Finding, check_consistency
-from extender.explain.explain_gang import PlannerCaches, explain_gang
-from extender.explain.fleet_stats import FleetStats, fleet_stats
-from extender.explain.gang_explanation import GangExplanation
-from extender.explain.group_members import explain_job, groups_named, jobs_named
-from extender.explain.group_rows import group_rows
-from extender.explain.near_misses import claims_on
-from extender.explain.node_rows import claim_rows, node_detail, row, totals
+from extender.explain.fleet_rows import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, row, totals
+from extender.explain.gang_explanation import (
+    GangExplanation,
+    PlannerCaches,
+    explain_gang,
+    explain_job,
+    groups_named,
+    jobs_named,
+)
 from extender.explain.pod_explanation import Explanation, explain, no_devices, other_scheduler
 from extender.explain.scenario import Scenario, apply_scenario, claims_of, with_new_group, without_own_holds
 from extender.explain.selector_stats import failing_terms
@@ -30,7 +32,6 @@ __all__ = [
     "check_consistency",
     "claim_rows",
     "claims_of",
-    "claims_on",
     "compare_sets",
     "explain",
     "explain_gang",

@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from extender.explain.device_holders import Holder
-from extender.explain.gang_question import GangNearMiss
+from extender.allocation import Snapshot
+from extender.explain.gang_question import GangNearMiss, GangQuestion, Holder, most_room, where
+from extender.explain.gang_refusal import gang_refusal
+from extender.model import (
+    SCHEDULER,
+    Code,
+    DeadlineExceeded,
+    GroupKey,
+    GroupSource,
+    Membership,
+    Pod,
+    Reason,
+    Reservation,
+    counted,
+    error_line,
+)
+from extender.policy import Policy
+from extender.scheduling import (
+    MOST_TOGETHER,
+    NODE,
+    EvaluationContext,
+    Gang,
+    GangMembers,
+    GangMemory,
+    GangPlan,
+    GangShortage,
+    Pending,
+    RankingCache,
+    UnreadyMember,
+    UnschedulableAndUnresolvable,
+    disagreement,
+    gang_members,
+    gang_minimum,
+    gang_of,
+    held_results,
+    lacks_pod_group,
+    placed_members,
+    plan_sizes,
+    requirements_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +102,393 @@ class GangExplanation:
     holders: tuple[Holder, ...] = ()  # of devices in the domain `held_in`, the most devices first
     more_holders: int = 0
     held_in: str = ""  # the domain with the most room as text, such as 'on node n1'
+
+
+# --- The pods of a group, and the groups and Jobs of a name.
+
+
+HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
+
+
+def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
+    """The groups of this name, with those of their pods that the cache has: they have no node yet.
+
+    The name of a LeaderWorkerSet stands for all its groups of which a pod waits.
+    """
+    keys = [GroupKey(namespace, source, name) for source in GroupSource]
+    found: dict[GroupKey, list[Pod]] = {key: [] for key in keys if snapshot.claims_of_group(key)}
+    for pod in snapshot.pods.values():
+        membership = pod.membership
+        if membership is None or membership.key.namespace != namespace:
+            continue
+        if name in (membership.key.name, membership.owner):
+            found.setdefault(membership.key, []).append(pod)
+    return found
+
+
+def jobs_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
+    """The Jobs and JobSets of this name whose pods name no group, with the pods that have no node yet."""
+    found: dict[GroupKey, list[Pod]] = {}
+    for pod in snapshot.pods.values():
+        for key in pod.jobs if pod.key.namespace == namespace else ():
+            if key.name == name:
+                found.setdefault(key, []).append(pod)
+    return found
+
+
+def explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot) -> GangExplanation:
+    """The explanation of a Job or JobSet that is no group. `pods` are those without a node."""
+    kind = "JobSet" if key.source is GroupSource.JOB_SET else "Job"
+    text = f"{kind} {key} is no gang: it has no minimum, so its pods are placed one by one"
+    waiting = sorted((pod for pod in pods if counts(pod)), key=lambda pod: pod.key)
+    members = tuple(members_without_node(waiting, pods, snapshot))
+    return GangExplanation(str(key), key.source.value, "no-gang", f"{text}; {HOW_TO_MAKE_A_GANG}", members=members)
+
+
+def counts(pod: Pod) -> bool:
+    """Whether the pod counts as a member that waits."""
+    return pod.is_waiting and pod.scheduler == SCHEDULER
+
+
+def bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
+    """The bound members by name. The name of a member without devices is not known: its UID stands for it."""
+    names = dict[str, str]()
+    for claim_key in snapshot.claims_of_group(key):
+        claim = snapshot.claims.get(claim_key)
+        for consumer in claim.reserved_for if claim is not None else ():
+            names[consumer.uid] = f"{key.namespace}/{consumer.name}"
+    placed = placed_members(key, snapshot)
+    found = [ExplainedMember(names.get(uid, uid), "bound", node) for uid, node in placed.items()]
+    return tuple(sorted(found, key=lambda member: member.pod))
+
+
+def members_without_node(waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot) -> Iterator[ExplainedMember]:
+    """The pods without a node: those of `waiting` in its order, then the others of `pods`, not counted."""
+    held = {r.pod_uid: r for r in snapshot.reservations.values()}
+    counting = {pod.uid for pod in waiting}
+    others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)
+    for pod in (*waiting, *others):
+        reservation = held.get(pod.uid)
+        state = reservation.state.value if reservation is not None else "waiting"
+        if pod.uid not in counting:
+            state = "deleted" if pod.deleting or pod.ended else "gated" if pod.gated else "not-ours"
+        node = reservation.node if reservation is not None else ""
+        reason = pod.scheduler_error or pod.unschedulable
+        yield ExplainedMember(str(pod.key), state, node, reason, pod.created)
+
+
+# --- The explanation of one gang on a snapshot: its members, its plan, or why it has none and what would make it fit.
+
+
+_MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
+_NO_MINIMUM = "no minimum is known"
+_UNSEEN = "the others do not exist, have ended, or are bound without devices"
+_UNSERVED = {  # without its CRD, pods with the label are placed alone
+    GroupSource.CORE: "",
+    GroupSource.SCHEDULER_PLUGINS: "; if the API server does not serve scheduling.x-k8s.io, each pod is placed alone",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerCaches:
+    """The planner's memory between explanations: both fields follow the snapshots of one cache."""
+
+    rankings: RankingCache
+    memory: GangMemory
+
+
+def explain_gang(
+    key: GroupKey,
+    pods: Sequence[Pod],
+    snapshot: Snapshot,
+    policy: Policy,
+    context: EvaluationContext,
+    caches: PlannerCaches,
+    bound_member: Membership | None,
+) -> GangExplanation:
+    """The explanation of a group. `pods` are those without a node, as `groups_named` gives them.
+
+    `bound_member` has the facts that a bound pod states about the group, for the case that no pod waits.
+    """
+    if not pods:
+        return _all_bound(key, bound_member or _membership_by_object(key, snapshot), snapshot, policy)
+    asking = min(pods, key=lambda pod: (not counts(pod), pod.key))
+    assert asking.membership is not None
+    gang = gang_of(asking, asking.membership, snapshot)
+    gang = replace(gang, waiting=tuple(pod for pod in gang.waiting if counts(pod)))
+    found = GangExplanation(
+        str(key),
+        key.source.value,
+        "waiting",
+        "",
+        gang.minimum,
+        gang.placed.total(),
+        gang.missing,
+        gang.topology,
+        gang.topology_label,
+        (*bound_members(key, snapshot), *members_without_node(gang.waiting, pods, snapshot)),
+        *_since(gang),
+    )
+    problem = _problem(gang, pods, snapshot)
+    if problem:
+        return replace(found, outcome="blocked", sentence=problem)
+    if lacks_pod_group(asking.membership, snapshot):
+        text = f"group {key} waits for PodGroup {asking.membership.owner}, which does not exist{_UNSERVED[key.source]}"
+        return replace(found, sentence=text)
+    if not gang.minimum:
+        why = _why_no_gang(asking.membership, snapshot)
+        advice = f"; {HOW_TO_MAKE_A_GANG}" if why == _NO_MINIMUM else ""
+        text = f"group {key} is no gang: {why}, so each pod is placed alone{advice}"
+        return replace(found, outcome="no-gang", sentence=text)
+    if not gang.missing:
+        return _runs(found, gang, snapshot, policy)
+    held = _held(gang.waiting, snapshot)
+    if held:
+        return _planned(found, gang, held, snapshot, policy)
+    if not gang.is_complete:
+        mistake = _mistake(gang, snapshot, policy)
+        return replace(found, sentence=_incomplete(gang, pods, snapshot) + (f"; {mistake}" if mistake else ""))
+    found = _explain(found, gang, snapshot, policy, context, caches)
+    return replace(found, sentence=found.sentence + _last_answer(gang)) if found.outcome == "fits" else found
+
+
+def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
+    """Why no plan is made, even if all devices are free; '' without such a reason."""
+    for pod in sorted(pods, key=lambda pod: (not counts(pod), pod.key)):
+        if pod.membership is not None and pod.membership.problem:
+            group = f"group {gang.key} is rejected: " if gang.key.name else ""
+            return f"{group}pod {pod.key}: {pod.membership.problem}"
+    memberships = [pod.membership for pod in gang.waiting if pod.membership is not None]
+    if any(gang_minimum(membership, snapshot) for membership in memberships):
+        different = disagreement(gang.key, gang.waiting)
+        if different:
+            return f"group {gang.key} is rejected: {different}"
+    if gang.minimum > MOST_TOGETHER:
+        return f"group {gang.key} is rejected: {Reason(Code.GANG_TOO_LARGE, (gang.key.name, str(MOST_TOGETHER)))}"
+    return ""
+
+
+def _explain(
+    found: GangExplanation,
+    gang: Gang,
+    snapshot: Snapshot,
+    policy: Policy,
+    context: EvaluationContext,
+    caches: PlannerCaches,
+) -> GangExplanation:
+    """The explanation of a complete gang that has no plan."""
+    members = gang_members(gang, snapshot, policy)
+    if isinstance(members, UnreadyMember):
+        return _unready(found, members, _mistake(gang, snapshot, policy))
+    question = GangQuestion(gang, members, policy, snapshot, context, caches.rankings, caches.memory)
+    try:
+        result: GangPlan | GangShortage | None = None
+        for size in plan_sizes(gang, members):
+            result = question.plan(question.problem(size))
+            if isinstance(result, GangPlan):
+                return _fits(found, members.first(size), result, snapshot)
+        assert isinstance(result, GangShortage)
+        result = most_room(question.problem(gang.missing), result, question.plan)
+    except DeadlineExceeded:
+        text = f"group {gang.key}: the work limit of an explanation ended the plan: ask again"
+        return replace(found, outcome="unfinished", sentence=text)
+    refusal = gang_refusal(question, result)
+    return replace(
+        found,
+        outcome="gave-up" if result.gave_up and not refusal.never else "refused",
+        sentence=refusal.sentence,
+        level=result.level,
+        domain=result.domain,
+        room=result.room,
+        room_if_empty=refusal.room_if_empty,
+        misses=refusal.misses,
+        cut_short=refusal.cut_short,
+        holders=refusal.holders,
+        more_holders=refusal.more_holders,
+        held_in=refusal.held_in,
+    )
+
+
+# -- members -------------------------------------------------------------------------------------------------------
+
+
+def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot, policy: Policy) -> GangExplanation:
+    """The explanation of a group of which no pod waits."""
+    members = bound_members(key, snapshot)
+    have = f"group {key} has {counted(len(members), 'pod')} bound, and no pod waits"
+    found = GangExplanation(str(key), key.source.value, "bound", have, bound=len(members), members=members)
+    if membership is None:
+        return replace(found, sentence=f"{have}; its minimum is not known here")
+    object_policy = snapshot.group_policies.get(membership.policy_key)
+    label = object_policy.topology_label if object_policy is not None else ""
+    minimum = gang_minimum(membership, snapshot)
+    found = replace(
+        found,
+        minimum=minimum,
+        missing=max(minimum - len(members), 0),
+        topology=membership.topology,
+        topology_label=label,
+    )
+    if not minimum:
+        return replace(
+            found, outcome="no-gang", sentence=f"{have}; it is no gang: {_why_no_gang(membership, snapshot)}"
+        )
+    found = _in_domain(found, [member.node for member in members], snapshot, policy)
+    if not found.missing:
+        place = where(found.level, found.domain)
+        text = f"group {key} runs: {counted(len(members), 'pod')} bound {place}; its minimum is {minimum}"
+        return replace(found, outcome="runs", sentence=f"{text}, and no pod waits")
+    text = f"group {key} has {len(members)} of at least {minimum} pods bound, and no pod waits"
+    why = "the others do not exist or have ended" if _knows_all_bound(key, snapshot) else _UNSEEN
+    return replace(found, outcome="waiting", sentence=f"{text}: {why}")
+
+
+def _knows_all_bound(key: GroupKey, snapshot: Snapshot) -> bool:
+    """Whether the bound members were read: claims show only those with devices."""
+    return key in snapshot.bound_members
+
+
+def _membership_by_object(key: GroupKey, snapshot: Snapshot) -> Membership | None:
+    """The membership of a pod without annotations, if the object of the group is known."""
+    owner = key.name.rpartition("-")[0] if key.source is GroupSource.LEADER_WORKER_SET else key.name
+    membership = Membership(key, owner=owner)
+    return membership if membership.policy_key in snapshot.group_policies else None
+
+
+def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
+    policy, source = snapshot.group_policies.get(membership.policy_key), membership.key.source
+    if source is GroupSource.LEADER_WORKER_SET and policy is None:
+        return f"LeaderWorkerSet {membership.owner} is not known"
+    if source is GroupSource.LEADER_WORKER_SET and policy is not None and policy.sequential:
+        return f"LeaderWorkerSet {membership.owner} starts the workers after the leader (startupPolicy LeaderReady)"
+    if lacks_pod_group(membership, snapshot):
+        return f"PodGroup {membership.owner} does not exist"
+    minimum = membership.minimum or (policy.minimum if policy is not None else 0)
+    return f"its minimum is {minimum}, and a gang has at least 2" if minimum else _NO_MINIMUM
+
+
+def _since(gang: Gang) -> tuple[str, str]:
+    """When the last of all pods was created, or the first while they do not all exist; and which of both it is."""
+    times = [pod.created for pod in gang.waiting if pod.created]
+    if bool(gang.minimum) and gang.is_complete:
+        return max(times, default=""), "all pods exist"
+    return min(times, default=""), "the first pod exists"
+
+
+def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
+    exist, minimum = len(gang.waiting) + gang.placed.total(), gang.minimum
+    text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
+    gated = sum(pod.gated and not (pod.deleting or pod.ended) for pod in pods)
+    foreign = sum(pod.scheduler != SCHEDULER for pod in pods)
+    text += f", and {gated} more with scheduling gates" if gated else ""
+    text += f", and {foreign} more without schedulerName {SCHEDULER}" if foreign else ""
+    is_unsure = gang.placed and not _knows_all_bound(gang.key, snapshot)
+    return text + (" (bound pods without devices are not counted)" if is_unsure else "")
+
+
+_PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL)  # they end without a change of the pods
+
+
+def _mistake(gang: Gang, snapshot: Snapshot, policy: Policy) -> str:
+    """The first member that no free device helps until its user changes it, its claims or a class; '' if none is."""
+    for pod in gang.waiting[:MOST_TOGETHER]:
+        why = requirements_of(pod, snapshot, policy)
+        if isinstance(why, UnschedulableAndUnresolvable) and why.reason.code not in _PASSES:
+            return f"pod {pod.key}: {why.reason}"
+    return ""
+
+
+def _unready(found: GangExplanation, member: UnreadyMember, mistake: str) -> GangExplanation:
+    if mistake:
+        return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {mistake}")
+    why = member.why
+    if not isinstance(why, Pending) and why.reason.code is Code.GANG_CLAIM_FULL:
+        return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {why.reason}")
+    text = why.message if isinstance(why, Pending) else f"pod {member.pod.key}: {why.reason}"
+    return replace(found, sentence=f"group {found.group} waits: {text}")
+
+
+# -- plans ---------------------------------------------------------------------------------------------------------
+
+
+def _runs(found: GangExplanation, gang: Gang, snapshot: Snapshot, policy: Policy) -> GangExplanation:
+    found = _in_domain(found, gang.placed, snapshot, policy)
+    place = where(found.level, found.domain)
+    text = f"group {found.group} has its minimum of {counted(gang.minimum, 'pod')} bound {place}"
+    return replace(found, outcome="runs", sentence=f"{text}; each other pod is placed alone")
+
+
+def _in_domain(found: GangExplanation, nodes: Iterable[str], snapshot: Snapshot, policy: Policy) -> GangExplanation:
+    """The explanation with the tightest domain that has all these nodes."""
+    names = sorted(set(nodes))
+    if len(names) == 1:
+        return replace(found, level=NODE, domain=names[0])
+    labels = [snapshot.node_infos[name].node.labels for name in names if name in snapshot.node_infos]
+    for level in policy.group_levels:
+        values = {of_node.get(level) for of_node in labels}
+        value = next(iter(values), None)
+        if len(values) == 1 and value is not None:
+            return replace(found, level=level, domain=value)
+    return found
+
+
+def _held(pods: Iterable[Pod], snapshot: Snapshot) -> dict[str, list[tuple[str, Reservation]]]:
+    """The reservations of members, by UID, with their claims' UIDs. An allocation ends the reservation of its claim."""
+    uids, found = {pod.uid for pod in pods}, dict[str, list[tuple[str, Reservation]]]()
+    for claim_uid, reservation in snapshot.reservations.items():
+        if reservation.pod_uid in uids:
+            found.setdefault(reservation.pod_uid, []).append((claim_uid, reservation))
+    return found
+
+
+def _planned(
+    found: GangExplanation,
+    gang: Gang,
+    held: Mapping[str, Sequence[tuple[str, Reservation]]],
+    snapshot: Snapshot,
+    policy: Policy,
+) -> GangExplanation:
+    plan = []
+    for pod in gang.waiting:
+        own = [reservation for _, reservation in held.get(pod.uid, ())]
+        if own:
+            devices = tuple(str(result.device) for reservation in own for result in reservation.results)
+            plan.append(PlannedMember(str(pod.key), own[0].node, devices))
+    nodes = sorted({member.node for member in plan})
+    found = _in_domain(found, [*nodes, *gang.placed], snapshot, policy)
+    place = f" {where(found.level, found.domain)}" if found.level and found.level != NODE else ""
+    text = f"group {found.group} is planned: {counted(len(plan), 'pod')} with devices held on {_some(nodes)}{place}"
+    return replace(found, outcome="planned", sentence=text, plan=tuple(plan))
+
+
+def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot: Snapshot) -> GangExplanation:
+    placed = []
+    for pod in members.pods:
+        if pod.uid in plan.placements:
+            node, placement = plan.placements[pod.uid]
+            devices = tuple(str(result.device) for result in held_results(snapshot.node_infos[node], placement))
+            placed.append(PlannedMember(str(pod.key), node, devices))
+    text = f"group {found.group} fits: {counted(len(placed), 'pod')} {where(plan.level, plan.domain)}"
+    return replace(
+        found,
+        outcome="fits",
+        sentence=f"{text}; Berth places it when kube-scheduler asks for it",
+        level=plan.level,
+        domain=plan.domain,
+        room=len(placed),
+        plan=tuple(placed),
+    )
+
+
+def _last_answer(gang: Gang) -> str:
+    """What kube-scheduler wrote about a waiting member: a bind failed, or CPU is missing, which no plan shows."""
+    failed = next((pod for pod in gang.waiting if pod.scheduler_error), None)
+    if failed is not None:
+        return f"; the last attempt of {failed.key.name} ended with an error: {error_line(failed.scheduler_error)}"
+    text = next((pod.unschedulable for pod in gang.waiting if pod.unschedulable), "")
+    return f"; the last answer of kube-scheduler was: {text}" if text else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NODES_NAMED
+    return ", ".join(names[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")

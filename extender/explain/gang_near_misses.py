@@ -6,19 +6,39 @@ change, and only changes with a plan are named. They are few, and not all that e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain, combinations, groupby
+from typing import NamedTuple
 
-from extender.explain.device_holders import DeviceUse
-from extender.explain.gang_question import GangNearMiss, GangQuestion, where
-from extender.explain.gang_releases import GangReleases, ends
-from extender.model import DeadlineExceeded
-from extender.scheduling import GangPlan, GangProblem, GangShortage, PodRequirements
+from extender.allocation import Snapshot
+from extender.explain.gang_question import (
+    ALLOCATED,
+    DeviceUse,
+    GangNearMiss,
+    GangQuestion,
+    stopped_pods,
+    uses_by_node,
+    where,
+    widest_domains,
+)
+from extender.explain.scenario import Scenario, apply_scenario, only_nodes
+from extender.model import Deadline, DeadlineExceeded, Result, counted
+from extender.scheduling import (
+    MAX_STEPS,
+    Domain,
+    GangPlan,
+    GangProblem,
+    GangShortage,
+    PodRequirements,
+    held_results,
+    natural,
+    plan_gang,
+)
 
-_FOUND = 5  # the cheapest near misses, in one explanation
-_SIZES = 3  # smaller minimums that are tried
-_PINS = 3  # shared claims whose other users are tried
+_MAX_FOUND = 5  # the cheapest near misses, in one explanation
+_MAX_SIZES = 3  # smaller minimums that are tried
+_MAX_PINS = 3  # shared claims whose other users are tried
 
 
 class GangNearMisses:
@@ -34,7 +54,7 @@ class GangNearMisses:
 
     def cheapest(self) -> tuple[GangNearMiss, ...]:
         """The near misses found so far, the cheapest first; of equal ones, the gang's own changes first."""
-        return tuple(sorted(self._found, key=lambda one: (one.pods, one.devices))[:_FOUND])
+        return tuple(sorted(self._found, key=lambda one: (one.pods, one.devices))[:_MAX_FOUND])
 
     def try_own_changes(self, question: GangQuestion) -> None:
         """Try the gang without its own constraints, and with a smaller minimum."""
@@ -49,8 +69,8 @@ class GangNearMisses:
     def try_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> None:
         """Try the end of the pods with which members share claims, the fewest first, and then of others, too."""
         before = len(self._found)
-        for size in range(1, min(len(pins), _PINS) + 1):
-            for chosen in combinations(pins[:_PINS], size):
+        for size in range(1, min(len(pins), _MAX_PINS) + 1):
+            for chosen in combinations(pins[:_MAX_PINS], size):
                 self._collect(self._by_pins(question, chosen))
             if len(self._found) > before:
                 return
@@ -101,7 +121,7 @@ def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[Gang
         for size in range(1, len(pods))
         if size + gang.placed.total() > 1 and 0 < len(pods[:size]) - needing[:size].count(None) <= shortage.room
     ]
-    for size in reversed(sizes[-_SIZES:]):
+    for size in reversed(sizes[-_MAX_SIZES:]):
         if isinstance(question.plan(question.problem(size)), GangPlan):
             lacking = sum(_devices(one) for one in needing[size:] if one is not None)
             smaller = gang.minimum - len(pods) + size
@@ -113,3 +133,291 @@ def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[Gang
 
 def _devices(requirements: PodRequirements) -> int:
     return sum(request.alternatives[0].count for spec in requirements.specs for request in spec.requests)
+
+
+# --- Near misses of a gang by the end of other pods: the fewest pods that were found, in each of a few domains.
+#
+# Two searches choose the pods. The first counts how many more members each node has room for without some of its pods,
+# and adds these numbers: that is right for equal members. The second ends all pods of some nodes. The planner confirms
+# the result on the whole snapshot, and then takes back the end of every pod that the plan does not need.
+
+
+_MAX_DOMAINS = 8  # in which the end of pods is tried
+_MAX_NODES = 64  # of a domain, whose pods are tried
+_MAX_USES = 8  # of a node, in the first search
+_MAX_PLANS = 480  # for a few nodes, in one explanation
+_MAX_STEPS = 100  # of such a plan in a search
+_MAX_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
+_MAX_NAMED = 8  # holders named in a sentence
+_LIMITS = f"the end of other pods was tried in {_MAX_DOMAINS} domains and on {_MAX_NODES} nodes of each only"
+_GAVE_UP = "gave up: the claims allow too many combinations to find the fewest pods whose end helps"
+_MAYBE_FEWER = " (gave up: the end of fewer may do)"
+
+Uses = Mapping[str, Sequence[DeviceUse]]
+
+
+class _Offer(NamedTuple):
+    """The end of some pods of one node, and for how many more members the node then has room."""
+
+    node: str
+    uses: tuple[DeviceUse, ...]
+    gain: int
+
+
+class _Choice(NamedTuple):
+    pods: int
+    devices: int
+    uses: tuple[DeviceUse, ...]
+
+
+class GangReleases:
+    """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it."""
+
+    def __init__(
+        self,
+        question: GangQuestion,
+        shortage: GangShortage,
+        pins: Sequence[DeviceUse] = (),
+        pinned: GangQuestion | None = None,
+    ) -> None:
+        """`shortage` is the result of a plan for the minimum.
+
+        The pods of the uses `pins` must end, too: `question` is without them, and `pinned` with them.
+        """
+        self._question = question
+        self._shortage = shortage
+        self._pins = pins
+        self._pinned = pinned
+        self._problem = question.problem(question.gang.missing)
+        # On a single node, members must only find devices: the domain is given.
+        self._anywhere = replace(self._problem, topology="none", topology_label="", placed={})
+        self._plans_left = _MAX_PLANS
+        self._gave_up = False  # whether a plan of a search ended at its step limit
+        self.cut_short = ""
+
+    def near_misses(self) -> Iterator[GangNearMiss]:
+        """Raises DeadlineExceeded."""
+        domains = widest_domains(self._question, self._shortage)
+        self.cut_short = _LIMITS if len(domains) > _MAX_DOMAINS else ""
+        for domain in domains[:_MAX_DOMAINS]:
+            found = self._in(domain)
+            if found is not None:
+                yield found
+            elif self._gave_up:
+                self.cut_short = self.cut_short or _GAVE_UP
+
+    def _in(self, domain: Domain) -> GangNearMiss | None:
+        question, snapshot = self._question, self._question.snapshot
+        node_infos = (snapshot.node_infos[name] for name in domain.nodes)
+        requirements = question.members.requirements
+        uses = uses_by_node(node_infos, snapshot, question.gang.key, requirements, question.context)
+        names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices_of(uses[name]), natural(name)))
+        if len(names) > _MAX_NODES:
+            self.cut_short = _LIMITS
+        for ended in self._searches(domain, {name: uses[name] for name in names[:_MAX_NODES]}):
+            found = self._plan(self._problem, snapshot, ended) if ended else None
+            if isinstance(found, GangPlan):
+                found, needed, is_least = self._without_unneeded(domain, found, ended)
+                if self._is_fit_with_pins(needed):
+                    return None
+                return ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
+        return None
+
+    def _is_fit_with_pins(self, ended: Sequence[DeviceUse]) -> bool:
+        """Whether the gang fits without these uses while the pins last."""
+        if self._pinned is None:
+            return False
+        problem = self._pinned.problem(self._pinned.gang.missing)
+        return isinstance(self._plan(problem, self._pinned.snapshot, ended), GangPlan)
+
+    def _searches(self, domain: Domain, uses: Uses) -> Iterator[Sequence[DeviceUse]]:
+        needed = len(self._problem.members) - self._room_in(domain)
+        offers = [offer for name in uses for offer in self._offers(name, uses[name], needed)]
+        yield _choose(offers, needed, self._question.context.deadline)
+        yield self._by_removal(domain, uses)
+
+    def _plan(
+        self, problem: GangProblem, snapshot: Snapshot, ended: Iterable[DeviceUse], steps: int = MAX_STEPS
+    ) -> GangPlan | GangShortage:
+        """Plan without these uses."""
+        changed = apply_scenario(snapshot, (), Scenario(released=_results(ended)))
+        return plan_gang(problem, changed, self._question.context, steps=steps)
+
+    def _small_plan(
+        self, problem: GangProblem, snapshot: Snapshot, ended: Iterable[DeviceUse]
+    ) -> GangPlan | GangShortage | None:
+        """Plan for a few nodes; None if the number of such plans is used up."""
+        if self._plans_left <= 0:
+            self.cut_short = _LIMITS
+            return None
+        self._plans_left -= 1
+        found = self._plan(problem, snapshot, ended, steps=_MAX_STEPS)
+        self._gave_up |= isinstance(found, GangShortage) and found.gave_up
+        return found
+
+    # -- by addition -----------------------------------------------------------------------------------------
+
+    def _room_in(self, domain: Domain) -> int:
+        if (domain.level, domain.name) == (self._shortage.level, self._shortage.domain):
+            return self._shortage.room
+        nodes = frozenset(domain.nodes)
+        members = tuple(replace(member, nodes=nodes) for member in self._anywhere.members)
+        found = self._question.plan(replace(self._anywhere, members=members))
+        return len(members) if isinstance(found, GangPlan) else found.room
+
+    def _offers(self, name: str, uses: Sequence[DeviceUse], needed: int) -> Iterator[_Offer]:
+        """Ends of pods on one node, each with room for more members than the one before."""
+        by_name = sorted(uses, key=lambda use: (use.holder.pods, use.holder.claims))
+        ordered = sorted(by_name, key=lambda use: (use.stopped, use.holder.devices))
+        largest = sorted(by_name, key=lambda use: (use.stopped, -use.holder.devices))
+        snapshot = only_nodes(self._question.snapshot, (name,))
+        before = self._room(snapshot, ())
+        most = min(self._room(snapshot, ordered) - before, needed)
+        best = 0
+        several = (largest[:count] for count in range(2, min(len(uses), _MAX_USES) + 1))
+        for ended in chain(([use] for use in ordered[:_MAX_USES]), several):
+            if best >= most:
+                return
+            gain = self._room(snapshot, ended) - before
+            if gain > best:
+                best = gain
+                yield _Offer(name, tuple(ended), gain)
+
+    def _room(self, snapshot: Snapshot, ended: Collection[DeviceUse]) -> int:
+        """How many members a single node has room for without these uses."""
+        found = self._small_plan(self._anywhere, snapshot, ended)
+        if found is None:
+            return 0
+        return len(self._anywhere.members) if isinstance(found, GangPlan) else found.room
+
+    # -- by removal ------------------------------------------------------------------------------------------
+
+    def _by_removal(self, domain: Domain, uses: Uses) -> Sequence[DeviceUse]:
+        """The uses of the first few nodes without which there is a plan; none if there is no plan."""
+        snapshot = self._around(domain, uses)
+        names = list(uses)
+        found, low, high = self._plan(self._problem, snapshot, _of(names, uses)), 1, len(names)
+        if isinstance(found, GangShortage):
+            self._gave_up |= found.gave_up
+            self.cut_short = self.cut_short if snapshot is self._question.snapshot else _LIMITS
+            return ()
+        while low < high:
+            middle = (low + high) // 2
+            if isinstance(self._plan(self._problem, snapshot, _of(names[:middle], uses)), GangPlan):
+                high = middle
+            else:
+                low = middle + 1
+        return _of(names[:high], uses)
+
+    # -- what is needed --------------------------------------------------------------------------------------
+
+    def _without_unneeded(
+        self, domain: Domain, plan: GangPlan, ended: Sequence[DeviceUse]
+    ) -> tuple[GangPlan, Sequence[DeviceUse], bool]:
+        """The plan, and the uses that it needs the end of: without any of them, there is no plan.
+
+        False if a limit ended that, or if the planner gave up.
+        """
+        needed, is_least, whole = list(ended), True, self._question.snapshot
+        dearest_first = sorted(ended, key=lambda use: (-use.stopped, -use.holder.devices))
+        try:
+            snapshot = self._around(domain, {*(use.holder.node for use in ended), *plan.nodes})
+            for dropped in (self._untouched(plan, ended), *([use] for use in dearest_first)):
+                left = [use for use in needed if not any(use is other for other in dropped)]
+                if not left or len(left) == len(needed):
+                    continue
+                if len(dropped) == 1 and len(needed) > _MAX_LEFT_OUT:
+                    is_least = False
+                    break
+                found = self._plan(self._problem, snapshot, left)
+                if isinstance(found, GangPlan):
+                    plan, needed = found, left
+                else:
+                    is_least &= not found.gave_up
+            if len(needed) < len(ended) and snapshot is not whole:  # the domain may be another one
+                found = self._plan(self._problem, whole, needed)
+                plan = found if isinstance(found, GangPlan) else plan
+        except DeadlineExceeded:
+            is_least = False
+        return plan, needed, is_least
+
+    def _around(self, domain: Domain, names: Collection[str]) -> Snapshot:
+        """The snapshot with these nodes, and with the freest others of the domain."""
+        node_infos = self._question.snapshot.node_infos
+        if len(node_infos) <= 2 * _MAX_NODES:
+            return self._question.snapshot
+        return only_nodes(self._question.snapshot, (*sorted(names), *self._freest(domain, names)))
+
+    def _freest(self, domain: Domain, names: Collection[str]) -> list[str]:
+        """The other nodes of the domain with the most free devices."""
+        free = {}
+        for name in domain.nodes:
+            if name not in names:
+                node_info = self._question.snapshot.node_infos[name]
+                free[name] = len(node_info.inventory.devices) - node_info.busy.bit_count()
+        return sorted(free, key=lambda name: (-free[name], natural(name)))[:_MAX_NODES]
+
+    def _untouched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:
+        """The uses of devices that the plan does not take. Some may keep it from others, such as by counters."""
+        node_infos = self._question.snapshot.node_infos
+        taken = {
+            result.device
+            for name, placement in plan.placements.values()
+            for result in held_results(node_infos[name], placement)
+        }
+        return [use for use in uses if not any(result.device in taken for result in use.results)]
+
+
+def ends(uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNearMiss:
+    """The near miss by the end of the pods of these uses, with which the gang has this plan."""
+    sentence = f"fits {where(plan.level, plan.domain)} without {_named(uses)}{note}"
+    return GangNearMiss(stopped_pods(uses), _devices_of(uses), sentence, tuple(use.holder for use in uses))
+
+
+def _of(names: Iterable[str], uses: Uses) -> Sequence[DeviceUse]:
+    return [use for name in names for use in uses[name]]
+
+
+def _results(uses: Iterable[DeviceUse]) -> tuple[Result, ...]:
+    """Each device once: several nodes can list the same use of a shared pool."""
+    return tuple({(result.device, result.share_id): result for use in uses for result in use.results}.values())
+
+
+def _devices_of(uses: Iterable[DeviceUse]) -> int:
+    return sum(use.holder.devices for use in uses)
+
+
+def _choose(offers: Iterable[_Offer], needed: int, deadline: Deadline) -> Sequence[DeviceUse]:
+    """At most one offer of each node, with room for `needed` members together: the fewest pods, then devices.
+
+    None if all do not suffice. Raises DeadlineExceeded.
+    """
+    cheapest: dict[int, _Choice] = {0: _Choice(0, 0, ())}  # by members, at most `needed`
+    for _, group in groupby(offers, key=lambda offer: offer.node):
+        own, before = list(group), list(cheapest.items())
+        deadline.check()
+        for gained, choice in before:
+            for offer in own:
+                total = min(gained + offer.gain, needed)
+                uses = (*choice.uses, *offer.uses)
+                pods, devices = stopped_pods(uses), choice.devices + _devices_of(offer.uses)
+                if total not in cheapest or (pods, devices) < cheapest[total][:2]:
+                    cheapest[total] = _Choice(pods, devices, uses)
+    return cheapest[needed].uses if needed in cheapest else ()
+
+
+def _named(uses: Sequence[DeviceUse]) -> str:
+    texts = [_text(use) for use in uses[:_MAX_NAMED]]
+    more = [f"{len(uses) - _MAX_NAMED} more"] if len(uses) > _MAX_NAMED else []
+    return " and ".join([*texts, *more])
+
+
+def _text(use: DeviceUse) -> str:
+    """A holder as text, such as 'training/llm-0 (8 devices on n1, group llm of 4 pods)'."""
+    holder = use.holder
+    name = ", ".join(holder.pods) or f"claim {', '.join(holder.claims)}"
+    count = counted(holder.devices, "device")
+    state = "" if holder.state == ALLOCATED else f", {holder.state}"
+    group = f", group {holder.group}" if holder.group else ""
+    group += f" of {use.group_pods} pods" if use.group_pods > 1 else ""
+    return f"{name} ({count} on {holder.node}{state}{group})"

@@ -1,11 +1,18 @@
-"""Near misses: changes that would make an unschedulable pod fit, the cheapest first."""
+"""Near misses: changes that would make an unschedulable pod fit, the cheapest first.
+
+`near_misses` asks four questions about a pod that no node fits: are there so many free devices on any node; which
+claims must end (`_Releases` evaluates up to 24 nodes without some of their claims); what has no matching device at all;
+and which term of a selector does no device pass (selector_stats.py).
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from heapq import nsmallest
 from typing import NamedTuple
 
 from extender.allocation import (
@@ -17,16 +24,18 @@ from extender.allocation import (
     attribute_values,
     with_devices_released,
 )
-from extender.explain.selector_stats import NodeSample, TermStats
+from extender.explain.scenario import Scenario, apply_scenario
+from extender.explain.selector_stats import NodeSample, selector_stats
 from extender.fabric import largest_joined
 from extender.model import (
     FREEABLE_CODES,
     Claim,
     Code,
+    DeviceId,
     DeviceRequest,
     InvalidClaim,
     ObjectKey,
-    PoolKey,
+    Pod,
     Result,
     counted,
     members,
@@ -35,6 +44,7 @@ from extender.model import (
     readable,
     union,
 )
+from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
     FilterStatus,
@@ -43,14 +53,16 @@ from extender.scheduling import (
     Unschedulable,
     attributes_like,
     evaluate,
+    needs_reservation,
     problem_for,
+    requirements_of,
 )
 
-MOST_NODES = 24  # nodes of different states on which a release of claims is tried
-_TRIES = 160  # evaluations per explanation
-_FOUND = 3  # near misses by release
-_NAMED = 4  # devices of a claim named in a sentence
-_CLAIMS = 8  # named in a sentence
+_MAX_NODES = 24  # nodes of different states on which a release of claims is tried
+_MAX_TRIES = 160  # evaluations per explanation
+_MAX_FOUND = 3  # near misses by release
+_MAX_NAMED = 4  # devices of a claim named in a sentence
+_MAX_CLAIMS = 8  # named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,120 +86,211 @@ class EquivalentNodes(NamedTuple):
     node_info: NodeInfo  # of the first node
 
 
-ClaimsByPool = Mapping[PoolKey, list[Claim]]
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pod that no node fits. `samples` is one node per attribute signature among the nodes of `classes`.
 
-
-class SharedClaims(NamedTuple):
-    """The allocated claims of a pod that only others use: once these end, the claim can get other devices.
-
-    `without` gives the pod's requirements without the allocation of some of them; None if it has none then.
-    `elsewhere` are the nodes that cannot use their devices.
+    `elsewhere` are the nodes that cannot use the devices of an allocated claim of the pod. `ignores_identity`: the
+    requirements read no name, UUID or other value that differs between equal devices.
     """
 
-    claims: tuple[Claim, ...]
-    without: Callable[[tuple[Claim, ...]], PodRequirements | None]
+    pod: Pod
+    requirements: PodRequirements
+    snapshot: Snapshot
+    policy: Policy
+    context: EvaluationContext
+    classes: Sequence[EquivalentNodes]
+    samples: Collection[NodeSample]
     elsewhere: Sequence[NodeInfo]
+    ignores_identity: bool
 
 
-def claims_on(node_infos: Iterable[NodeInfo], snapshot: Snapshot) -> ClaimsByPool:
-    """The claims that have devices of these nodes, by pool."""
-    keys = {pool.key for node_info in node_infos for pool in node_info.inventory.pools}
-    return {key: list(snapshot.claims_on(key)) for key in keys}
+def near_misses(refusal: Refusal) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The near misses, the cheapest first, and the terms of selectors, as sentences. Raises DeadlineExceeded."""
+    samples = refusal.samples if refusal.ignores_identity else None
+    terms = selector_stats(refusal.requirements, refusal.snapshot, samples, refusal.context)
+    released = _Releases(refusal).near_misses()
+    helps = any(one.cost for one in released)  # then what no device has, such as for another alternative, comes last
+    found = [
+        *_by_device_count(refusal),
+        *released,
+        *_by_devices(refusal),
+        # Terms that no device passes, and terms that fail on devices without an attribute.
+        *(NearMiss(0, term.sentence()) for term in terms if term.asked and (term.failed or not term.passed)),
+    ]
+    found.sort(key=lambda one: (helps and not one.cost, one.of_group, one.cost))
+    return tuple(dict.fromkeys(one.sentence for one in found)), tuple(term.sentence() for term in terms)
 
 
-def others_on_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool, requirements: PodRequirements) -> list[Claim]:
-    """The claims that have devices of a node, without those of the pod itself."""
-    own = {claim.key for claim in requirements.allocated_claims}
-    return [claim for claim in claims_of_node(node_info, claims_by_pool) if claim.key not in own]
+# -- claims and the devices that they hold -------------------------------------------------------------------------
 
 
-def claims_of_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> list[Claim]:
+def claims_of_node(node_info: NodeInfo, snapshot: Snapshot) -> list[Claim]:
     """The claims that have devices of a node, those of groups last, and then those with the fewest devices first."""
-    found = {claim.key: claim for pool in node_info.inventory.pools for claim in claims_by_pool.get(pool.key, ())}
+    found = {claim.key: claim for pool in node_info.inventory.pools for claim in snapshot.claims_on(pool.key)}
     return sorted(found.values(), key=lambda claim: (bool(claim.group), len(_results([claim])), claim.key))
 
 
-def usable_devices(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> frozenset[str]:
-    """The devices that the pod could use, and those that draw on the same counters, as driver/pool/device.
+def _others_on_node(node_info: NodeInfo, snapshot: Snapshot, requirements: PodRequirements) -> list[Claim]:
+    """The claims that have devices of a node, without those of the pod itself."""
+    own = {claim.key for claim in requirements.allocated_claims}
+    return [claim for claim in claims_of_node(node_info, snapshot) if claim.key not in own]
 
-    Raises DeadlineExceeded.
-    """
+
+def holders_of_usable(
+    node_info: NodeInfo, snapshot: Snapshot, requirements: PodRequirements, context: EvaluationContext
+) -> tuple[str, ...]:
+    """The claims that hold devices of a node which the pod could use, as text. Raises DeadlineExceeded."""
+    usable = _usable_devices(node_info, requirements, context)
+    claims = _others_on_node(node_info, snapshot, requirements)
+    return tuple(_held_by(claim, usable) for claim in claims if any(r.device in usable for r in _results([claim])))
+
+
+def _usable_devices(
+    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
+) -> frozenset[DeviceId]:
+    """The devices that the pod could use, and those that draw on the same counters. Raises DeadlineExceeded."""
     inventory = node_info.inventory
     wanted = union([mask for _, _, mask in _matching(node_info, requirements.for_node(node_info.node), context)])
-    drawn = {draw for bit in members(wanted) for draw in _counter_sets(inventory, bit)}
-    return frozenset(
-        str(one.id)
-        for bit, one in enumerate(inventory.devices)
-        if wanted >> bit & 1 or (drawn and not drawn.isdisjoint(_counter_sets(inventory, bit)))
+    return frozenset(inventory.devices[bit].id for bit in members(wanted | with_same_counters(inventory, wanted)))
+
+
+def with_same_counters(inventory: Inventory, devices: int) -> int:
+    """Mask of the devices that consume a counter set of one of these devices."""
+    sets = {
+        (inventory.devices[bit].pool, use.counter_set)
+        for bit in members(devices & ~inventory.simple)
+        for use in inventory.devices[bit].device.consumes
+    }
+    if not sets:
+        return 0
+    others = enumerate(inventory.devices)
+    return sum(
+        1 << bit for bit, one in others if any((one.pool, use.counter_set) in sets for use in one.device.consumes)
     )
 
 
-def _counter_sets(inventory: Inventory, bit: int) -> set[tuple[int, str]]:
-    """The counter sets that a device draws on, each with the number of its pool."""
-    one = inventory.devices[bit]
-    return {(one.pool, use.counter_set) for use in one.device.consumes}
+def _results(claims: Iterable[Claim]) -> list[Result]:
+    """The devices that claims hold; admin access holds none."""
+    allocations = (claim.allocation for claim in claims if claim.allocation is not None)
+    return [result for allocation in allocations for result in allocation.results if not result.admin_access]
 
 
-def by_releasing_claims(
-    node_infos: Sequence[NodeInfo],
-    requirements: PodRequirements,
-    context: EvaluationContext,
-    claims_by_pool: ClaimsByPool,
-    shared: SharedClaims,
-    *,
-    covers_all: bool,
-    ignores_identity: bool,
-) -> list[NearMiss]:
-    """Near misses by release of claims, each with no claim that need not end. Raises DeadlineExceeded.
+def _held_by(claim: Claim, usable: frozenset[DeviceId]) -> str:
+    """Those of the usable devices that a claim holds (if none, all), as 'gpu-0, gpu-1, held by training/llm-0'."""
+    results = _results([claim])
+    devices = [r.device.device for r in [r for r in results if r.device in usable] or results]
+    more = f" and {len(devices) - _MAX_NAMED} more" if len(devices) > _MAX_NAMED else ""
+    group = f" of group {name_on_claims(claim.group)}" if claim.group else ""
+    return f"{', '.join(devices[:_MAX_NAMED])}{more}, held by {claim.key}{group}"
 
-    A node that does not fit without any claim is skipped. If the requirements read no identity (`ignores_identity`),
-    all nodes with equal attributes and equal busy devices are skipped with it. If all nodes that may fit after a
-    release are like one of these (`covers_all`) and none does, the near miss says so.
+
+# -- by the end of claims ------------------------------------------------------------------------------------------
+
+
+class _SharedClaims:
+    """The allocated claims of a pod that only others use: once these end, the claim can get other devices."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+        allocated = refusal.requirements.allocated_claims
+        self.claims = tuple(claim for claim in allocated if needs_reservation(claim, refusal.pod))
+        self._known: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.requirements}
+
+    def without(self, ended: Iterable[Claim]) -> PodRequirements | None:
+        """The pod's requirements without the allocation of those of these claims that it shares; None if it has none
+        then.
+        """
+        claims = tuple(claim for claim in ended if claim in self.claims)
+        if claims not in self._known:
+            changed = apply_scenario(self._refusal.snapshot, (), Scenario(deallocated=claims))
+            found = requirements_of(self._refusal.pod, changed, self._refusal.policy)
+            self._known[claims] = found if isinstance(found, PodRequirements) else None
+        return self._known[claims]
+
+
+class _Releases:
+    """Near misses by release of claims, each with no claim that need not end.
+
+    A node that does not fit without any claim is skipped. If the requirements read no identity, all nodes with equal
+    attributes and equal busy devices are skipped with it. If all nodes that may fit after a release are like one of
+    those tried and none does, one near miss says so.
     """
-    found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
-    unfit: set[tuple[object, ...]] = set()
-    tries = 0
-    covers_all = covers_all and bool(node_infos)
-    for node_info in node_infos:
 
-        def status(released: list[Claim], node_info: NodeInfo = node_info) -> FilterStatus | None:
-            nonlocal tries
-            tries += 1
-            changed = shared.without(tuple(claim for claim in released if claim in shared.claims))
-            if changed is None or changed.mismatch(node_info.node) is not None:
-                return None
-            hypothetical = with_devices_released(node_info, _results(released))
-            return evaluate(hypothetical, changed.for_node(node_info.node), context)
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+        self._shared = _SharedClaims(refusal)
+        self._tries = 0
+        self._unfit: set[tuple[object, ...]] = set()
+        self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
 
-        def fits(released: list[Claim], status: Callable[[list[Claim]], FilterStatus | None] = status) -> bool:
-            return isinstance(status(released), Placement)
+    def near_misses(self) -> list[NearMiss]:
+        """At most 3. Raises DeadlineExceeded."""
+        nodes, may_fit = self._nodes_to_try()
+        is_like_all = may_fit == len(nodes) or (self._refusal.ignores_identity and len(nodes) < _MAX_NODES)
+        proves = bool(nodes) and is_like_all
+        for node_info in nodes:
+            proves &= self._try(node_info)
+            if self._tries >= _MAX_TRIES:
+                proves = False
+                break
+        if proves and not self._found:
+            return [NearMiss(0, "freeing devices does not help: it would not fit with all of them free either")]
+        # A shared claim may be in the way on several nodes: the end of some claims may suffice on another node.
+        least = [one for keys, one in self._found if not any(others < keys for others, _ in self._found)]
+        return sorted(least, key=lambda one: (one.of_group, one.cost, one.sentence))[:_MAX_FOUND]
 
-        claims = [*shared.claims, *others_on_node(node_info, claims_by_pool, requirements)]
-        local, empty = requirements.for_node(node_info.node), with_devices_released(node_info, _results(claims))
+    def _nodes_to_try(self) -> tuple[list[NodeInfo], int]:
+        """One node per allocation signature that may fit after a release, at most 24; and the number of all such nodes.
+
+        The nodes with the most free devices come first.
+        """
+        elsewhere = self._refusal.elsewhere if self._shared.claims else ()
+        freeable = [one for one in self._refusal.classes if one.status.reason.code in FREEABLE_CODES]
+        found: dict[tuple[tuple[int, int], bool], NodeInfo] = {}
+        for is_elsewhere, node_info in [
+            *((True, node_info) for node_info in elsewhere),
+            *((False, one.node_info) for one in freeable),
+        ]:
+            found.setdefault((node_info.state.allocation_signature, is_elsewhere), node_info)
+        first = nsmallest(_MAX_NODES, found.values(), key=lambda one: (one.busy.bit_count(), one.node.name))
+        return first, len(elsewhere) + sum(one.nodes for one in freeable)
+
+    def _try(self, node_info: NodeInfo) -> bool:
+        """Look for claims of a node whose end helps. Returns whether it is certain that there are none, if none is
+        found.
+        """
+        refusal, shared = self._refusal, self._shared.claims
+        claims = [*shared, *_others_on_node(node_info, refusal.snapshot, refusal.requirements)]
+        local, empty = refusal.requirements.for_node(node_info.node), with_devices_released(node_info, _results(claims))
         key = (local.key, empty.state.attribute_signature, empty.busy, empty.drift)
-        if key in unfit:
-            continue
-        found_status = status(claims)
-        if shared.claims and not isinstance(found_status, Placement):  # its new devices may lack what the old ones have
-            claims = claims[len(shared.claims) :]
-            found_status = status(claims)
-        if isinstance(found_status, Placement):
-            needed = _needed(claims, fits)
-            changed = shared.without(tuple(claim for claim in needed if claim in shared.claims)) or requirements
-            near_miss = _near_miss(node_info, needed, usable_devices(node_info, changed, context))
-            found.append((frozenset(claim.key for claim in needed), near_miss))
-        elif ignores_identity and not shared.claims and empty.state.attribute_signature is not None:
-            unfit.add(key)
+        if key in self._unfit:
+            return True
+        status = self._status(node_info, claims)
+        if shared and not isinstance(status, Placement):  # its new devices may lack what the old ones have
+            claims = claims[len(shared) :]
+            status = self._status(node_info, claims)
+        if isinstance(status, Placement):
+            needed = _needed(claims, partial(self._fits, node_info))
+            usable = _usable_devices(node_info, self._shared.without(needed) or refusal.requirements, refusal.context)
+            self._found.append((frozenset(claim.key for claim in needed), _by_release(node_info, needed, usable)))
+        elif refusal.ignores_identity and not shared and empty.state.attribute_signature is not None:
+            self._unfit.add(key)
         # A hold that is no claim's ends by itself, and a search that gave up proves nothing.
-        gave_up = isinstance(found_status, Unschedulable) and found_status.reason.code is Code.OUT_OF_BUDGET
-        covers_all = covers_all and not gave_up and not node_info.held and tries < _TRIES
-        if tries >= _TRIES:
-            break
-    if covers_all and not found:
-        return [NearMiss(0, "freeing devices does not help: it would not fit with all of them free either")]
-    # A shared claim may be in the way on several nodes: the end of some claims may suffice on another node.
-    least = [near_miss for keys, near_miss in found if not any(others < keys for others, _ in found)]
-    return sorted(least, key=lambda one: (one.of_group, one.cost, one.sentence))[:_FOUND]
+        gave_up = isinstance(status, Unschedulable) and status.reason.code is Code.OUT_OF_BUDGET
+        return not gave_up and not node_info.held
+
+    def _status(self, node_info: NodeInfo, released: Sequence[Claim]) -> FilterStatus | None:
+        """The status of a node without these claims; None if the pod cannot use the node then."""
+        self._tries += 1
+        changed = self._shared.without(released)
+        if changed is None or changed.mismatch(node_info.node) is not None:
+            return None
+        hypothetical = with_devices_released(node_info, _results(released))
+        return evaluate(hypothetical, changed.for_node(node_info.node), self._refusal.context)
+
+    def _fits(self, node_info: NodeInfo, released: Sequence[Claim]) -> bool:
+        return isinstance(self._status(node_info, released), Placement)
 
 
 def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Claim]:
@@ -210,86 +313,41 @@ def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Cl
     return needed
 
 
-def _near_miss(node_info: NodeInfo, claims: list[Claim], usable: frozenset[str]) -> NearMiss:
-    held = "; ".join(held_by(c, usable) for c in claims[:_CLAIMS]) + (" and more" if len(claims) > _CLAIMS else "")
+def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[DeviceId]) -> NearMiss:
+    more = " and more" if len(claims) > _MAX_CLAIMS else ""
+    held = "; ".join(_held_by(claim, usable) for claim in claims[:_MAX_CLAIMS]) + more
     devices = len({result.device for result in _results(claims)})
     of_group = any(claim.group for claim in claims)
     return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free", of_group)
 
 
-def _results(claims: Iterable[Claim]) -> list[Result]:
-    """The devices that claims hold; admin access holds none."""
-    allocations = (claim.allocation for claim in claims if claim.allocation is not None)
-    return [result for allocation in allocations for result in allocation.results if not result.admin_access]
+# -- by what no node, or no device, has ----------------------------------------------------------------------------
 
 
-def held_by(claim: Claim, usable: frozenset[str]) -> str:
-    """Those of the usable devices that a claim holds (if none, all), as 'gpu-0, gpu-1, held by training/llm-0'."""
-    results = _results([claim])
-    devices = [r.device.device for r in [r for r in results if str(r.device) in usable] or results]
-    shown = ", ".join(devices[:_NAMED]) + (f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else "")
-    group = f" of group {name_on_claims(claim.group)}" if claim.group else ""
-    return f"{shown}, held by {claim.key}{group}"
-
-
-def usable_held(claims: Iterable[Claim], usable: frozenset[str]) -> tuple[str, ...]:
-    """The claims that hold usable devices, as text."""
-    return tuple(held_by(claim, usable) for claim in claims if any(str(r.device) in usable for r in _results([claim])))
-
-
-def nodes_to_try(unschedulable: Iterable[EquivalentNodes], elsewhere: Sequence[NodeInfo]) -> tuple[list[NodeInfo], int]:
-    """One node per allocation signature that may fit after a release, at most 24; and the number of all such nodes.
-
-    `elsewhere` are nodes that a shared claim of the pod excludes. The nodes with the most free devices come first.
-    """
-    by_busy: dict[int, dict[tuple[tuple[int, int], bool], NodeInfo]] = {}
-    nodes = len(elsewhere)
-    for node_info in elsewhere:
-        by_busy.setdefault(node_info.busy.bit_count(), {}).setdefault(
-            (node_info.state.allocation_signature, True), node_info
-        )
-    for equivalent in unschedulable:
-        if equivalent.status.reason.code in FREEABLE_CODES:
-            nodes += equivalent.nodes
-            by_busy.setdefault(equivalent.node_info.busy.bit_count(), {}).setdefault(
-                (equivalent.node_info.state.allocation_signature, False), equivalent.node_info
-            )
-    found: list[NodeInfo] = []
-    for busy in sorted(by_busy):
-        if len(found) < MOST_NODES:
-            found += sorted(by_busy[busy].values(), key=lambda node_info: node_info.node.name)
-    return found[:MOST_NODES], nodes
-
-
-def by_device_count(
-    requirements: PodRequirements,
-    unschedulable: Iterable[EquivalentNodes],
-    context: EvaluationContext,
-    *,
-    ignores_identity: bool,
-) -> list[NearMiss]:
+def _by_device_count(refusal: Refusal) -> list[NearMiss]:
     """Near misses by count: requests for more devices than any node has free. Raises DeadlineExceeded.
 
     If the requirements read no identity, nodes with equal attributes share the match masks.
     """
+    requirements = refusal.requirements
     wanted: dict[str, DeviceRequest] = {}  # by name; with extended resources, requests differ by node
     free: defaultdict[str, Counter[int]] = defaultdict(Counter)
     linked: defaultdict[str, Counter[int]] = defaultdict(Counter)
     known: dict[tuple[object, Interned | None], list[tuple[int, DeviceRequest, int]]] = {}
-    for equivalent in unschedulable:
-        local = requirements.for_node(equivalent.node_info.node)
-        key = (local.key, equivalent.node_info.state.attribute_signature)
-        masks = known.get(key) if ignores_identity else None
+    for _, nodes, _, node_info in refusal.classes:
+        local = requirements.for_node(node_info.node)
+        key = (local.key, node_info.state.attribute_signature)
+        masks = known.get(key) if refusal.ignores_identity else None
         if masks is None:
-            masks = known[key] = _matching(equivalent.node_info, local, context)
+            masks = known[key] = _matching(node_info, local, refusal.context)
         for _, option, mask in masks:
             if option.mode != "ExactCount":
                 continue
             wanted.setdefault(option.name, option)
-            left = mask & ~equivalent.node_info.busy
-            free[option.name][left.bit_count()] += equivalent.nodes
+            left = mask & ~node_info.busy
+            free[option.name][left.bit_count()] += nodes
             if requirements.intent.topology == "required":
-                linked[option.name][_largest_joined(equivalent.node_info, left, option.count)] += equivalent.nodes
+                linked[option.name][_largest_joined(node_info, left, option.count)] += nodes
     missing = (
         _missing_devices(option, free[option.name], linked[option.name], requirements) for option in wanted.values()
     )
@@ -340,30 +398,27 @@ Sampled = Mapping[PoolDevice, int]
 """Devices with the number of nodes that have an equal one."""
 
 
-def _sampled(
-    requirements: PodRequirements, samples: Iterable[NodeSample], context: EvaluationContext
-) -> dict[tuple[int, str], tuple[DeviceRequest, Sampled]]:
+def _sampled(refusal: Refusal) -> dict[tuple[int, str], tuple[DeviceRequest, Sampled]]:
     """The devices that match each request, by claim and request name. Raises DeadlineExceeded."""
     found: dict[tuple[int, str], tuple[DeviceRequest, dict[PoolDevice, int]]] = {}
-    for node_info, nodes in samples:
-        for claim, option, mask in _matching(node_info, requirements.for_node(node_info.node), context):
+    for node_info, nodes in refusal.samples:
+        local = refusal.requirements.for_node(node_info.node)
+        for claim, option, mask in _matching(node_info, local, refusal.context):
             _, devices = found.setdefault((claim, option.name), (option, {}))
             for one in (node_info.inventory.devices[bit] for bit in members(mask)):
                 devices[one] = nodes if one.slice.selection.node_name else 1
     return dict(found)
 
 
-def by_devices(
-    requirements: PodRequirements, samples: Iterable[NodeSample], context: EvaluationContext
-) -> list[NearMiss]:
+def _by_devices(refusal: Refusal) -> list[NearMiss]:
     """Near misses by what no matching device has: so much capacity, or an attribute that a constraint compares.
 
-    `samples` is one node per attribute signature. Raises DeadlineExceeded.
+    Raises DeadlineExceeded.
     """
-    specs = requirements.specs
+    specs = refusal.requirements.specs
     if not any(spec.constraints or any(o.capacity for r in spec.requests for o in r.alternatives) for spec in specs):
         return []
-    matching, misses = _sampled(requirements, samples, context), list[NearMiss]()
+    matching, misses = _sampled(refusal), list[NearMiss]()
     for option, devices in matching.values():
         for name, amount in (option.capacity or {}).items():
             offered = ((one.device.capacity, own_name(name, one.id.driver)) for one in devices)
@@ -379,7 +434,7 @@ def by_devices(
                 for name, (option, devices) in asked.items()
                 if constraint.covers(name) and constraint.attribute not in dict(option.derived)
             }
-            misses += _without_attribute(constraint.attribute, covered, lists=context.features.list_attributes)
+            misses += _without_attribute(constraint.attribute, covered, lists=refusal.context.features.list_attributes)
     return misses
 
 
@@ -397,8 +452,3 @@ def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists:
             of = f" for request {name}" if name else ""
             hint = attributes_like(attribute, (one.device for one in devices))
             yield NearMiss(0, f"0 of {counted(sum(devices.values()), 'device')}{of} have {attribute}{hint}")
-
-
-def by_terms(terms: Iterable[TermStats]) -> list[NearMiss]:
-    """Near misses by selector: terms that no device passes, and terms that fail on devices without an attribute."""
-    return [NearMiss(0, term.sentence()) for term in terms if term.asked and (term.failed or not term.passed)]

@@ -1,29 +1,38 @@
-"""The explanation of one pod on a snapshot: its best nodes, or the reasons why no node fits."""
+"""The explanation of one pod on a snapshot: its best nodes, or the reasons why no node fits and what would help.
+
+`explain` tells it in four steps:
+
+1. The question. The requirements of the pod are read. A pod that asks for no devices, waits for a claim or cannot fit
+   on any node has its answer at once.
+2. The verdicts. A ranking has the status of every node, and evaluates equal nodes once. Nodes that kube-scheduler
+   excludes whatever devices they have (node selector, affinity, taints, the node of an allocated claim) get a status of
+   their own. `without_holds` are nodes as the pod sees them: there, the devices that it holds itself are free.
+3. The reasons. Unschedulable nodes are counted by the text of their reason. For one node of each reason, a recorded
+   search (`trace`) says why each device was rejected.
+4. What would help. If no node fits, near_misses.py looks for changes with which one does, the cheapest first.
+"""
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from types import MappingProxyType
 
-from extender.allocation import Interned, NodeInfo, Snapshot
-from extender.explain import near_misses
-from extender.explain.near_misses import EquivalentNodes, NearMiss, SharedClaims
-from extender.explain.scenario import Scenario, apply_scenario
-from extender.explain.search_trace import SearchTrace, causes, trace, trace_search
-from extender.explain.selector_stats import NodeSample, selector_stats
+from extender.allocation import CAUSES, CauseRecorder, Interned, NodeInfo, Snapshot
+from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses
+from extender.explain.selector_stats import NodeSample
 from extender.model import (
     FREEABLE_CODES,
     SCHEDULER,
-    Claim,
     Code,
     DeadlineExceeded,
+    InvalidClaim,
     Pod,
     Reason,
     WireError,
     counted,
+    members,
     one_line,
     shown,
 )
@@ -36,20 +45,25 @@ from extender.scheduling import (
     Pending,
     Placement,
     PodRequirements,
+    RankingCache,
     ScoredNode,
     Skip,
     Unschedulable,
     UnschedulableAndUnresolvable,
     UsableNodes,
     evaluate,
-    needs_reservation,
+    held_results,
+    problem_for,
     requirements_of,
     scored_node,
     unprovided_resource,
 )
 
-_EXAMPLES = 3  # node names per reason
-_BEST = 5
+_MAX_EXAMPLES = 3  # node names per reason
+_MAX_BEST = 5
+_MAX_REJECTIONS = 200  # lines about rejected devices
+_MAX_CAUSES = 4  # causes in one list
+_MAX_CAUSE_BYTES = 1024  # of one cause, which can name 100 devices
 NodeInfos = Mapping[str, NodeInfo]
 
 
@@ -83,45 +97,25 @@ class Explanation:
     narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
 
 
-@dataclass(slots=True)
-class NodesByReason:
-    """Nodes that are unschedulable for one reason. `shown` are the ones whose first name sorts first."""
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A pod that needs devices, on a snapshot."""
 
-    shown: EquivalentNodes
-    nodes: int = 0
-    examples: list[str] = field(default_factory=list)
+    pod: Pod
+    requirements: PodRequirements
+    snapshot: Snapshot
+    policy: Policy
+    context: EvaluationContext
+    ranking: NodeRanking
+    without_holds: NodeInfos
 
-    def add(self, equivalent: EquivalentNodes) -> None:
-        self.nodes += equivalent.nodes
-        if equivalent.first[0] < self.shown.first[0]:
-            self.shown = equivalent
-        for name in equivalent.first[:_EXAMPLES]:
-            if len(self.examples) >= _EXAMPLES and name > self.examples[-1]:
-                break  # the rest sorts later, too
-            insort(self.examples, name)
-            del self.examples[_EXAMPLES:]
+    def node_info(self, name: str) -> NodeInfo:
+        """The node as the pod sees it."""
+        return self.without_holds.get(name) or self.snapshot.node_infos[name]
 
-
-@dataclass(slots=True)
-class AllUnschedulable:
-    """All unschedulable nodes: by equivalence class, by reason text, and one sample per attribute signature."""
-
-    classes: list[EquivalentNodes] = field(default_factory=list)
-    reasons: dict[str, NodesByReason] = field(default_factory=dict)
-    samples: dict[Interned | None, NodeSample] = field(default_factory=dict)
-    nodes: int = 0
-
-    def add(self, equivalent: EquivalentNodes) -> None:
-        self.nodes += equivalent.nodes
-        if equivalent.status.reason.code is not Code.NODE_CONSTRAINTS:  # of no use, whatever happens to their devices
-            self.classes.append(equivalent)
-            signature = equivalent.node_info.state.attribute_signature
-            node_info, nodes = self.samples.get(signature, (equivalent.node_info, 0))
-            self.samples[signature] = node_info, nodes + equivalent.nodes
-        known = self.reasons.get(equivalent.status.text)
-        if known is None:
-            known = self.reasons[equivalent.status.text] = NodesByReason(equivalent)
-        known.add(equivalent)
+    def trace(self, node_info: NodeInfo) -> SearchTrace:
+        """Raises DeadlineExceeded."""
+        return trace(node_info, self.requirements, self.context)
 
 
 def explain(
@@ -129,16 +123,15 @@ def explain(
     snapshot: Snapshot,
     policy: Policy,
     context: EvaluationContext,
-    ranking: NodeRanking | None = None,
+    rankings: RankingCache | None = None,
     without_holds: NodeInfos = MappingProxyType({}),
     narrated: str = "",
 ) -> Explanation:
     """The explanation of a pod.
 
-    `ranking` is a ranking for the pod's requirements that follows the snapshot's cache; None creates a new one.
-    `without_holds` are NodeInfos that replace the snapshot's: there, the devices that the pod itself holds are free.
-    `narrated` is the name of a node whose search is described line by line. Raises WireError for an unknown node, and
-    DeadlineExceeded.
+    `rankings` follow the snapshot's cache; None if the snapshot or the policy is hypothetical. `without_holds` are
+    NodeInfos that replace the snapshot's: there, the devices that the pod itself holds are free. `narrated` is the name
+    of a node whose search is described line by line. Raises WireError for an unknown node, and DeadlineExceeded.
     """
     requirements = requirements_of(pod, snapshot, policy)
     name = str(pod.key)
@@ -153,15 +146,10 @@ def explain(
             sentence = f"pod {name} fits nowhere: {requirements.reason}"
             return Explanation(name, "blocked", sentence, len(snapshot.node_infos))
         case PodRequirements():
-            traces = _Traces(requirements, context)
-            narration: tuple[str, ...] = ()
-            if narrated:
-                narration = trace_search(traces.of(without_holds.get(narrated) or _known(narrated, snapshot)), context)
-            excluded = _excluded(pod, requirements, snapshot, context)
-            shared = _shared_claims(pod, requirements, snapshot, policy, excluded.get(Code.ELSEWHERE, ()))
-            ranking = ranking or NodeRanking(requirements)
-            found = _explain(name, snapshot, ranking, without_holds, traces, excluded, shared)
-            return replace(found, narration=narration)
+            ranking = rankings.get_or_create(requirements) if rankings is not None else NodeRanking(requirements)
+            question = _Question(pod, requirements, snapshot, policy, context, ranking, without_holds)
+            narration = _narration(narrated, question) if narrated else ()
+            return replace(_explanation(question), narration=narration)
 
 
 def no_devices(pod: Pod) -> str:
@@ -177,137 +165,56 @@ def other_scheduler(pod: Pod) -> str:
     return f"pod {pod.key} {named}; Berth does not place it: write schedulerName: {SCHEDULER}"
 
 
-class _Traces:
-    """Search traces by node, each computed once."""
-
-    def __init__(self, requirements: PodRequirements, context: EvaluationContext) -> None:
-        self.requirements = requirements
-        self.context = context
-        self._found: dict[str, SearchTrace] = {}
-
-    def of(self, node_info: NodeInfo) -> SearchTrace:
-        name = node_info.node.name
-        if name not in self._found:
-            self._found[name] = trace(node_info, self.requirements, self.context)
-        return self._found[name]
-
-
-def _known(node: str, snapshot: Snapshot) -> NodeInfo:
-    if node not in snapshot.node_infos:
+def _narration(node: str, question: _Question) -> tuple[str, ...]:
+    if node not in question.snapshot.node_infos:
         raise WireError("narrate", f"node {shown(node)} is not known")
-    return snapshot.node_infos[node]
+    return trace_search(question.trace(question.node_info(node)), question.context)
 
 
-def _shared_claims(
-    pod: Pod, requirements: PodRequirements, snapshot: Snapshot, policy: Policy, elsewhere: Iterable[str]
-) -> SharedClaims:
-    known: dict[tuple[Claim, ...], PodRequirements | None] = {(): requirements}
-
-    def without(claims: tuple[Claim, ...]) -> PodRequirements | None:
-        if claims not in known:
-            changed = apply_scenario(snapshot, (), Scenario(deallocated=claims))
-            found = requirements_of(pod, changed, policy)
-            known[claims] = found if isinstance(found, PodRequirements) else None
-        return known[claims]
-
-    claims = tuple(claim for claim in requirements.allocated_claims if needs_reservation(claim, pod))
-    return SharedClaims(claims, without, [snapshot.node_infos[node] for node in elsewhere if claims])
-
-
-def _excluded(
-    pod: Pod, requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
-) -> Mapping[Code, list[str]]:
-    """The nodes that the pod may not use, whatever devices they have, by the reason. Raises DeadlineExceeded."""
-    nodes = {name: one.node for name, one in snapshot.node_infos.items()}
-    usable = UsableNodes(1).of([pod], nodes, snapshot.version, context.deadline) if pod.constraints_are_known else {}
-    left = {name: node for name, node in nodes.items() if name in usable[pod.uid]} if usable else nodes
-    found = {Code.NODE_CONSTRAINTS: [name for name in nodes if name not in left]} if usable else {}
-    if requirements.node_selectors:
-        found |= requirements.mismatches(left.values(), deadline=context.deadline)
-    return found
-
-
-def _explain(
-    name: str,
-    snapshot: Snapshot,
-    ranking: NodeRanking,
-    without_holds: NodeInfos,
-    traces: _Traces,
-    excluded: Mapping[Code, list[str]],
-    shared: SharedClaims,
-) -> Explanation:
-    requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
+def _explanation(question: _Question) -> Explanation:
+    """Raises DeadlineExceeded."""
+    snapshot, context, ranking, name = question.snapshot, question.context, question.ranking, str(question.pod.key)
+    excluded = _excluded(question)
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise DeadlineExceeded
-    allowed = set(node_infos).difference(*excluded.values()) if excluded else None
+    allowed = set(snapshot.node_infos).difference(*excluded.values()) if excluded else None
     statuses = {
-        node: evaluate(node_info, requirements.for_node(node_info.node), context)
-        for node, node_info in without_holds.items()
+        node: evaluate(node_info, question.requirements.for_node(node_info.node), context)
+        for node, node_info in question.without_holds.items()
         if allowed is None or node in allowed
     }
-    unschedulable, nodes = AllUnschedulable(), 0
+    unschedulable, nodes = _AllUnschedulable(), 0
     for one in _nodes_by_status(ranking, excluded, allowed, statuses):
         nodes += one.nodes
         if isinstance(one.status, Unschedulable):
-            first = one.first[0]
-            unschedulable.add(
-                EquivalentNodes(one.status, one.nodes, one.first, without_holds.get(first) or node_infos[first])
-            )
-    by_reason = _by_reason(unschedulable, snapshot, traces)
+            node_info = question.node_info(one.first[0])
+            unschedulable.add(EquivalentNodes(one.status, one.nodes, one.first, node_info))
+    reasons = unschedulable.by_reason(question)
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
-            scored_node(without_holds.get(n) or node_infos[n], placement, requirements, snapshot)
-            for n, placement in _best(ranking, allowed, statuses)
+            scored_node(question.node_info(node), placement, question.requirements, snapshot)
+            for node, placement in _best(ranking, allowed, statuses)
         ]
-        sentence = _where(name, nodes, fitting, best) + _leaves(excluded, nodes)
-        return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), by_reason)
-    if not unschedulable.classes:
-        return Explanation(name, "refused", _why(name, by_reason, ()), nodes, 0, (), by_reason)
-    misses, terms = _misses(snapshot, ranking, traces, shared, unschedulable)
-    return Explanation(name, "refused", _why(name, by_reason, misses), nodes, 0, (), by_reason, misses, terms)
+        sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
+        return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
+    misses, terms = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else ((), ())
+    return Explanation(name, "refused", _refused(name, reasons, misses), nodes, 0, (), reasons, misses, terms)
 
 
-def _misses(
-    snapshot: Snapshot, ranking: NodeRanking, traces: _Traces, shared: SharedClaims, unschedulable: AllUnschedulable
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The near misses, the cheapest first, and the terms of selectors. Raises DeadlineExceeded."""
-    requirements, context = traces.requirements, traces.context
-    candidates, may_fit = near_misses.nodes_to_try(unschedulable.classes, shared.elsewhere)
-    ignores_identity = ranking.ignores_identity(context)
-    terms = selector_stats(
-        requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context
-    )
-    released = near_misses.by_releasing_claims(
-        candidates,
-        requirements,
-        context,
-        near_misses.claims_on(candidates, snapshot),
-        shared,
-        covers_all=may_fit == len(candidates) or (ignores_identity and len(candidates) < near_misses.MOST_NODES),
-        ignores_identity=ignores_identity,
-    )
-    helps = any(one.cost for one in released)  # then what no device has, such as for another alternative, comes last
-    found_misses: list[NearMiss] = [
-        *near_misses.by_device_count(requirements, unschedulable.classes, context, ignores_identity=ignores_identity),
-        *released,
-        *near_misses.by_devices(requirements, unschedulable.samples.values(), context),
-        *near_misses.by_terms(terms),
-    ]
-    ordered = sorted(
-        found_misses, key=lambda near_miss: (helps and not near_miss.cost, near_miss.of_group, near_miss.cost)
-    )
-    misses = tuple(dict.fromkeys(near_miss.sentence for near_miss in ordered))
-    return misses, tuple(term.sentence() for term in terms)
+# -- verdicts ------------------------------------------------------------------------------------------------------
 
 
-def _best(
-    ranking: NodeRanking, allowed: set[str] | None, newer: Mapping[str, FilterStatus]
-) -> list[tuple[str, Placement]]:
-    """The best nodes by score. Statuses in `newer` replace those of the ranking."""
-    found = [(name, placement) for name, placement in ranking.best(allowed, _BEST + len(newer)) if name not in newer]
-    found += [(name, status) for name, status in newer.items() if isinstance(status, Placement)]
-    return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_BEST]
+def _excluded(question: _Question) -> Mapping[Code, list[str]]:
+    """The nodes that the pod may not use, whatever devices they have, by the reason. Raises DeadlineExceeded."""
+    pod, snapshot, deadline = question.pod, question.snapshot, question.context.deadline
+    nodes = {name: one.node for name, one in snapshot.node_infos.items()}
+    usable = UsableNodes(1).of([pod], nodes, snapshot.version, deadline) if pod.constraints_are_known else {}
+    left = {name: node for name, node in nodes.items() if name in usable[pod.uid]} if usable else nodes
+    found = {Code.NODE_CONSTRAINTS: [name for name in nodes if name not in left]} if usable else {}
+    if question.requirements.node_selectors:
+        found |= question.requirements.mismatches(left.values(), deadline=deadline)
+    return found
 
 
 def _nodes_by_status(
@@ -316,15 +223,98 @@ def _nodes_by_status(
     allowed: set[str] | None,
     newer: Mapping[str, FilterStatus],
 ) -> Iterator[NodesOfStatus]:
-    """All nodes by status. The status of a node outside `allowed` says why the node is excluded."""
+    """All nodes by status. The status of a node outside `allowed` says why the node is excluded.
+
+    Statuses in `newer` replace those of the ranking.
+    """
     yield from (NodesOfStatus(status, 1, [name]) for name, status in newer.items())
     for code, names in excluded.items():
         if names:
-            yield NodesOfStatus(Unschedulable(Reason(code)), len(names), nsmallest(_EXAMPLES, names))
+            yield NodesOfStatus(Unschedulable(Reason(code)), len(names), nsmallest(_MAX_EXAMPLES, names))
     yield from ranking.nodes_by_status(allowed, newer)
 
 
-def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
+def _best(
+    ranking: NodeRanking, allowed: set[str] | None, newer: Mapping[str, FilterStatus]
+) -> list[tuple[str, Placement]]:
+    """The best nodes by score."""
+    found = [one for one in ranking.best(allowed, _MAX_BEST + len(newer)) if one[0] not in newer]
+    found += [(name, status) for name, status in newer.items() if isinstance(status, Placement)]
+    return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_MAX_BEST]
+
+
+# -- reasons -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _NodesByReason:
+    """Nodes that are unschedulable for one reason. `shown` are the ones whose first name sorts first."""
+
+    shown: EquivalentNodes
+    nodes: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, equivalent: EquivalentNodes) -> None:
+        self.nodes += equivalent.nodes
+        self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
+        self.examples = sorted([*self.examples, *equivalent.first])[:_MAX_EXAMPLES]
+
+
+@dataclass(slots=True)
+class _AllUnschedulable:
+    """All unschedulable nodes: by equivalence class, by reason text, and one sample per attribute signature."""
+
+    classes: list[EquivalentNodes] = field(default_factory=list)
+    reasons: dict[str, _NodesByReason] = field(default_factory=dict)
+    samples: dict[Interned | None, NodeSample] = field(default_factory=dict)
+    nodes: int = 0
+
+    def add(self, equivalent: EquivalentNodes) -> None:
+        self.nodes += equivalent.nodes
+        if equivalent.status.reason.code is not Code.NODE_CONSTRAINTS:  # of no use, whatever happens to their devices
+            self.classes.append(equivalent)
+            signature = equivalent.node_info.state.attribute_signature
+            node_info, nodes = self.samples.get(signature, (equivalent.node_info, 0))
+            self.samples[signature] = node_info, nodes + equivalent.nodes
+        self.reasons.setdefault(equivalent.status.text, _NodesByReason(equivalent)).add(equivalent)
+
+    def by_reason(self, question: _Question) -> tuple[UnschedulableNodes, ...]:
+        """The nodes by reason, the most frequent reason first. Raises DeadlineExceeded."""
+        ordered = sorted(self.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
+        return tuple(_with_causes(one, question) for one in ordered)
+
+
+def _with_causes(one: _NodesByReason, question: _Question) -> UnschedulableNodes:
+    node_info, status = one.shown.node_info, one.shown.status
+    held: tuple[str, ...] = ()
+    if status.reason.code in FREEABLE_CODES:
+        held = holders_of_usable(node_info, question.snapshot, question.requirements, question.context)
+    why = causes(question.trace(node_info), held)
+    return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)
+
+
+# -- what would help, and the sentences ----------------------------------------------------------------------------
+
+
+def _what_would_help(
+    question: _Question, unschedulable: _AllUnschedulable, excluded: Mapping[Code, list[str]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The near misses, the cheapest first, and the terms of selectors. Raises DeadlineExceeded."""
+    refusal = Refusal(
+        question.pod,
+        question.requirements,
+        question.snapshot,
+        question.policy,
+        question.context,
+        unschedulable.classes,
+        list(unschedulable.samples.values()),
+        [question.snapshot.node_infos[node] for node in excluded.get(Code.ELSEWHERE, ())],
+        question.ranking.ignores_identity(question.context),
+    )
+    return near_misses(refusal)
+
+
+def _fits(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
     sentence = f"pod {name} fits on {fitting} of {counted(nodes, 'node')}"
     if not best:
         return sentence
@@ -337,28 +327,107 @@ def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
     return f"; node selector, node affinity, taints and cordons leave {left}" if away else ""
 
 
-def _why(name: str, by_reason: tuple[UnschedulableNodes, ...], misses: tuple[str, ...]) -> str:
-    if not by_reason:
+def _refused(name: str, reasons: tuple[UnschedulableNodes, ...], misses: tuple[str, ...]) -> str:
+    if not reasons:
         return f"pod {name} fits nowhere: the cluster has no node"
-    most, nodes = by_reason[0], sum(one.nodes for one in by_reason)
+    most, nodes = reasons[0], sum(one.nodes for one in reasons)
     nearest = f"; {misses[0]}" if misses else ""
     return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
 
 
-def _by_reason(unschedulable: AllUnschedulable, snapshot: Snapshot, traces: _Traces) -> tuple[UnschedulableNodes, ...]:
-    """Unschedulable nodes by reason, the most frequent reason first."""
-    claims_by_pool = near_misses.claims_on((one.shown.node_info for one in unschedulable.reasons.values()), snapshot)
-    ordered = sorted(unschedulable.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
-    return tuple(_with_causes(one, claims_by_pool, traces) for one in ordered)
+# -- the recorded search on one node -------------------------------------------------------------------------------
 
 
-def _with_causes(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> UnschedulableNodes:
-    node_info, status = one.shown.node_info, one.shown.status
-    held: tuple[str, ...] = ()
-    if status.reason.code in FREEABLE_CODES:
-        claims = near_misses.others_on_node(node_info, claims_by_pool, traces.requirements)
-        held = near_misses.usable_held(
-            claims, near_misses.usable_devices(node_info, traces.requirements, traces.context)
-        )
-    why = causes(traces.of(node_info), held)
-    return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)
+class _SearchRecorder(CauseRecorder):
+    """Records causes, and also the first rejections in the order of the search."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejections: list[tuple[str, int, str, str]] = []
+        self.left_out = 0  # rejections that are not recorded
+
+    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
+        super().rejected(request, bit, cause, detail)
+        if len(self.rejections) < _MAX_REJECTIONS:
+            self.rejections.append((request, bit, cause, detail))
+        else:
+            self.left_out += 1
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTrace:
+    """The result of a search, with its records."""
+
+    node_info: NodeInfo
+    requirements: PodRequirements  # on this node
+    status: FilterStatus
+    recorder: _SearchRecorder
+
+
+def trace(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> SearchTrace:
+    """Evaluate the requirements on a node and record the search. Raises DeadlineExceeded."""
+    recorder, local = _SearchRecorder(), requirements.for_node(node_info.node)
+    return SearchTrace(node_info, local, evaluate(node_info, local, context, recorder), recorder)
+
+
+def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
+    """Sentences with device names by cause, then the sentences in `more`; at most 4, then 'and n more'."""
+    reason = found.status.reason if isinstance(found.status, Unschedulable) else None
+    if reason is not None and reason.code in (Code.INVALID, Code.OUT_OF_BUDGET):
+        return reason.params  # an interrupted search has no complete causes
+    devices: dict[tuple[str, str], set[str]] = {}
+    for (_, bit), why in sorted(found.recorder.causes.items()):
+        devices.setdefault(why, set()).add(_device(found.node_info, bit))
+    sentences = [f"{', '.join(sorted(names))}: {_why(cause, detail)}" for (cause, detail), names in devices.items()]
+    sentences = [one_line(sentence, _MAX_CAUSE_BYTES) for sentence in (*sentences, *more)]
+    left = len(sentences) - _MAX_CAUSES
+    return (*sentences[:_MAX_CAUSES], f"and {left} more") if left > 0 else tuple(sentences)
+
+
+def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, ...]:
+    """The search as lines: the matches of selectors, the rejected devices with causes, and the chosen devices."""
+    node_info, status, recorder = found.node_info, found.status, found.recorder
+    lines = [
+        f"node {node_info.node.name}: {counted(len(node_info.inventory.devices), 'device')}",
+        *_matched(node_info, found.requirements, context),
+    ]
+    for request, bit, cause, detail in recorder.rejections:
+        lines.append(f"request {request}: {_device(node_info, bit)} {_why(cause, detail)}")
+    if recorder.left_out:
+        lines.append(f"and {recorder.left_out} more of these")
+    if isinstance(status, Unschedulable):
+        return (*lines, f"unschedulable: {status.text}")
+    devices = ", ".join(str(result.device) for result in held_results(node_info, status)) or "nothing left to allocate"
+    parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in status.parts)
+    return (*lines, f"chosen: {devices}", *parts, f"score {status.score:.3f}")
+
+
+def _device(node_info: NodeInfo, bit: int) -> str:
+    return node_info.inventory.devices[bit].id.device
+
+
+def _why(cause: str, detail: str) -> str:
+    return f"{CAUSES[cause]} ({detail})" if detail else CAUSES[cause]
+
+
+def _matched(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> list[str]:
+    problem = problem_for(node_info, requirements, context)
+    lines: list[str] = []
+    for name, spec in zip(problem.names, problem.specs, strict=True):
+        for option in (option for request in spec.requests for option in request.alternatives):
+            try:
+                selection = problem.select(name, option)
+            except InvalidClaim as error:
+                return [*lines, str(error)]
+            for label, mask in (
+                ("selectors match", selection.match | selection.unsupported),
+                ("left out", selection.unsupported),
+                ("held by a pod being scheduled", selection.match & node_info.held),
+                ("in use", selection.match & node_info.busy & ~node_info.held),
+                ("left", selection.match & ~node_info.busy),
+            ):
+                names = ", ".join(_device(node_info, bit) for bit in members(mask))
+                if names or label in ("selectors match", "left"):
+                    lines.append(f"request {option.name}: {label} {names or 'nothing'}")
+            lines += [selection.explain(bit) for bit in members(selection.error)[:3]]
+    return lines
