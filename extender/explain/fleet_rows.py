@@ -1,4 +1,4 @@
-"""Rows of the fleet overview with one letter per GPU, and the details of one node.
+"""The fleet as rows for the page and as figures for /metrics: nodes with one letter per GPU, groups of pods, claims.
 
 Letters: f free, h held, u allocated, 1..9 tenths of the memory allocated in shares, d in use without a claim (drift),
 x unhealthy.
@@ -45,6 +45,7 @@ GROUPS = {
     "rack": "topology.kubernetes.io/rack",
     "clique": "nvidia.com/gpu.clique",
 }
+_MAX_NODES = 64  # of one group
 _MAX_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -259,10 +260,7 @@ def _claims_by_device(claims: Iterable[Claim]) -> Mapping[str, list[str]]:
     return found
 
 
-# --- Rows of the groups of pods in the fleet overview: how many members wait, and which GPUs the others have.
-
-
-_MAX_NODES = 64  # of one group
+# -- groups of pods: how many members wait, and which GPUs the others have -----------------------------------------
 
 
 @dataclass(slots=True)
@@ -352,7 +350,7 @@ def _shown_gpus(node: str, results: Iterable[Result], snapshot: Snapshot) -> lis
     return sorted(index[bit] for bit in bits if bit in index)
 
 
-# --- Statistics of the fleet by GPU product, for /metrics.
+# -- figures by GPU product ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

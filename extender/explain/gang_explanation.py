@@ -1,12 +1,31 @@
-"""The explanation of a gang."""
+"""The explanation of one gang on a snapshot: its members, its plan, or why it has none and what would make it fit.
+
+`explain_gang` answers with the first of these that is true, in the order in which serve decides:
+
+1. No pod of the group waits: it runs, or lacks pods that do not exist (`_all_bound`).
+2. A member is invalid, members disagree, or the group is too large: 'blocked'. Its object does not exist: 'waiting'.
+3. It has no minimum: 'no-gang', each pod is placed alone. Its minimum is bound: 'runs', so are the others.
+4. Serve holds devices for it: 'planned'. Some members do not exist yet: 'waiting'.
+5. It is complete. The planner of serve plans it on the snapshot: it 'fits', or gang_refusal.py says why not. That file
+   plans the gang once more as if all other pods ended, and gang_near_misses.py with single changes; what both share,
+   the room of a gang and the holders of devices, is gang_question.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from extender.allocation import Snapshot
-from extender.explain.gang_question import GangNearMiss, GangQuestion, Holder, most_room, where
+from extender.explain.gang_question import (
+    ExplainedMember,
+    GangExplanation,
+    GangQuestion,
+    PlannedMember,
+    PlannerCaches,
+    most_room,
+    where,
+)
 from extender.explain.gang_refusal import gang_refusal
 from extender.model import (
     SCHEDULER,
@@ -28,11 +47,9 @@ from extender.scheduling import (
     EvaluationContext,
     Gang,
     GangMembers,
-    GangMemory,
     GangPlan,
     GangShortage,
     Pending,
-    RankingCache,
     UnreadyMember,
     UnschedulableAndUnresolvable,
     disagreement,
@@ -46,140 +63,7 @@ from extender.scheduling import (
     requirements_of,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class ExplainedMember:
-    """A pod of the group. `state` is 'bound', 'held', 'binding', 'waiting', 'gated', 'deleted' or 'not-ours'.
-
-    `reason` is what kube-scheduler wrote about its last attempt. `since` is the creation of the pod as RFC 3339.
-    """
-
-    pod: str
-    state: str
-    node: str = ""  # on which it is bound or has devices
-    reason: str = ""
-    since: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedMember:
-    """Where a member would be placed now, or has devices held."""
-
-    pod: str
-    node: str
-    devices: tuple[str, ...]  # driver/pool/device
-
-
-@dataclass(frozen=True, slots=True)
-class GangExplanation:
-    """The explanation of a group.
-
-    `outcome` is 'no-gang' (no minimum), 'runs' (the minimum is bound), 'bound' (no pod waits, and the minimum is not
-    known), 'planned' (serve holds devices), 'waiting' (for pods or claims), 'blocked' (a member is invalid), 'fits',
-    'refused' (no domain has room), 'gave-up' (whether one has room is not known), or 'unfinished' (the deadline of the
-    call ended).
-    """
-
-    group: str
-    source: str  # the field, label or annotation by which its pods name it
-    outcome: str
-    sentence: str
-    minimum: int = 0
-    bound: int = 0
-    missing: int = 0  # members that must still be bound
-    topology: str = ""
-    topology_label: str = ""
-    members: tuple[ExplainedMember, ...] = ()
-    since: str = ""  # RFC 3339; '' if no pod waits
-    since_event: str = ""  # 'all pods exist' or 'the first pod exists'
-    level: str = ""  # the domain of the plan or of the bound members, or the one with the most room
-    domain: str = ""
-    room: int = 0  # members that fit there
-    room_if_empty: int | None = None  # members for which a domain has room if all other pods end; None if not known
-    plan: tuple[PlannedMember, ...] = ()
-    misses: tuple[GangNearMiss, ...] = ()  # changes that would make it fit, the cheapest first
-    cut_short: str = ""  # why not all changes were tried
-    holders: tuple[Holder, ...] = ()  # of devices in the domain `held_in`, the most devices first
-    more_holders: int = 0
-    held_in: str = ""  # the domain with the most room as text, such as 'on node n1'
-
-
-# --- The pods of a group, and the groups and Jobs of a name.
-
-
 HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
-
-
-def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
-    """The groups of this name, with those of their pods that the cache has: they have no node yet.
-
-    The name of a LeaderWorkerSet stands for all its groups of which a pod waits.
-    """
-    keys = [GroupKey(namespace, source, name) for source in GroupSource]
-    found: dict[GroupKey, list[Pod]] = {key: [] for key in keys if snapshot.claims_of_group(key)}
-    for pod in snapshot.pods.values():
-        membership = pod.membership
-        if membership is None or membership.key.namespace != namespace:
-            continue
-        if name in (membership.key.name, membership.owner):
-            found.setdefault(membership.key, []).append(pod)
-    return found
-
-
-def jobs_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
-    """The Jobs and JobSets of this name whose pods name no group, with the pods that have no node yet."""
-    found: dict[GroupKey, list[Pod]] = {}
-    for pod in snapshot.pods.values():
-        for key in pod.jobs if pod.key.namespace == namespace else ():
-            if key.name == name:
-                found.setdefault(key, []).append(pod)
-    return found
-
-
-def explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot) -> GangExplanation:
-    """The explanation of a Job or JobSet that is no group. `pods` are those without a node."""
-    kind = "JobSet" if key.source is GroupSource.JOB_SET else "Job"
-    text = f"{kind} {key} is no gang: it has no minimum, so its pods are placed one by one"
-    waiting = sorted((pod for pod in pods if counts(pod)), key=lambda pod: pod.key)
-    members = tuple(members_without_node(waiting, pods, snapshot))
-    return GangExplanation(str(key), key.source.value, "no-gang", f"{text}; {HOW_TO_MAKE_A_GANG}", members=members)
-
-
-def counts(pod: Pod) -> bool:
-    """Whether the pod counts as a member that waits."""
-    return pod.is_waiting and pod.scheduler == SCHEDULER
-
-
-def bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
-    """The bound members by name. The name of a member without devices is not known: its UID stands for it."""
-    names = dict[str, str]()
-    for claim_key in snapshot.claims_of_group(key):
-        claim = snapshot.claims.get(claim_key)
-        for consumer in claim.reserved_for if claim is not None else ():
-            names[consumer.uid] = f"{key.namespace}/{consumer.name}"
-    placed = placed_members(key, snapshot)
-    found = [ExplainedMember(names.get(uid, uid), "bound", node) for uid, node in placed.items()]
-    return tuple(sorted(found, key=lambda member: member.pod))
-
-
-def members_without_node(waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot) -> Iterator[ExplainedMember]:
-    """The pods without a node: those of `waiting` in its order, then the others of `pods`, not counted."""
-    held = {r.pod_uid: r for r in snapshot.reservations.values()}
-    counting = {pod.uid for pod in waiting}
-    others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)
-    for pod in (*waiting, *others):
-        reservation = held.get(pod.uid)
-        state = reservation.state.value if reservation is not None else "waiting"
-        if pod.uid not in counting:
-            state = "deleted" if pod.deleting or pod.ended else "gated" if pod.gated else "not-ours"
-        node = reservation.node if reservation is not None else ""
-        reason = pod.scheduler_error or pod.unschedulable
-        yield ExplainedMember(str(pod.key), state, node, reason, pod.created)
-
-
-# --- The explanation of one gang on a snapshot: its members, its plan, or why it has none and what would make it fit.
-
-
 _MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
 _NO_MINIMUM = "no minimum is known"
 _UNSEEN = "the others do not exist, have ended, or are bound without devices"
@@ -187,14 +71,6 @@ _UNSERVED = {  # without its CRD, pods with the label are placed alone
     GroupSource.CORE: "",
     GroupSource.SCHEDULER_PLUGINS: "; if the API server does not serve scheduling.x-k8s.io, each pod is placed alone",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerCaches:
-    """The planner's memory between explanations: both fields follow the snapshots of one cache."""
-
-    rankings: RankingCache
-    memory: GangMemory
 
 
 def explain_gang(
@@ -280,7 +156,7 @@ def _explain(
     members = gang_members(gang, snapshot, policy)
     if isinstance(members, UnreadyMember):
         return _unready(found, members, _mistake(gang, snapshot, policy))
-    question = GangQuestion(gang, members, policy, snapshot, context, caches.rankings, caches.memory)
+    question = GangQuestion(gang, members, policy, snapshot, context, caches)
     try:
         result: GangPlan | GangShortage | None = None
         for size in plan_sizes(gang, members):
@@ -292,21 +168,77 @@ def _explain(
     except DeadlineExceeded:
         text = f"group {gang.key}: the work limit of an explanation ended the plan: ask again"
         return replace(found, outcome="unfinished", sentence=text)
-    refusal = gang_refusal(question, result)
-    return replace(
-        found,
-        outcome="gave-up" if result.gave_up and not refusal.never else "refused",
-        sentence=refusal.sentence,
-        level=result.level,
-        domain=result.domain,
-        room=result.room,
-        room_if_empty=refusal.room_if_empty,
-        misses=refusal.misses,
-        cut_short=refusal.cut_short,
-        holders=refusal.holders,
-        more_holders=refusal.more_holders,
-        held_in=refusal.held_in,
-    )
+    return gang_refusal(found, question, result)
+
+
+# -- the pods of a group, and the groups and Jobs of a name ---------------------------------------------------------
+
+
+def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
+    """The groups of this name, with those of their pods that the cache has: they have no node yet.
+
+    The name of a LeaderWorkerSet stands for all its groups of which a pod waits.
+    """
+    keys = [GroupKey(namespace, source, name) for source in GroupSource]
+    found: dict[GroupKey, list[Pod]] = {key: [] for key in keys if snapshot.claims_of_group(key)}
+    for pod in snapshot.pods.values():
+        membership = pod.membership
+        if membership is None or membership.key.namespace != namespace:
+            continue
+        if name in (membership.key.name, membership.owner):
+            found.setdefault(membership.key, []).append(pod)
+    return found
+
+
+def jobs_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
+    """The Jobs and JobSets of this name whose pods name no group, with the pods that have no node yet."""
+    found: dict[GroupKey, list[Pod]] = {}
+    for pod in snapshot.pods.values():
+        for key in pod.jobs if pod.key.namespace == namespace else ():
+            if key.name == name:
+                found.setdefault(key, []).append(pod)
+    return found
+
+
+def explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot) -> GangExplanation:
+    """The explanation of a Job or JobSet that is no group. `pods` are those without a node."""
+    kind = "JobSet" if key.source is GroupSource.JOB_SET else "Job"
+    text = f"{kind} {key} is no gang: it has no minimum, so its pods are placed one by one"
+    waiting = sorted((pod for pod in pods if counts(pod)), key=lambda pod: pod.key)
+    members = tuple(members_without_node(waiting, pods, snapshot))
+    return GangExplanation(str(key), key.source.value, "no-gang", f"{text}; {HOW_TO_MAKE_A_GANG}", members=members)
+
+
+def counts(pod: Pod) -> bool:
+    """Whether the pod counts as a member that waits."""
+    return pod.is_waiting and pod.scheduler == SCHEDULER
+
+
+def bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
+    """The bound members by name. The name of a member without devices is not known: its UID stands for it."""
+    names = dict[str, str]()
+    for claim_key in snapshot.claims_of_group(key):
+        claim = snapshot.claims.get(claim_key)
+        for consumer in claim.reserved_for if claim is not None else ():
+            names[consumer.uid] = f"{key.namespace}/{consumer.name}"
+    placed = placed_members(key, snapshot)
+    found = [ExplainedMember(names.get(uid, uid), "bound", node) for uid, node in placed.items()]
+    return tuple(sorted(found, key=lambda member: member.pod))
+
+
+def members_without_node(waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot) -> Iterator[ExplainedMember]:
+    """The pods without a node: those of `waiting` in its order, then the others of `pods`, not counted."""
+    held = {r.pod_uid: r for r in snapshot.reservations.values()}
+    counting = {pod.uid for pod in waiting}
+    others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)
+    for pod in (*waiting, *others):
+        reservation = held.get(pod.uid)
+        state = reservation.state.value if reservation is not None else "waiting"
+        if pod.uid not in counting:
+            state = "deleted" if pod.deleting or pod.ended else "gated" if pod.gated else "not-ours"
+        node = reservation.node if reservation is not None else ""
+        reason = pod.scheduler_error or pod.unschedulable
+        yield ExplainedMember(str(pod.key), state, node, reason, pod.created)
 
 
 # -- members -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,11 @@
 
 Cheap is a change that stops few pods, its own or others, and then few devices. The planner plans the gang with each
 change, and only changes with a plan are named. They are few, and not all that exist.
+
+For the end of other pods (`_Releases`), two searches choose the pods in each of a few domains. The first counts how
+many more members each node has room for without some of its pods, and adds these numbers: that is right for equal
+members. The second ends all pods of some nodes. The planner confirms the result on the whole snapshot, and then takes
+back the end of every pod that the plan does not need.
 """
 
 from __future__ import annotations
@@ -39,6 +44,18 @@ from extender.scheduling import (
 _MAX_FOUND = 5  # the cheapest near misses, in one explanation
 _MAX_SIZES = 3  # smaller minimums that are tried
 _MAX_PINS = 3  # shared claims whose other users are tried
+_MAX_DOMAINS = 8  # in which the end of pods is tried
+_MAX_NODES = 64  # of a domain, whose pods are tried
+_MAX_USES = 8  # of a node, in the first search
+_MAX_PLANS = 480  # for a few nodes, in one explanation
+_MAX_STEPS = 100  # of such a plan in a search
+_MAX_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
+_MAX_NAMED = 8  # holders named in a sentence
+_LIMITS = f"the end of other pods was tried in {_MAX_DOMAINS} domains and on {_MAX_NODES} nodes of each only"
+_GAVE_UP = "gave up: the claims allow too many combinations to find the fewest pods whose end helps"
+_MAYBE_FEWER = " (gave up: the end of fewer may do)"
+
+Uses = Mapping[str, Sequence[DeviceUse]]
 
 
 class GangNearMisses:
@@ -62,9 +79,7 @@ class GangNearMisses:
 
     def try_ends(self, question: GangQuestion) -> None:
         """Try the end of other pods."""
-        releases = GangReleases(question, self._shortage)
-        self._collect(releases.near_misses())
-        self.cut_short = self.cut_short or releases.cut_short
+        self._collect(self._by_ends(_Releases(question, self._shortage)))
 
     def try_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> None:
         """Try the end of the pods with which members share claims, the fewest first, and then of others, too."""
@@ -82,9 +97,12 @@ class GangNearMisses:
             return
         found = loose.plan(loose.problem(loose.gang.missing))
         if isinstance(found, GangPlan):
-            yield ends(pins, found)
-            return
-        releases = GangReleases(loose, found, pins, question)
+            yield _ends(pins, found)
+        else:
+            yield from self._by_ends(_Releases(loose, found, pins, question))
+
+    def _by_ends(self, releases: _Releases) -> Iterator[GangNearMiss]:
+        """Raises DeadlineExceeded."""
         yield from releases.near_misses()
         self.cut_short = self.cut_short or releases.cut_short
 
@@ -135,25 +153,7 @@ def _devices(requirements: PodRequirements) -> int:
     return sum(request.alternatives[0].count for spec in requirements.specs for request in spec.requests)
 
 
-# --- Near misses of a gang by the end of other pods: the fewest pods that were found, in each of a few domains.
-#
-# Two searches choose the pods. The first counts how many more members each node has room for without some of its pods,
-# and adds these numbers: that is right for equal members. The second ends all pods of some nodes. The planner confirms
-# the result on the whole snapshot, and then takes back the end of every pod that the plan does not need.
-
-
-_MAX_DOMAINS = 8  # in which the end of pods is tried
-_MAX_NODES = 64  # of a domain, whose pods are tried
-_MAX_USES = 8  # of a node, in the first search
-_MAX_PLANS = 480  # for a few nodes, in one explanation
-_MAX_STEPS = 100  # of such a plan in a search
-_MAX_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
-_MAX_NAMED = 8  # holders named in a sentence
-_LIMITS = f"the end of other pods was tried in {_MAX_DOMAINS} domains and on {_MAX_NODES} nodes of each only"
-_GAVE_UP = "gave up: the claims allow too many combinations to find the fewest pods whose end helps"
-_MAYBE_FEWER = " (gave up: the end of fewer may do)"
-
-Uses = Mapping[str, Sequence[DeviceUse]]
+# -- by the end of other pods --------------------------------------------------------------------------------------
 
 
 class _Offer(NamedTuple):
@@ -170,7 +170,7 @@ class _Choice(NamedTuple):
     uses: tuple[DeviceUse, ...]
 
 
-class GangReleases:
+class _Releases:
     """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it."""
 
     def __init__(
@@ -220,7 +220,7 @@ class GangReleases:
                 found, needed, is_least = self._without_unneeded(domain, found, ended)
                 if self._is_fit_with_pins(needed):
                     return None
-                return ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
+                return _ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
         return None
 
     def _is_fit_with_pins(self, ended: Sequence[DeviceUse]) -> bool:
@@ -255,8 +255,6 @@ class GangReleases:
         self._gave_up |= isinstance(found, GangShortage) and found.gave_up
         return found
 
-    # -- by addition -----------------------------------------------------------------------------------------
-
     def _room_in(self, domain: Domain) -> int:
         if (domain.level, domain.name) == (self._shortage.level, self._shortage.domain):
             return self._shortage.room
@@ -290,8 +288,6 @@ class GangReleases:
             return 0
         return len(self._anywhere.members) if isinstance(found, GangPlan) else found.room
 
-    # -- by removal ------------------------------------------------------------------------------------------
-
     def _by_removal(self, domain: Domain, uses: Uses) -> Sequence[DeviceUse]:
         """The uses of the first few nodes without which there is a plan; none if there is no plan."""
         snapshot = self._around(domain, uses)
@@ -308,8 +304,6 @@ class GangReleases:
             else:
                 low = middle + 1
         return _of(names[:high], uses)
-
-    # -- what is needed --------------------------------------------------------------------------------------
 
     def _without_unneeded(
         self, domain: Domain, plan: GangPlan, ended: Sequence[DeviceUse]
@@ -368,7 +362,7 @@ class GangReleases:
         return [use for use in uses if not any(result.device in taken for result in use.results)]
 
 
-def ends(uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNearMiss:
+def _ends(uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNearMiss:
     """The near miss by the end of the pods of these uses, with which the gang has this plan."""
     sentence = f"fits {where(plan.level, plan.domain)} without {_named(uses)}{note}"
     return GangNearMiss(stopped_pods(uses), _devices_of(uses), sentence, tuple(use.holder for use in uses))

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, inventory
 from extender.explain.gang_near_misses import GangNearMisses, less_constrained
 from extender.explain.gang_question import (
+    GangExplanation,
     GangNearMiss,
     GangQuestion,
-    Holder,
+    PlannerCaches,
     equal_members,
     most_room,
     uses_by_node,
@@ -19,19 +20,16 @@ from extender.explain.gang_question import (
     where,
     widest_domains,
 )
-from extender.model import Code, DeadlineExceeded, GroupKey, InvalidClaim, Reason, counted, members
+from extender.model import Code, DeadlineExceeded, InvalidClaim, Reason, counted, members
 from extender.scheduling import (
     MOST_TOGETHER,
     EmptyNodes,
-    EvaluationContext,
     GangMember,
-    GangMemory,
     GangPlan,
     GangProblem,
     GangShortage,
     NodeRooms,
     PodRequirements,
-    RankingCache,
     Unschedulable,
     UsableNodes,
     equal_units,
@@ -44,21 +42,9 @@ from extender.scheduling import (
 )
 
 _MAX_HOLDERS = 12  # in one explanation
+# Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
+_TOLD = (Code.POOL_UPDATING, Code.POOL_INVALID, Code.TAINTED)
 _FAULTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # taints that Kubernetes sets while they last
-
-
-@dataclass(frozen=True, slots=True)
-class GangRefusal:
-    """Why a gang has no plan. The fields are those of GangExplanation."""
-
-    sentence: str
-    misses: tuple[GangNearMiss, ...]
-    cut_short: str
-    room_if_empty: int | None = None
-    holders: tuple[Holder, ...] = ()
-    more_holders: int = 0
-    held_in: str = ""
-    never: bool = False  # whether the gang does not fit even if all other pods end
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +63,8 @@ class _Empty:
     untainted: GangShortage | None = None
 
 
-def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
-    """Why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
+def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
+    """The explanation with why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
 
     Never raises DeadlineExceeded: that plan asked for the usable nodes, which the question remembers.
     """
@@ -96,23 +82,33 @@ def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
         near.try_pins(question, pins)
     misses = near.cheapest()
     sentence = "; ".join(_parts(loose, shortage, misses, empty))
-    found = GangRefusal(sentence, misses, near.cut_short, empty.room, never=empty.shortage is not None)
-    return found if found.never else _with_holders(found, question, shortage)
+    found = replace(
+        found,
+        outcome="gave-up" if shortage.gave_up and empty.shortage is None else "refused",
+        sentence=sentence,
+        level=shortage.level,
+        domain=shortage.domain,
+        room=shortage.room,
+        room_if_empty=empty.room,
+        misses=misses,
+        cut_short=near.cut_short,
+    )
+    return found if empty.shortage is not None else _with_holders(found, question, shortage)
 
 
 def _empty(question: GangQuestion) -> _Empty:
     """The chances of the gang in the empty fleet, as far as they are known for certain."""
     problem, found = question.problem(question.gang.missing), _Empty()
     try:
-        fleet = EmptiedFleet(question.gang.key, problem, question.snapshot, question.context)
+        fleet = EmptiedFleet(question, problem)
         found = _Empty(fleet)
-        planned, updating = fleet.plan(problem), fleet.updating()
+        planned, updating = fleet.question.plan(problem), fleet.updating()
         nodes = counted(len(question.snapshot.node_infos), "node")
         general = (f"{Reason(Code.POOL_UPDATING)} on {updating} of {nodes}",) if updating else ()
         found = replace(found, causes=general)
         if isinstance(planned, GangPlan):
             return replace(found, room=len(problem.members))
-        planned = most_room(problem, planned, fleet.plan)
+        planned = most_room(problem, planned, fleet.question.plan)
         if planned.gave_up or not fleet.is_exact:
             return found
         reasons = list(_reasons(question, fleet))
@@ -235,15 +231,15 @@ def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
     """The first constraint without which the gang would fit in the empty fleet."""
     try:
         for changed, wanted in less_constrained(question.problem(question.gang.missing)):
-            if isinstance(fleet.plan(changed), GangPlan):
+            if isinstance(fleet.question.plan(changed), GangPlan):
                 yield f"{wanted} it would fit, but only after other pods end"
                 return
     except DeadlineExceeded:
         return
 
 
-def _with_holders(found: GangRefusal, question: GangQuestion, shortage: GangShortage) -> GangRefusal:
-    """The refusal with the holders of devices in the domain with the most room; unchanged after the deadline."""
+def _with_holders(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
+    """The explanation with the holders of devices in the domain with the most room; unchanged after the deadline."""
     snapshot = question.snapshot
     try:
         domains = widest_domains(question, shortage)[:1]
@@ -258,35 +254,31 @@ def _with_holders(found: GangRefusal, question: GangQuestion, shortage: GangShor
     return replace(found, holders=tuple(holders[:_MAX_HOLDERS]), more_holders=more, held_in=held_in)
 
 
-# --- Whether a gang could run if the workloads of all others ended, on which nodes, and why its pods lack other nodes.
-
-
-# Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
-_TOLD = (Code.POOL_UPDATING, Code.POOL_INVALID, Code.TAINTED)
+# -- the fleet without other pods ----------------------------------------------------------------------------------
 
 
 class EmptiedFleet:
-    """A snapshot in which only the devices of one gang are in use.
+    """A snapshot in which only the devices of one gang are in use. `question` asks for the gang there.
 
     `usable` are the nodes on which some member of the problem fits then. `is_exact` is false if devices of pools that
     several nodes share are in use, or if the policy excludes devices that a program uses without a claim: neither are
     released.
     """
 
-    def __init__(self, key: GroupKey, problem: GangProblem, snapshot: Snapshot, context: EvaluationContext) -> None:
+    def __init__(self, question: GangQuestion, problem: GangProblem) -> None:
         """Raises DeadlineExceeded."""
-        kept, empty_nodes = own_devices(own_claims(key, snapshot), snapshot), EmptyNodes()
+        snapshot, empty_nodes = question.snapshot, EmptyNodes()
+        kept = own_devices(own_claims(question.gang.key, snapshot), snapshot)
         node_infos = {}
         for name, node_info in snapshot.node_infos.items():
-            context.deadline.check()
+            question.context.deadline.check()
             node_infos[name] = empty_nodes.of(node_info, kept.get(name, ()))
+        emptied, caches = hypothetical_snapshot(snapshot, node_infos, snapshot.version), PlannerCaches()
+        self.question = replace(question, snapshot=emptied, caches=caches)
         self._node_infos = node_infos
         self._problem = problem
-        self._snapshot = hypothetical_snapshot(snapshot, node_infos, snapshot.version)
-        self._context = context
-        self._rankings, self._memory = RankingCache(), GangMemory()
         rooms = [
-            NodeRooms(units, self._snapshot, context, self._rankings, self._memory)
+            NodeRooms(units, emptied, question.context, caches.rankings, caches.memory)
             for units in equal_units(problem.members)
         ]
         self.usable = frozenset(name for one in rooms for name in one.most)
@@ -295,10 +287,6 @@ class EmptiedFleet:
             (node_info.busy and name not in kept) or (drift and node_info.drift)
             for name, node_info in node_infos.items()
         )
-
-    def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
-        """Plan on the empty nodes. Raises DeadlineExceeded."""
-        return plan_gang(problem, self._snapshot, self._context, self._rankings, self._memory)
 
     @property
     def has_taints(self) -> bool:
@@ -312,18 +300,17 @@ class EmptiedFleet:
 
     def plan_without_taints(self, problem: GangProblem, on: Snapshot | None = None) -> GangPlan | GangShortage:
         """Plan on the empty nodes, or on a snapshot, as if no device had a taint. Raises DeadlineExceeded."""
-        features = replace(self._context.features, taints=False)
-        return plan_gang(problem, on or self._snapshot, replace(self._context, features=features, placements=None))
-
-    # -- why not -----------------------------------------------------------------------------------------------
+        context = self.question.context
+        context = replace(context, features=replace(context.features, taints=False), placements=None)
+        return plan_gang(problem, on or self.question.snapshot, context)
 
     def reasons(self, member: GangMember) -> dict[Reason, int]:
         """Why nodes have no devices for a member even then, with their number: the most frequent reason if no node has.
 
         Pools that are updated or invalid, and taints, are always told. Raises DeadlineExceeded.
         """
-        ranking = self._rankings.get_or_create(member.requirements)
-        if not ranking.update(self._snapshot, self._context):
+        ranking = self.question.caches.rankings.get_or_create(member.requirements)
+        if not ranking.update(self.question.snapshot, self.question.context):
             raise DeadlineExceeded
         found, fits = Counter[Reason](), False
         for one in ranking.nodes_by_status(self._allowed(member)):
@@ -360,7 +347,7 @@ class EmptiedFleet:
         known, wanted = set[str](), set[str]()
         kinds = {member.requirements.key: member.requirements for member in self._problem.members}.values()
         for node_info in map(_with_known_slices, self._node_infos.values()):
-            self._context.deadline.check()
+            self.question.context.deadline.check()
             known |= {one.id.driver for one in node_info.inventory.devices}
             wanted |= set(self._drivers(node_info, kinds))
         return sum(bool(drivers & wanted or drivers - known) for drivers in updated.values())
@@ -368,7 +355,7 @@ class EmptiedFleet:
     def _drivers(self, node_info: NodeInfo, kinds: Iterable[PodRequirements]) -> Iterator[str]:
         """The drivers of the node's devices that are of a class which the pods ask for."""
         for requirements in kinds:
-            problem = problem_for(node_info, requirements.for_node(node_info.node), self._context)
+            problem = problem_for(node_info, requirements.for_node(node_info.node), self.question.context)
             for name, spec in zip(problem.names, problem.specs, strict=True):
                 for option in (option for request in spec.requests for option in request.alternatives):
                     try:
