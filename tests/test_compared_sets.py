@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from extender.console import DecisionHistory
-from extender.console.decision_history import DecidedPod
-from extender.console.set_comparer import SetComparer
+from extender.console.decision_history import DecidedPod, SetComparer
 from extender.explain import ComparedSets
 from extender.model import ObjectKey
 from extender.scheduling import Decision, ScoredNode
@@ -29,6 +28,11 @@ async def bound(b: Berthing, name: str, count: int, **annotations: str) -> Compa
 
     entry = await decided(b, name)
     return await eventually(lambda: entry.sets, f"{name} is compared")
+
+
+def comparing(b: Berthing, history: DecisionHistory, **options: int) -> SetComparer:
+    console = b.console
+    return SetComparer(console.cache, console.cluster.evaluator, history, console.rebuilt, lambda: 0.0, **options)
 
 
 async def test_first_fit_takes_the_first_devices_of_the_node() -> None:
@@ -72,10 +76,10 @@ async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
         history.record_decision(first.pod, first.uid, first.decision)
         entry = history.entry(first.uid)
         assert entry is not None
-        comparer = SetComparer(b.console.cache, b.console.cluster.evaluator, history, lambda: 0.0)
+        comparer = comparing(b, history)
         comparer.bound(entry)
         await bound(b, "later", 4)
-        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.rebuilt))
+        task = asyncio.create_task(comparer.run())
         later: ComparedSets = await eventually(lambda: entry.sets, "pair is compared")
         task.cancel()
         assert later.busy == ()
@@ -87,7 +91,7 @@ async def test_a_decision_that_is_read_after_the_claims_of_a_later_pod() -> None
     async with berthing({"n": "a100-pcie-8-bridged"}) as b:
         first, history = await bound(b, "first", 2), DecisionHistory()
         await bound(b, "later", 2)
-        comparer = SetComparer(b.console.cache, b.console.cluster.evaluator, history, lambda: 0.0)
+        comparer = comparing(b, history)
         entries = list[DecidedPod]()
         for name in ("first", "later"):
             known = await decided(b, name)
@@ -96,7 +100,7 @@ async def test_a_decision_that_is_read_after_the_claims_of_a_later_pod() -> None
             assert entry is not None
             entries.append(entry)
             comparer.bound(entry)
-        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.rebuilt))
+        task = asyncio.create_task(comparer.run())
         await eventually(lambda: all(entry.sets for entry in entries), "both are compared")
         task.cancel()
         both: list[Any] = [entry.sets for entry in entries]
@@ -112,8 +116,7 @@ def of(name: str, devices: tuple[str, ...]) -> DecidedPod:
 
 async def test_decisions_beyond_the_queue_are_left_out() -> None:
     async with berthing({"n": "t4-4"}) as b:
-        console = b.console
-        comparer = SetComparer(console.cache, console.cluster.evaluator, console.history, lambda: 0.0, waiting=2)
+        comparer = comparing(b, DecisionHistory(), waiting=2)
         for number in range(5):
             comparer.bound(of(f"x/{number}", ("gpu.nvidia.com/n/gpu-0",)))
         comparer.bound(of("x/none", ()))

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from extender.cli.main import commands
+from extender.console import WhatIf
 from extender.entry.console_process import application
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.registry import RESOURCES
@@ -62,7 +63,7 @@ def test_a_process_that_did_not_bind_the_pod_reads_the_annotation_of_the_binding
             note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
             async with application(b.api) as other:
                 await eventually(lambda: not other.console.informers.not_ready)
-                found = await other.console.explainer.pod(ObjectKey("default", "p"))
+                found = await other.console.questions.pod(ObjectKey("default", "p"), WhatIf())
                 assert found["outcome"] == "bound"
                 assert found["sentence"] == f"pod default/p was bound to n1: {note}"
 

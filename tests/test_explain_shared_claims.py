@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 import pytest
 
@@ -101,7 +102,7 @@ def gang(*claims: str, name: str = "gx") -> list[Json]:
 def explained_group(objects: list[Json], free: tuple[str, ...] = ()) -> Json:
     cache = dump_of(objects)
     scenario = _scenario(cache, {"without": [], "free": list(free)})
-    (found,) = _offline_explainer(cache).known_groups(ObjectKey("default", "gx"), scenario)
+    (found,) = _offline_explainer(cache).groups(ObjectKey("default", "gx"), scenario, seconds=inf)
     return found
 
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.console.fleet_sampler import FleetSampler, FleetTrend, TrendPoint
+from extender.console.fleet_overview import FleetSampler, FleetTrend, TrendPoint
+from extender.runtime import Rebuilds
 
 
 def filled(seconds: int, limit: int, longest: float) -> list[TrendPoint]:
@@ -39,8 +40,8 @@ def test_a_reader_gets_the_points_after_its_last_one() -> None:
 
 
 def test_a_sample_adds_a_point_also_if_nothing_changed() -> None:
-    now = 0.0
-    sampler = FleetSampler(ClusterCache(Features()), lambda: now)
+    now, cache = 0.0, ClusterCache(Features())
+    sampler = FleetSampler(cache, Rebuilds(cache).done, lambda: now)
     sampler.sample()
     now = 5.0
     sampler.sample()

@@ -21,12 +21,11 @@ from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
 from extender.cli.options import Kubeconfig
 from extender.cli.output import Screen, say, say_content, say_json, table_screen
-from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
+from extender.console import Explainer, UnknownPod, WhatIf
 from extender.explain import Scenario, claims_of
 from extender.manifests import hypothetical, is_device_class
 from extender.model import ObjectKey, WireError, one_line, shown
 from extender.policy import Policy
-from extender.runtime import Rebuilds
 from extender.scheduling import Evaluator, runner_up_text
 from extender.wire import Json
 
@@ -93,7 +92,7 @@ def _explain_group(
     """Print the groups of this name. `console` is its URL and the token."""
     if snapshot is not None:
         cache, bound = load_groups(snapshot)
-        found = _offline_explainer(cache).known_groups(key, _scenario(cache, what_if), bound)
+        found = _offline_explainer(cache).groups(key, _scenario(cache, what_if), bound, seconds=inf)
     else:
         query = urlencode({name: ",".join(values) for name, values in what_if.items() if values})
         path = f"/v1/explain/group/{quote(key.namespace, safe='')}/{quote(key.name, safe='')}"
@@ -159,19 +158,19 @@ def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json
 
 
 def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
-    explainer, scenario = _offline_explainer(cache), _scenario(cache, question)
+    explainer = _offline_explainer(cache)
+    what_if = WhatIf(_scenario(cache, question), policy, question["narrate"])
     if name is None:
         given = hypothetical(question["objects"])
-        return list(explainer.each_hypothetical(given, scenario, policy, question["narrate"]))
-    found = explainer.explain_waiting(explainer.named(name), scenario, policy, question["narrate"])
+        return list(explainer.hypothetical(given, what_if, inf))
+    found = explainer.waiting(explainer.named(name), what_if, inf)
     if found is None:
         raise UnknownPod(f"pod {one_line(name)} does not wait in this snapshot")
     return [found]
 
 
 def _offline_explainer(cache: ClusterCache) -> Explainer:
-    policy, rebuilds = ActivePolicy(Policy()), Rebuilds(cache)
-    return Explainer(cache, Evaluator(Features()), DecisionHistory(), policy, rebuilds.done, work_seconds=inf)
+    return Explainer(cache, Evaluator(Features()), Policy())
 
 
 def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:

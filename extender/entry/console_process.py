@@ -105,7 +105,7 @@ def start_pages(
     `known` is the content of the active policy file that is already in force.
     """
     if policies.active is not None:
-        active = reloaded_policy(policies.active, console.policy.use, console.policy.reject, known)
+        active = reloaded_policy(policies.active, console.use_policy, console.reject_policy, known)
         config_map = policies.config_map
         rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None
         console.supervisor.start("console-policy", partial(active.run, rejected))

@@ -10,7 +10,7 @@ import orjson
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response, StreamingResponse
 
-from extender.console import MOST_WATCHERS, Console, to_json
+from extender.console import MAX_WATCHERS, Console, to_json
 
 _LEAST_COMPRESSED = 16 * 1024  # bytes; a smaller answer is sent as it is
 
@@ -54,7 +54,7 @@ def router(console: Console) -> APIRouter:
         changed, and `gone`: the names of deleted nodes. Ends after 10 minutes: then open it again.
         """
         if console.overview.is_full:
-            return _problem(503, f"{MOST_WATCHERS} pages are open already")
+            return _problem(503, f"{MAX_WATCHERS} pages are open already")
         events = _events(console.overview.updates())
         return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 

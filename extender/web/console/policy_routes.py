@@ -12,17 +12,16 @@ from extender.console import Console
 def router(console: Console) -> APIRouter:
     """The routes of the policy."""
     routes = APIRouter(prefix="/v1/policy")
-    active = console.policy
 
     @routes.get("")
     async def status() -> Response:
         """The policy in force, and why a newer file was rejected."""
         return _json(
             {
-                "generation": active.generation,
-                "digest": active.policy.digest,
-                "problem": active.problem,
-                "policy": active.policy.model_dump(mode="json"),
+                "generation": console.policy_generation,
+                "digest": console.explainer.policy.digest,
+                "problem": console.policy_problem,
+                "policy": console.explainer.policy.model_dump(mode="json"),
             }
         )
 
