@@ -63,7 +63,7 @@ COLD = (
     "extender.entry.desk", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
 )  # fmt: skip
 OF_SERVE = (
-    "extender.extension", "extender.web.verbs", "extender.web.serve_app", "extender.web.serve_metrics",
+    "extender.extension", "extender.web.serve_app", "extender.web.serve_app", "extender.web.serve_metrics",
     "extender.entry.serve_process", "extender.entry.desk",
 )  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
@@ -219,7 +219,7 @@ def test_serve_loads_nothing_of_the_console() -> None:
     """The packages and the entry point of serve, and all that they import in turn."""
     loaded = loaded_by(["extender.entry.serve_process", *map(module, SERVES)])
     assert len(SERVES) > 50
-    assert "extender.web.verbs" in loaded
+    assert "extender.web.serve_app" in loaded
     assert [name for name in loaded if name.startswith(COLD)] == []
 
 
