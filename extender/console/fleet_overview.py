@@ -186,9 +186,9 @@ class FleetOverview:
         A page opens this before it asks for the fleet, so that it misses nothing; it ignores an update whose `revision`
         is below that of the fleet. Ends after 10 minutes; the page then opens it again.
         """
-        return self._updates(self._cache.snapshot().version, self._history.version, self._refreshes, self._clock())
+        return self._updates(self._revision, self._cache.snapshot().version, self._history.version, self._clock())
 
-    async def _updates(self, version: int, recorded: int, refreshes: int, sampled: float) -> AsyncIterator[Json]:
+    async def _updates(self, revision: int, version: int, recorded: int, sampled: float) -> AsyncIterator[Json]:
         if self.is_full:  # checked again: several requests may have seen the same free place
             return
         self._watchers += 1
@@ -204,11 +204,7 @@ class FleetOverview:
                 self._refresh()
                 snapshot = self._cache.snapshot()
                 trend = self._ages(sampled)
-                if (snapshot.version, self._history.version, self._refreshes) == (
-                    version,
-                    recorded,
-                    refreshes,
-                ) and not trend:
+                if self._revision == revision and not trend:
                     continue
                 sampled = self._clock()
                 changed = snapshot.changed_since(version)
@@ -222,9 +218,9 @@ class FleetOverview:
                 pods = self._pods(recorded)
                 same = {name: pods[name] for name in _LISTS} == waiting
                 waiting = {name: pods.pop(name) for name in _LISTS}
-                version, recorded, refreshes = snapshot.version, self._history.version, self._refreshes
+                revision, version, recorded = self._revision, snapshot.version, self._history.version
                 changes = {"nodes": rows, "gone": gone, "trend": trend, **pods, **({} if same else waiting)}
-                yield {"revision": self._revision, **changes}
+                yield {"revision": revision, **changes}
         finally:
             self._watchers -= 1
 

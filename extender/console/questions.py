@@ -50,27 +50,33 @@ class Reads(Protocol):
 
 
 class Turns:
-    """One caller at a time, and at most `most` that wait. After a turn, other work has the event loop for `blocked`."""
+    """One caller at a time, and at most `most` that wait. `what` says in an error who waits.
 
-    def __init__(self, most: int) -> None:
+    After a turn, other work has the event loop for `blocked` seconds: the turn writes for how long it blocked the loop.
+    """
+
+    def __init__(self, most: int, what: str) -> None:
         self._most = most
+        self._what = what
         self._turn = asyncio.Lock()
-        self.waiting = 0
-        self.blocked = 0.0  # seconds for which the running turn blocked the event loop; the turn writes this
+        self._waiting = 0
+        self.blocked = 0.0
 
     @property
-    def is_full(self) -> bool:
-        """Whether no further caller may wait."""
-        return self.waiting >= self._most
+    def full(self) -> str:
+        """Why no further caller may wait; '' if one may."""
+        return f"{self._waiting} {self._what} already: try again" if self._waiting >= self._most else ""
 
     @asynccontextmanager
     async def one(self, *, counts: bool = True) -> AsyncIterator[None]:
-        """Wait for the turn. One that does not count takes no place of the others that wait."""
-        self.waiting += counts
+        """Wait for the turn. Raises TooManyQuestions. One that does not count takes no place of others that wait."""
+        if counts and self.full:
+            raise TooManyQuestions(self.full)
+        self._waiting += counts
         try:
             await self._turn.acquire()
         finally:
-            self.waiting -= counts
+            self._waiting -= counts
         self.blocked = 0.0
         try:
             yield
@@ -95,19 +101,19 @@ class Questions:
         self._rebuilt = rebuilt
         self._work_seconds = work_seconds
         self._bound_members = _BoundMembers(explainer.cache, reads, rebuilt)
-        self._turns, self._parsing = Turns(_MAX_WAITING), Turns(_MAX_WAITING)
+        self._turns, self._parsing = (Turns(_MAX_WAITING, "questions wait for their explanation") for _ in range(2))
 
     async def read(self, parse: Callable[[], T]) -> T:
         """The result of `parse`, which reads a question. It runs in a thread, one question at a time.
 
         A body of 1 MiB may take 40 MB and a second. Raises TooManyQuestions if too many questions wait to be read.
         """
-        async with _one(self._parsing):
+        async with self._parsing.one():
             return await asyncio.to_thread(parse)
 
     async def in_turn(self, work: Callable[[], T]) -> T:
         """The result of a function that blocks the event loop for a moment. Raises TooManyQuestions."""
-        async with self._in_turn():
+        async with self._turns.one():
             return await self._answer(lambda _: work(), self._work_seconds)
 
     def named(self, text: str) -> ObjectKey:
@@ -116,7 +122,8 @@ class Questions:
 
     async def pod(self, key: ObjectKey, what_if: WhatIf) -> Json:
         """Explain a pod that exists. Raises UnknownPod, TooManyQuestions, or as `forked`."""
-        async with self._in_turn():
+        async with self._turns.one():
+            await self._rebuilt()
             pod = self.explainer.waiting_pod(key)
             membership = pod.membership if pod is not None else None
             groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
@@ -140,7 +147,8 @@ class Questions:
 
     async def group(self, key: ObjectKey, scenario: Scenario) -> list[Json]:
         """Explain the groups of this name. Raises UnknownGroup, TooManyQuestions, or as `forked`."""
-        async with self._in_turn():
+        async with self._turns.one():
+            await self._rebuilt()
             groups = groups_named(self.explainer.cache.snapshot(), key.namespace, key.name)
             async with self._bound_members.known(groups) as members:
                 return await self._answer(
@@ -149,7 +157,7 @@ class Questions:
 
     async def hypothetical(self, given: Hypothetical, what_if: WhatIf) -> list[Json]:
         """The list of Explainer.hypothetical. Raises TooManyQuestions, WireError, or as `forked`."""
-        async with self._in_turn():
+        async with self._turns.one():
             return await self._answer(
                 lambda seconds: list(self.explainer.hypothetical(given, what_if, seconds)), self._work_seconds
             )
@@ -157,14 +165,7 @@ class Questions:
     async def brief(self, uid: str, seconds: float) -> Brief | None:
         """See Explainer.brief. It is no user's question: it waits for its turn, however many wait."""
         async with self._turns.one(counts=False):
-            await self._rebuilt()
             return await self._answer(partial(self.explainer.brief, uid), seconds)
-
-    @asynccontextmanager
-    async def _in_turn(self) -> AsyncIterator[None]:
-        async with _one(self._turns):
-            await self._rebuilt()
-            yield
 
     async def _answer(self, explain: Callable[[float], T], work_seconds: float) -> T:
         """The result of `explain`, a function without side effects that takes its time limit in seconds.
@@ -181,14 +182,6 @@ class Questions:
         if self._turns.blocked < seconds or seconds == work_seconds:
             return found
         return await forked(partial(explain, work_seconds), work_seconds + _MORE_SECONDS)
-
-
-@asynccontextmanager
-async def _one(turns: Turns) -> AsyncIterator[None]:
-    if turns.is_full:
-        raise TooManyQuestions(f"{_MAX_WAITING} questions wait for their explanation already: try again")
-    async with turns.one():
-        yield
 
 
 class _BoundMembers:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot, blocking_taint
-from extender.explain.near_misses import with_same_counters
+from extender.explain.near_misses import options_of, with_same_counters
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.model import (
     Claim,
@@ -432,18 +432,17 @@ def devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: 
     found, inventory = 0, node_info.inventory
     for requirements in kinds:
         problem = problem_for(node_info, requirements.for_node(node_info.node), context)
-        for name, spec in zip(problem.names, problem.specs, strict=True):
-            for option in (option for request in spec.requests for option in request.alternatives):
-                if option.admin_access:
-                    continue
-                try:
-                    match = problem.select(name, option).match
-                except InvalidClaim:
-                    continue
-                found |= match & inventory.simple
-                for bit in members(match & ~inventory.simple):
-                    if blocking_taint(inventory.devices[bit].device, option.tolerations) is None:
-                        found |= 1 << bit
+        for _, name, option in options_of(problem):
+            if option.admin_access:
+                continue
+            try:
+                match = problem.select(name, option).match
+            except InvalidClaim:
+                continue
+            found |= match & inventory.simple
+            for bit in members(match & ~inventory.simple):
+                if blocking_taint(inventory.devices[bit].device, option.tolerations) is None:
+                    found |= 1 << bit
     return found | with_same_counters(inventory, found)
 
 

@@ -20,6 +20,7 @@ from extender.explain.gang_question import (
     where,
     widest_domains,
 )
+from extender.explain.near_misses import options_of
 from extender.model import Code, DeadlineExceeded, InvalidClaim, Reason, counted, members
 from extender.scheduling import (
     MOST_TOGETHER,
@@ -356,13 +357,12 @@ class EmptiedFleet:
         """The drivers of the node's devices that are of a class which the pods ask for."""
         for requirements in kinds:
             problem = problem_for(node_info, requirements.for_node(node_info.node), self.question.context)
-            for name, spec in zip(problem.names, problem.specs, strict=True):
-                for option in (option for request in spec.requests for option in request.alternatives):
-                    try:
-                        match = problem.select(name, replace(option, selectors=())).match
-                    except InvalidClaim:
-                        continue
-                    yield from (node_info.inventory.devices[bit].id.driver for bit in members(match))
+            for _, name, option in options_of(problem):
+                try:
+                    match = problem.select(name, replace(option, selectors=())).match
+                except InvalidClaim:
+                    continue
+                yield from (node_info.inventory.devices[bit].id.driver for bit in members(match))
 
 
 def _with_known_slices(node_info: NodeInfo) -> NodeInfo:

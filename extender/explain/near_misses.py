@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
@@ -20,6 +21,7 @@ from extender.allocation import (
     Inventory,
     NodeInfo,
     PoolDevice,
+    Problem,
     Snapshot,
     attribute_values,
     with_devices_released,
@@ -359,14 +361,16 @@ def _matching(
 ) -> list[tuple[int, DeviceRequest, int]]:
     """Position of the claim, request and mask of matching devices, up to the first selector that fails."""
     problem, found = problem_for(node_info, requirements, context), list[tuple[int, DeviceRequest, int]]()
-    for claim, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
-        for request in spec.requests:
-            for option in request.alternatives:
-                try:
-                    found.append((claim, option, problem.select(name, option).match))
-                except InvalidClaim:
-                    return found
+    with suppress(InvalidClaim):
+        for claim, name, option in options_of(problem):
+            found.append((claim, option, problem.select(name, option).match))
     return found
+
+
+def options_of(problem: Problem) -> Iterator[tuple[int, str, DeviceRequest]]:
+    """Each alternative of each request, with the position and the name of its claim."""
+    for claim, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
+        yield from ((claim, name, option) for request in spec.requests for option in request.alternatives)
 
 
 def _largest_joined(node_info: NodeInfo, free: int, wanted: int) -> int:

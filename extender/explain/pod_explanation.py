@@ -20,7 +20,7 @@ from heapq import nsmallest
 from types import MappingProxyType
 
 from extender.allocation import CAUSES, CauseRecorder, Interned, NodeInfo, Snapshot
-from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses
+from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
 from extender.model import (
     FREEABLE_CODES,
@@ -113,10 +113,6 @@ class _Question:
         """The node as the pod sees it."""
         return self.without_holds.get(name) or self.snapshot.node_infos[name]
 
-    def trace(self, node_info: NodeInfo) -> SearchTrace:
-        """Raises DeadlineExceeded."""
-        return trace(node_info, self.requirements, self.context)
-
 
 def explain(
     pod: Pod,
@@ -168,7 +164,8 @@ def other_scheduler(pod: Pod) -> str:
 def _narration(node: str, question: _Question) -> tuple[str, ...]:
     if node not in question.snapshot.node_infos:
         raise WireError("narrate", f"node {shown(node)} is not known")
-    return trace_search(question.trace(question.node_info(node)), question.context)
+    found = trace(question.node_info(node), question.requirements, question.context)
+    return trace_search(found, question.context)
 
 
 def _explanation(question: _Question) -> Explanation:
@@ -289,7 +286,7 @@ def _with_causes(one: _NodesByReason, question: _Question) -> UnschedulableNodes
     held: tuple[str, ...] = ()
     if status.reason.code in FREEABLE_CODES:
         held = holders_of_usable(node_info, question.snapshot, question.requirements, question.context)
-    why = causes(question.trace(node_info), held)
+    why = causes(trace(node_info, question.requirements, question.context), held)
     return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)
 
 
@@ -413,21 +410,20 @@ def _why(cause: str, detail: str) -> str:
 def _matched(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> list[str]:
     problem = problem_for(node_info, requirements, context)
     lines: list[str] = []
-    for name, spec in zip(problem.names, problem.specs, strict=True):
-        for option in (option for request in spec.requests for option in request.alternatives):
-            try:
-                selection = problem.select(name, option)
-            except InvalidClaim as error:
-                return [*lines, str(error)]
-            for label, mask in (
-                ("selectors match", selection.match | selection.unsupported),
-                ("left out", selection.unsupported),
-                ("held by a pod being scheduled", selection.match & node_info.held),
-                ("in use", selection.match & node_info.busy & ~node_info.held),
-                ("left", selection.match & ~node_info.busy),
-            ):
-                names = ", ".join(_device(node_info, bit) for bit in members(mask))
-                if names or label in ("selectors match", "left"):
-                    lines.append(f"request {option.name}: {label} {names or 'nothing'}")
-            lines += [selection.explain(bit) for bit in members(selection.error)[:3]]
+    for _, name, option in options_of(problem):
+        try:
+            selection = problem.select(name, option)
+        except InvalidClaim as error:
+            return [*lines, str(error)]
+        for label, mask in (
+            ("selectors match", selection.match | selection.unsupported),
+            ("left out", selection.unsupported),
+            ("held by a pod being scheduled", selection.match & node_info.held),
+            ("in use", selection.match & node_info.busy & ~node_info.held),
+            ("left", selection.match & ~node_info.busy),
+        ):
+            names = ", ".join(_device(node_info, bit) for bit in members(mask))
+            if names or label in ("selectors match", "left"):
+                lines.append(f"request {option.name}: {label} {names or 'nothing'}")
+        lines += [selection.explain(bit) for bit in members(selection.error)[:3]]
     return lines

@@ -40,7 +40,7 @@ class ConsoleApp:
         self._bodies = BodyReader(limits)
         self._rejections = rejections or RejectionLog()
         self._scrapes = Scrapes(METRICS, console)
-        self._turns = Turns(_MAX_WAITING)
+        self._turns = Turns(_MAX_WAITING, "requests wait for their answer")
         self._app: Any = routes(console)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,8 +74,8 @@ class ConsoleApp:
         not_ready = self.console.informers.not_ready_text
         if not_ready and path.startswith(_OF_CLUSTER):
             return problem(503, not_ready)
-        if path.startswith(_LARGE) and self._turns.is_full:
-            return problem(429, f"{_MAX_WAITING} requests wait for their answer already: try again")
+        if path.startswith(_LARGE) and self._turns.full:
+            return problem(429, self._turns.full)
         if path == "/v1/explain" and scope["method"] == "POST":
             return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
         return None

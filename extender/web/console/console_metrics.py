@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from extender.console import Console
 from extender.explain import CHECKS, FleetStats
 from extender.web.metrics import COMMON, COUNTER, GAUGE, SUMMARY, MetricSource, Value
 
 
-def _by_product(read: Callable[[FleetStats], float]) -> Callable[[Console], Mapping[tuple[str, ...], Value]]:
-    return lambda s: {(product,): read(stats) for product, stats in s.fleet_sampler.stats.items()}
+def _by_product(name: str, what: str, read: Callable[[FleetStats], float]) -> MetricSource[Console]:
+    """A figure of the fleet, by product of the GPUs."""
+    return MetricSource(
+        name,
+        GAUGE,
+        f"{what}, by product",
+        lambda s: {(product,): read(stats) for product, stats in s.fleet_sampler.stats.items()},
+        ("product",),
+    )
 
 
 def _findings_of(check: str) -> Callable[[Console], Value]:
@@ -39,61 +46,23 @@ METRICS: tuple[MetricSource[Console], ...] = (
         "Seconds since the last heartbeat of the agent with the oldest one, silent agents excluded",
         lambda s: s.cache.oldest_agent(s.clock()),
     ),
-    MetricSource(
-        "berth_gpus",
-        GAUGE,
-        "GPUs, and parts of GPUs that no driver publishes whole, by product",
-        _by_product(lambda f: f.gpus),
-        ("product",),
-    ),
-    MetricSource(
-        "berth_gpus_free",
-        GAUGE,
-        "GPUs without an allocation or a hold, not even of a share, by product",
-        _by_product(lambda f: f.free),
-        ("product",),
-    ),
-    MetricSource(
-        "berth_gpus_drifting",
-        GAUGE,
-        "GPUs whose memory is in use although no claim has them, by product",
-        _by_product(lambda f: f.drifting),
-        ("product",),
-    ),
-    MetricSource(
-        "berth_gpus_unhealthy",
-        GAUGE,
-        "GPUs that their agent reports as unhealthy, by product",
-        _by_product(lambda f: f.unhealthy),
-        ("product",),
-    ),
-    MetricSource(
+    _by_product("berth_gpus", "GPUs, and parts of GPUs that no driver publishes whole", lambda f: f.gpus),
+    _by_product("berth_gpus_free", "GPUs without an allocation or a hold, not even of a share", lambda f: f.free),
+    _by_product("berth_gpus_drifting", "GPUs whose memory is in use although no claim has them", lambda f: f.drifting),
+    _by_product("berth_gpus_unhealthy", "GPUs that their agent reports as unhealthy", lambda f: f.unhealthy),
+    _by_product(
         "berth_largest_free_nvlink_set",
-        GAUGE,
-        "Size of the largest set of free GPUs that NVLink joins in one ring on a node, by product",
-        _by_product(lambda f: f.largest_set),
-        ("product",),
+        "Size of the largest set of free GPUs that NVLink joins in one ring on a node",
+        lambda f: f.largest_set,
     ),
-    MetricSource(
-        "berth_gpu_memory_unclaimed_bytes",
-        GAUGE,
-        "Memory that no claim has allocated, by product",
-        _by_product(lambda f: f.unclaimed_bytes),
-        ("product",),
+    _by_product("berth_gpu_memory_unclaimed_bytes", "Memory that no claim has allocated", lambda f: f.unclaimed_bytes),
+    _by_product(
+        "berth_gpu_memory_live_free_bytes", "Memory that the agents report as free", lambda f: f.live_free_bytes
     ),
-    MetricSource(
-        "berth_gpu_memory_live_free_bytes",
-        GAUGE,
-        "Memory that the agents report as free, by product",
-        _by_product(lambda f: f.live_free_bytes),
-        ("product",),
-    ),
-    MetricSource(
+    _by_product(
         "berth_gpus_stranded",
-        GAUGE,
-        "Free GPUs, counted in fractions, that a typical recent job cannot use on their node, by product",
-        _by_product(lambda f: f.stranded),
-        ("product",),
+        "Free GPUs, counted in fractions, that a typical recent job cannot use on their node",
+        lambda f: f.stranded,
     ),
     MetricSource(
         "berth_bandwidth_ratio",
