@@ -22,7 +22,7 @@ from extender.cli.object_files import policy_of, policy_text
 from extender.cli.options import Kubeconfig
 from extender.cli.output import Screen, say, say_content, say_json, table_screen
 from extender.console import Explainer, UnknownPod, WhatIf
-from extender.explain import Scenario, claims_of
+from extender.explain import Scenario, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.model import ObjectKey, WireError, one_line, shown
 from extender.policy import Policy
@@ -175,11 +175,7 @@ def _offline_explainer(cache: ClusterCache) -> Explainer:
 
 def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
     """The scenario of the options on a snapshot file. Raises WireError."""
-    snapshot = cache.snapshot()
-    unknown = [node for node in what_if["without"] if node not in snapshot.node_infos]
-    if unknown:
-        raise WireError("--without", f"node {shown(unknown[0])} is not known")
-    return Scenario(frozenset(what_if["without"]), deallocated=claims_of(snapshot, what_if["free"]))
+    return scenario_of(cache.snapshot(), what_if["without"], what_if["free"], "--without")
 
 
 def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:

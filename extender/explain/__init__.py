@@ -10,7 +10,7 @@ from extender.explain.fleet_rows import FleetStats, claim_rows, fleet_stats, gro
 from extender.explain.gang_explanation import explain_gang, explain_job, groups_named, jobs_named
 from extender.explain.gang_question import GangExplanation, PlannerCaches
 from extender.explain.pod_explanation import Explanation, explain, no_devices, other_scheduler
-from extender.explain.scenario import Scenario, apply_scenario, claims_of, with_new_group, without_own_holds
+from extender.explain.scenario import Scenario, apply_scenario, scenario_of, with_new_group, without_own_holds
 from extender.explain.selector_stats import failing_terms
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "apply_scenario",
     "check_consistency",
     "claim_rows",
-    "claims_of",
     "compare_sets",
     "explain",
     "explain_gang",
@@ -39,6 +38,7 @@ __all__ = [
     "node_detail",
     "other_scheduler",
     "row",
+    "scenario_of",
     "totals",
     "with_new_group",
     "without_own_holds",

@@ -13,9 +13,9 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod, WhatIf
-from extender.explain import Scenario, claims_of
+from extender.explain import Scenario, scenario_of
 from extender.manifests import Hypothetical, hypothetical
-from extender.model import BerthError, ObjectKey, WireError, shown
+from extender.model import BerthError, ObjectKey
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
 from extender.wire import Json, json_value
@@ -125,12 +125,4 @@ async def _scenario(console: Console, without: list[str], free: list[str]) -> Sc
     """In turn, because `free` compares each claim of the cluster."""
     if not without and not free:
         return Scenario()
-    return await console.questions.in_turn(partial(_scenario_of, console, without, free))
-
-
-def _scenario_of(console: Console, without: list[str], free: list[str]) -> Scenario:
-    snapshot = console.cache.snapshot()
-    for name in without:
-        if name not in snapshot.node_infos:
-            raise WireError("without", f"node {shown(name)} is not known")
-    return Scenario(frozenset(without), deallocated=claims_of(snapshot, free))
+    return await console.questions.in_turn(lambda: scenario_of(console.cache.snapshot(), without, free))
