@@ -73,6 +73,17 @@ def questions(b: Berthing, explainer: Explainer, work_seconds: float = 2.0) -> Q
     return Questions(explainer, console.history, Writer(console.client), console.rebuilt, work_seconds)
 
 
+GROUP_PATH = "/v1/explain/group/default/job"
+
+
+async def group_explained(b: Berthing, **params: str) -> Json:
+    reply = await b.client.get(GROUP_PATH, params=params)
+    assert reply.status_code == 200, reply.text
+    (found,) = reply.json()
+    assert isinstance(found, dict)
+    return found
+
+
 GPU = "gpu.example.com"
 
 

@@ -12,24 +12,18 @@ from extender.cli.cluster_dump import take_dump
 from extender.entry.console_process import application
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.commands import berth_beside
+from tests.console_worlds import console, sandbox, serve
 from tests.eventually import eventually
+from tests.explain_worlds import GROUP_PATH as PATH
+from tests.explain_worlds import group_explained as explained
 from tests.explain_worlds import refused
 from tests.gang_worlds import GPU
 from tests.process_worlds import free_port, write_kubeconfig
-from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_console import console, sandbox, serve
+from tests.running_berth import berthing, claim, pod
 from tests.test_gang_created_again import change
 from tests.test_gangs import NO_ROOM, NODES, bind_all, delete, member, planned, reasons
 
 Json = dict[str, Any]
-PATH = "/v1/explain/group/default/job"
-
-
-async def explained(b: Berthing, **params: str) -> Json:
-    reply = await b.client.get(PATH, params=params)
-    assert reply.status_code == 200, reply.text
-    (found,) = reply.json()
-    return found
 
 
 async def test_the_life_of_a_gang_as_the_route_tells_it() -> None:

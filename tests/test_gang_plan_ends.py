@@ -11,9 +11,9 @@ from extender.model import BerthError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
+from tests.explain_worlds import group_explained as explained
 from tests.explain_worlds import refused
 from tests.running_berth import Berthing, berthing, bug_after, claim, pod
-from tests.test_explain_group import explained
 from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons, two_binds_of_three
 
 LABEL = "scheduling.x-k8s.io/pod-group"
