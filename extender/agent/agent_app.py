@@ -5,14 +5,13 @@ from __future__ import annotations
 from extender.agent.reader_process import ReaderProcess
 from extender.runtime import Supervisor
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
-from extender.web.metrics import COUNTER, TASK_FAILURES, MetricSource, Scrapes
+from extender.web.metrics import TASK_FAILURES, MetricSource, Scrapes, counter
 
-READ_FAILURES: MetricSource[AgentApp] = MetricSource(
+READ_FAILURES: MetricSource[AgentApp] = counter(
     "berth_nvml_failures_total",
-    COUNTER,
     "Failed readings of NVML by cause: crash, hang, or nvml (NVML answered with an error)",
     lambda app: {(cause,): float(count) for cause, count in app.reader.failures.items()},
-    ("cause",),
+    "cause",
 )
 
 

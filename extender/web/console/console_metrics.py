@@ -6,17 +6,16 @@ from collections.abc import Callable
 
 from extender.console import Console
 from extender.explain import CHECKS, FleetStats
-from extender.web.metrics import COMMON, COUNTER, GAUGE, SUMMARY, MetricSource, Value
+from extender.web.metrics import COMMON, MetricSource, Value, counter, gauge, summary
 
 
 def _by_product(name: str, what: str, read: Callable[[FleetStats], float]) -> MetricSource[Console]:
     """A figure of the fleet, by product of the GPUs."""
-    return MetricSource(
+    return gauge(
         name,
-        GAUGE,
         f"{what}, by product",
         lambda s: {(product,): read(stats) for product, stats in s.fleet_sampler.stats.items()},
-        ("product",),
+        "product",
     )
 
 
@@ -26,23 +25,20 @@ def _findings_of(check: str) -> Callable[[Console], Value]:
 
 METRICS: tuple[MetricSource[Console], ...] = (
     *COMMON,
-    MetricSource(
+    counter(
         "berth_decisions_left_out_total",
-        COUNTER,
         "Pods that left the watch and that the console did not read, because too many left it at once",
         lambda s: s.decision_reader.left_out,
     ),
-    MetricSource("berth_events_total", COUNTER, "Events written", lambda s: s.event_recorder.events),
-    MetricSource("berth_agents", GAUGE, "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.store.fabric)),
-    MetricSource(
+    counter("berth_events_total", "Events written", lambda s: s.event_recorder.events),
+    gauge("berth_agents", "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.store.fabric)),
+    gauge(
         "berth_agents_silent",
-        GAUGE,
         "Agents silent for so long that Berth ignores their figures of free memory",
         lambda s: len(s.cache.store.silent_agents),
     ),
-    MetricSource(
+    gauge(
         "berth_agent_age_seconds",
-        GAUGE,
         "Seconds since the last heartbeat of the agent with the oldest one, silent agents excluded",
         lambda s: s.cache.oldest_agent(s.clock()),
     ),
@@ -64,24 +60,17 @@ METRICS: tuple[MetricSource[Console], ...] = (
         "Free GPUs, counted in fractions, that a typical recent job cannot use on their node",
         lambda f: f.stranded,
     ),
-    MetricSource(
+    summary(
         "berth_bandwidth_ratio",
-        SUMMARY,
         "Ratio of the ring bandwidth of bound pods with several GPUs to the best of that size in the fleet",
         lambda s: (s.history.joined, s.history.joined_share),
     ),
     *(
-        MetricSource(
-            f"berth_audit_{check.replace('-', '_')}",
-            GAUGE,
-            f"Audit: {sentence}",
-            _findings_of(check),
-        )
+        gauge(f"berth_audit_{check.replace('-', '_')}", f"Audit: {sentence}", _findings_of(check))
         for check, sentence in CHECKS.items()
     ),
-    MetricSource(
+    gauge(
         "berth_audit_drift",
-        GAUGE,
         "Audit: claims that differed between the cache and the last fresh list",
         lambda s: s.auditor.differing,
     ),
