@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.explain import Scenario, apply_scenario, check_consistency, explain, fleet_stats, without_own_holds
+from extender.explain import Scenario, apply_scenario, explain, without_own_holds
 from extender.explain.pod_explanation import causes, trace, trace_search
 from extender.model import Deadline, DeadlineExceeded, DeviceId, ObjectKey, Pod, PodClaim, Result, WireError
 from extender.policy import Policy
@@ -187,11 +187,3 @@ def test_an_explanation_ends_where_its_budget_does() -> None:
     deadline = steps(1)
     with pytest.raises(DeadlineExceeded):
         explain(POD, cache.snapshot(), Policy(), rules_of(cache, deadline))
-
-
-def test_audit_and_facts_are_values() -> None:
-    cache = cluster([(1, 0)], (1, "", ""))
-    assert check_consistency(cache) == []
-    stats = fleet_stats(cache.snapshot())
-    assert sum(one.gpus for one in stats.values()) == 24
-    assert sum(one.free for one in stats.values()) == 23

@@ -24,7 +24,6 @@ cli = commands()
 
 PLAIN = str(Path(__file__).resolve().parents[1] / "examples" / "11-plain.yaml")
 H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
-DRIVER = "gpu.nvidia.com"
 
 
 def test_a_runner_up_is_behind_or_as_good() -> None:

@@ -220,22 +220,6 @@ def test_the_cause_of_an_invalid_group_comes_first() -> None:
     assert explained(world).sentence == (f"{start}group job has a minimum above 400: Berth binds no more pods together")
 
 
-def test_groups_that_are_no_gang_or_invalid() -> None:
-    world = GangWorld()
-    racks(world, "a1")
-    apply(world, "p0", annotations={"berth.dev/group": "job"})
-    assert explained(world).outcome == "no-gang"
-    apply(world, "p0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "many"})
-    found = explained(world)
-    assert found.outcome == "blocked"
-    assert "berth.dev/group-min" in found.sentence
-    members(world, 2)
-    world.cache.apply_claim(key("p1"), None)
-    found = explained(world)
-    assert found.outcome == "waiting"
-    assert "claim default/p1 is not known yet" in found.sentence
-
-
 def test_five_thousand_members_are_explained_by_their_minimum() -> None:
     world = GangWorld()
     racks(world, "a1", "a2", "b1")
@@ -278,7 +262,9 @@ def test_a_mistake_is_told_before_that_others_wait() -> None:
     found = explained(world)
     assert (found.outcome, found.sentence) == ("blocked", f"group default/job fits nowhere: {mistake}")
     world.add_claim(claim("p1"))
-    assert explained(world).outcome == "waiting"
+    found = explained(world)
+    assert found.outcome == "waiting"
+    assert "claim default/p0 is not known yet" in found.sentence
 
 
 NEVER, NOWHERE = "does not fit in this fleet: even if all other pods ended, ", "fits nowhere: no domain has room for "

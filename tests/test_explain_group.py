@@ -21,7 +21,7 @@ from tests.gang_worlds import GPU
 from tests.process_worlds import free_port, write_kubeconfig
 from tests.running_berth import berthing, claim, pod
 from tests.test_gang_created_again import change
-from tests.test_gangs import NO_ROOM, NODES, bind_all, delete, member, planned, reasons
+from tests.test_gangs import NO_ROOM, NODES, delete, member, reasons
 
 Json = dict[str, Any]
 
@@ -299,26 +299,6 @@ async def test_wrong_words_of_the_command() -> None:
         code, _, err = await berth_beside(["explain", *words])
         assert code == 2, words
         assert wanted in err, words
-
-
-async def test_a_group_that_runs_is_explained_by_its_claims() -> None:
-    async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        assert await bind_all(b, await planned(b, "p0", "p1", "p2")) == ["", "", ""]
-        await b.settled()
-
-        async def runs() -> bool:
-            return (await explained(b))["outcome"] == "runs"
-
-        await eventually(runs, "the watch shows the bound pods")
-        found = await explained(b)
-        assert found["sentence"] == (
-            "group default/job runs: 3 pods bound across the cluster; its minimum is 3, and no pod waits"
-        )
-        assert found["minimum"] == 3
-        assert {one["node"] for one in found["members"]} == set(NODES)
 
 
 async def test_a_console_keeps_no_list_of_changed_groups() -> None:
