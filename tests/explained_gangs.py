@@ -23,6 +23,20 @@ def members(world: GangWorld, size: int, gpus: int = 8, minimum: int = 0, **note
         apply(world, f"p{i}", f"p{i}", annotations=wanted)
 
 
+def racked(*nodes: str) -> GangWorld:
+    """A world with these nodes, see `racks`."""
+    world = GangWorld()
+    racks(world, *nodes)
+    return world
+
+
+def gang(size: int, *nodes: str, **options: Any) -> GangWorld:
+    """A world with these nodes, and the pods of the group job, see `members`."""
+    world = racked(*nodes)
+    members(world, size, **options)
+    return world
+
+
 def apply(world: GangWorld, name: str, *claims: str, **fields: Any) -> None:
     """A pod without a node."""
     obj = pod(name, *claims, **fields)
