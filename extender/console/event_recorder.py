@@ -32,7 +32,7 @@ _EARLY_SECONDS = 1.0  # before the next look at a pod that had an Event within t
 _POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
-_REST = 9.0  # pause after an explanation, as a multiple of the time that it took
+_PAUSE_FACTOR = 9.0  # pause after an explanation, as a multiple of the time that it took
 _REPORTED = ("refused", "gave-up", "blocked")  # outcomes that an Event explains better than kube-scheduler's own Event
 
 
@@ -87,7 +87,7 @@ class EventRecorder(CacheListener):
     async def _explain(self, uid: str, pod: ObjectKey) -> None:
         began = self._clock()
         found = await self._explained(uid, pod)
-        rest = _REST * min(self._clock() - began, _WORK_SECONDS)
+        pause = _PAUSE_FACTOR * min(self._clock() - began, _WORK_SECONDS)
         for other, name in ((uid, pod), *self._take_members(found)):
             reasons = self._recorded.get(other, _NEVER)[0]
             if found is not None and found.outcome in _REPORTED:
@@ -96,7 +96,7 @@ class EventRecorder(CacheListener):
                 reasons = None  # so that the same reasons can cause an Event later
             self._recorded[other] = reasons, self._clock()
             await asyncio.sleep(_PAUSE_SECONDS)
-        await asyncio.sleep(max(0.0, rest - _PAUSE_SECONDS))
+        await asyncio.sleep(max(0.0, pause - _PAUSE_SECONDS))
 
     def _is_due(self, uid: str) -> bool:
         return self._clock() - self._recorded.get(uid, _NEVER)[1] >= _POD_SECONDS

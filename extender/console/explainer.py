@@ -25,9 +25,8 @@ from extender.explain import (
     apply_scenario,
     explain,
     explain_gang,
-    explain_job,
+    explain_jobs,
     groups_named,
-    jobs_named,
     no_devices,
     other_scheduler,
     with_new_group,
@@ -273,10 +272,10 @@ class Explainer:
         snapshot = self.cache.snapshot()
         groups = groups_named(snapshot, key.namespace, key.name)
         if not groups:
-            jobs = jobs_named(snapshot, key.namespace, key.name)
+            jobs = explain_jobs(snapshot, key.namespace, key.name)
             if not jobs:
                 raise UnknownGroup(_UNKNOWN.format(one_line(str(key))))
-            return [to_json(explain_job(job, pods, snapshot)) for job, pods in jobs.items()]
+            return [to_json(job) for job in jobs]
         changed = apply_scenario(snapshot, (), scenario)
         context, caches = self._context(changed, seconds), self._caches if changed is snapshot else PlannerCaches()
         return [

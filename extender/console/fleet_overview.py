@@ -21,7 +21,7 @@ from extender.cache import ClusterCache
 from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
-from extender.explain import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, row, totals
+from extender.explain import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
 from extender.model import SCHEDULER, Pod
 
 _SAMPLE_SECONDS = 5.0
@@ -286,7 +286,7 @@ class FleetOverview:
     def _row(self, node_info: NodeInfo) -> Json:
         known = self._rows.get(node_info.node.name)
         if known is None or known[0] is not node_info:
-            known = self._rows[node_info.node.name] = (node_info, row(node_info))
+            known = self._rows[node_info.node.name] = (node_info, node_row(node_info))
         return known[1]
 
     def _pods(self, since: int) -> Json:

@@ -6,8 +6,8 @@ without a console does not import this package. This package has no I/O, clock o
 
 from extender.explain.compared_sets import ComparedSets, compare_sets
 from extender.explain.consistency import CHECKS, Finding, check_consistency
-from extender.explain.fleet_rows import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, row, totals
-from extender.explain.gang_explanation import explain_gang, explain_job, groups_named, jobs_named
+from extender.explain.fleet_rows import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
+from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
 from extender.explain.gang_question import GangExplanation, PlannerCaches
 from extender.explain.pod_explanation import Explanation, explain, no_devices, other_scheduler
 from extender.explain.scenario import Scenario, apply_scenario, scenario_of, with_new_group, without_own_holds
@@ -28,16 +28,15 @@ __all__ = [
     "compare_sets",
     "explain",
     "explain_gang",
-    "explain_job",
+    "explain_jobs",
     "failing_terms",
     "fleet_stats",
     "group_rows",
     "groups_named",
-    "jobs_named",
     "no_devices",
     "node_detail",
+    "node_row",
     "other_scheduler",
-    "row",
     "scenario_of",
     "totals",
     "with_new_group",

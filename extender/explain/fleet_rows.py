@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from extender.allocation import UNUSED, NodeInfo, Snapshot
+from extender.explain.gang_question import reservations_by_pod
 from extender.explain.near_misses import claims_of_node
 from extender.fabric import largest_joined
 from extender.model import (
@@ -146,7 +147,7 @@ def largest_free_set(node_info: NodeInfo) -> int:
     return largest_joined(node_info.fabric.graph, node_info.positions(~node_info.busy), len(node_info.gpu_bits))
 
 
-def row(node_info: NodeInfo) -> Json:
+def node_row(node_info: NodeInfo) -> Json:
     """The row of one node in the overview, as JSON."""
     labels = node_info.node.labels
     groups = {name: labels[label] for name, label in GROUPS.items() if label in labels}
@@ -218,7 +219,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
                 "claims": by_device.get(str(pool_device.id), []),
             }
         )
-    found: Json = {**row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}
+    found: Json = {**node_row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}
     if fabric is not None:
         found["fabric"] = {
             "source": fabric.source.value,
@@ -279,7 +280,7 @@ def group_rows(snapshot: Snapshot, most: int, gone: Container[str]) -> list[Json
 
     `gone` are the UIDs of members that are known to terminate.
     """
-    by_pod = _by_pod(snapshot.reservations.values())
+    by_pod = reservations_by_pod(snapshot)
     waiting = {(key.namespace, key.on_claims): key for key in snapshot.members if key.name}
     size = Counter({name: len(snapshot.members[key]) for name, key in waiting.items()})
     size.update({name: len(claims) for name, claims in snapshot.group_claims.items()})
@@ -292,13 +293,6 @@ def group_rows(snapshot: Snapshot, most: int, gone: Container[str]) -> list[Json
         group.bound = {uid for uid in group.bound if uid not in gone}
         if group.waiting + len(group.bound) > 1:
             found.append(_group_row(name, group, snapshot))
-    return found
-
-
-def _by_pod(reservations: Iterable[Reservation]) -> dict[str, list[Reservation]]:
-    found: dict[str, list[Reservation]] = {}
-    for reservation in reservations:
-        found.setdefault(reservation.pod_uid, []).append(reservation)
     return found
 
 

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from extender.allocation import Snapshot
@@ -24,6 +24,7 @@ from extender.explain.gang_question import (
     PlannedMember,
     PlannerCaches,
     most_room,
+    reservations_by_pod,
     where,
 )
 from extender.explain.gang_refusal import gang_refusal
@@ -36,7 +37,6 @@ from extender.model import (
     Membership,
     Pod,
     Reason,
-    Reservation,
     counted,
     error_line,
 )
@@ -63,7 +63,7 @@ from extender.scheduling import (
     requirements_of,
 )
 
-HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
+_HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
 _MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
 _NO_MINIMUM = "no minimum is known"
 _UNSEEN = "the others do not exist, have ended, or are bound without devices"
@@ -88,10 +88,10 @@ def explain_gang(
     """
     if not pods:
         return _all_bound(key, bound_member or _membership_by_object(key, snapshot), snapshot, policy)
-    asking = min(pods, key=lambda pod: (not counts(pod), pod.key))
+    asking = min(pods, key=lambda pod: (not _counts(pod), pod.key))
     assert asking.membership is not None
     gang = gang_of(asking, asking.membership, snapshot)
-    gang = replace(gang, waiting=tuple(pod for pod in gang.waiting if counts(pod)))
+    gang = replace(gang, waiting=tuple(pod for pod in gang.waiting if _counts(pod)))
     found = GangExplanation(
         str(key),
         key.source.value,
@@ -102,7 +102,7 @@ def explain_gang(
         gang.missing,
         gang.topology,
         gang.topology_label,
-        (*bound_members(key, snapshot), *members_without_node(gang.waiting, pods, snapshot)),
+        (*_bound_members(key, snapshot), *_members_without_node(gang.waiting, pods, snapshot)),
         *_since(gang),
     )
     problem = _problem(gang, pods, snapshot)
@@ -113,14 +113,14 @@ def explain_gang(
         return replace(found, sentence=text)
     if not gang.minimum:
         why = _why_no_gang(asking.membership, snapshot)
-        advice = f"; {HOW_TO_MAKE_A_GANG}" if why == _NO_MINIMUM else ""
+        advice = f"; {_HOW_TO_MAKE_A_GANG}" if why == _NO_MINIMUM else ""
         text = f"group {key} is no gang: {why}, so each pod is placed alone{advice}"
         return replace(found, outcome="no-gang", sentence=text)
     if not gang.missing:
         return _runs(found, gang, snapshot, policy)
-    held = _held(gang.waiting, snapshot)
-    if held:
-        return _planned(found, gang, held, snapshot, policy)
+    planned = _planned(found, gang, snapshot, policy)
+    if planned is not None:
+        return planned
     if not gang.is_complete:
         mistake = _mistake(gang, snapshot, policy)
         return replace(found, sentence=_incomplete(gang, pods, snapshot) + (f"; {mistake}" if mistake else ""))
@@ -130,7 +130,7 @@ def explain_gang(
 
 def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     """Why no plan is made, even if all devices are free; '' without such a reason."""
-    for pod in sorted(pods, key=lambda pod: (not counts(pod), pod.key)):
+    for pod in sorted(pods, key=lambda pod: (not _counts(pod), pod.key)):
         if pod.membership is not None and pod.membership.problem:
             group = f"group {gang.key} is rejected: " if gang.key.name else ""
             return f"{group}pod {pod.key}: {pod.membership.problem}"
@@ -190,31 +190,30 @@ def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey
     return found
 
 
-def jobs_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
-    """The Jobs and JobSets of this name whose pods name no group, with the pods that have no node yet."""
+def explain_jobs(snapshot: Snapshot, namespace: str, name: str) -> list[GangExplanation]:
+    """The explanations of the Jobs and JobSets of this name whose pods name no group."""
     found: dict[GroupKey, list[Pod]] = {}
     for pod in snapshot.pods.values():
         for key in pod.jobs if pod.key.namespace == namespace else ():
             if key.name == name:
                 found.setdefault(key, []).append(pod)
-    return found
+    return [_explain_job(key, pods, snapshot) for key, pods in found.items()]
 
 
-def explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot) -> GangExplanation:
-    """The explanation of a Job or JobSet that is no group. `pods` are those without a node."""
+def _explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot) -> GangExplanation:
     kind = "JobSet" if key.source is GroupSource.JOB_SET else "Job"
     text = f"{kind} {key} is no gang: it has no minimum, so its pods are placed one by one"
-    waiting = sorted((pod for pod in pods if counts(pod)), key=lambda pod: pod.key)
-    members = tuple(members_without_node(waiting, pods, snapshot))
-    return GangExplanation(str(key), key.source.value, "no-gang", f"{text}; {HOW_TO_MAKE_A_GANG}", members=members)
+    waiting = sorted((pod for pod in pods if _counts(pod)), key=lambda pod: pod.key)
+    members = tuple(_members_without_node(waiting, pods, snapshot))
+    return GangExplanation(str(key), key.source.value, "no-gang", f"{text}; {_HOW_TO_MAKE_A_GANG}", members=members)
 
 
-def counts(pod: Pod) -> bool:
+def _counts(pod: Pod) -> bool:
     """Whether the pod counts as a member that waits."""
     return pod.is_waiting and pod.scheduler == SCHEDULER
 
 
-def bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
+def _bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
     """The bound members by name. The name of a member without devices is not known: its UID stands for it."""
     names = dict[str, str]()
     for claim_key in snapshot.claims_of_group(key):
@@ -226,13 +225,13 @@ def bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, .
     return tuple(sorted(found, key=lambda member: member.pod))
 
 
-def members_without_node(waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot) -> Iterator[ExplainedMember]:
+def _members_without_node(waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot) -> Iterator[ExplainedMember]:
     """The pods without a node: those of `waiting` in its order, then the others of `pods`, not counted."""
-    held = {r.pod_uid: r for r in snapshot.reservations.values()}
+    held = reservations_by_pod(snapshot)
     counting = {pod.uid for pod in waiting}
     others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)
     for pod in (*waiting, *others):
-        reservation = held.get(pod.uid)
+        reservation = held[pod.uid][-1] if pod.uid in held else None
         state = reservation.state.value if reservation is not None else "waiting"
         if pod.uid not in counting:
             state = "deleted" if pod.deleting or pod.ended else "gated" if pod.gated else "not-ours"
@@ -246,7 +245,7 @@ def members_without_node(waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: 
 
 def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot, policy: Policy) -> GangExplanation:
     """The explanation of a group of which no pod waits."""
-    members = bound_members(key, snapshot)
+    members = _bound_members(key, snapshot)
     have = f"group {key} has {counted(len(members), 'pod')} bound, and no pod waits"
     found = GangExplanation(str(key), key.source.value, "bound", have, bound=len(members), members=members)
     if membership is None:
@@ -364,28 +363,16 @@ def _in_domain(found: GangExplanation, nodes: Iterable[str], snapshot: Snapshot,
     return found
 
 
-def _held(pods: Iterable[Pod], snapshot: Snapshot) -> dict[str, list[tuple[str, Reservation]]]:
-    """The reservations of members, by UID, with their claims' UIDs. An allocation ends the reservation of its claim."""
-    uids, found = {pod.uid for pod in pods}, dict[str, list[tuple[str, Reservation]]]()
-    for claim_uid, reservation in snapshot.reservations.items():
-        if reservation.pod_uid in uids:
-            found.setdefault(reservation.pod_uid, []).append((claim_uid, reservation))
-    return found
-
-
-def _planned(
-    found: GangExplanation,
-    gang: Gang,
-    held: Mapping[str, Sequence[tuple[str, Reservation]]],
-    snapshot: Snapshot,
-    policy: Policy,
-) -> GangExplanation:
-    plan = []
+def _planned(found: GangExplanation, gang: Gang, snapshot: Snapshot, policy: Policy) -> GangExplanation | None:
+    """The explanation of a gang for which serve holds devices; None if it holds none."""
+    plan, held = list[PlannedMember](), reservations_by_pod(snapshot)
     for pod in gang.waiting:
-        own = [reservation for _, reservation in held.get(pod.uid, ())]
+        own = held.get(pod.uid, ())
         if own:
             devices = tuple(str(result.device) for reservation in own for result in reservation.results)
             plan.append(PlannedMember(str(pod.key), own[0].node, devices))
+    if not plan:
+        return None
     nodes = sorted({member.node for member in plan})
     found = _in_domain(found, [*nodes, *gang.placed], snapshot, policy)
     place = f" {where(found.level, found.domain)}" if found.level and found.level != NODE else ""

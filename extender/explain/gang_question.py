@@ -353,6 +353,14 @@ def stopped_pods(uses: Iterable[DeviceUse]) -> int:
     return alone + sum(groups.values())
 
 
+def reservations_by_pod(snapshot: Snapshot) -> dict[str, list[Reservation]]:
+    """Pod UID to its reservations. An allocation ends the reservation of its claim."""
+    found: dict[str, list[Reservation]] = {}
+    for reservation in snapshot.reservations.values():
+        found.setdefault(reservation.pod_uid, []).append(reservation)
+    return found
+
+
 def uses_by_node(
     node_infos: Iterable[NodeInfo],
     snapshot: Snapshot,
