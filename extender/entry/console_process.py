@@ -25,7 +25,7 @@ from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.runtime import DaemonThreads, Supervisor, read_policy, reloaded_policy
 from extender.sockets import listen_on
-from extender.web.access_control import MOST_TOKEN, Access
+from extender.web.access_control import MAX_TOKEN_BYTES, Access
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES, RejectionLog
 from extender.web.http_server import Server
@@ -92,7 +92,7 @@ def open_pages(pages: Pages, option: str) -> OpenPages:
     Raises WireError, which names the option if the address cannot be bound.
     """
     if pages.token is not None and not is_missing(pages.token):
-        text_of(read_mounted(pages.token, MOST_TOKEN), name_of(pages.token))
+        text_of(read_mounted(pages.token, MAX_TOKEN_BYTES), name_of(pages.token))
     access = Access(pages.address[0], pages.hosts, pages.token)
     return OpenPages(pages, access, listen_on(option, *pages.address))
 

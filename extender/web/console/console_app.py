@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse, Response
 
 from extender import __version__
 from extender.console import Console, Turns
-from extender.web.access_control import Access, header
-from extender.web.asgi import PROBES, Answer, BodyReader, Receive, Scope, Send, probe, problem
+from extender.web.access_control import Access
+from extender.web.asgi import PROBES, Answer, BodyReader, Receive, Scope, Send, header, probe, problem
 from extender.web.console import explain_routes, page_routes
 from extender.web.console.console_metrics import METRICS
 from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
