@@ -10,7 +10,7 @@ import pytest
 from extender.console import DecisionHistory
 from extender.console.decision_history import DecidedPod, SetComparer
 from extender.explain import ComparedSets
-from extender.model import ObjectKey
+from extender.model import Allocation, Claim, Consumer, DeviceId, ObjectKey, Result
 from extender.scheduling import Decision, ScoredNode
 from tests.eventually import eventually
 from tests.explain_worlds import decided
@@ -33,6 +33,10 @@ async def bound(b: Berthing, name: str, count: int, **annotations: str) -> Compa
 def comparing(b: Berthing, history: DecisionHistory, **options: int) -> SetComparer:
     console = b.console
     return SetComparer(console.cache, console.cluster.evaluator, history, console.rebuilt, lambda: 0.0, **options)
+
+
+def claims_of(b: Berthing, entry: DecidedPod) -> list[Claim]:
+    return [claim for claim in b.console.cache.snapshot().claims.values() if claim.is_reserved_for(entry.uid)]
 
 
 async def test_first_fit_takes_the_first_devices_of_the_node() -> None:
@@ -59,16 +63,6 @@ async def test_sets_tell_whether_the_pod_is_in_a_group() -> None:
         assert (await bound(b, "member", 2, **{"berth.dev/group": "g"})).in_group
 
 
-async def test_claims_that_never_appear_do_not_delay_others() -> None:
-    async with berthing({"n": "t4-4"}) as b:
-        comparer = b.console.set_comparer
-        comparer.bound(of("default/unknown", ("gpu.nvidia.com/n/absent",)))
-        sets = await bound(b, "several", 2)
-        assert sets.chosen == sets.first_fit
-        assert not sets.chosen.is_joined
-        assert (sets.links, sets.switch) == ("", ""), "no NVLinks"
-
-
 async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
     async with berthing({"n": "dgx1-v100"}) as b:
         await bound(b, "pair", 2)
@@ -77,7 +71,7 @@ async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
         entry = history.entry(first.uid)
         assert entry is not None
         comparer = comparing(b, history)
-        comparer.bound(entry)
+        comparer.bound(entry, claims_of(b, entry))
         await bound(b, "later", 4)
         task = asyncio.create_task(comparer.run())
         later: ComparedSets = await eventually(lambda: entry.sets, "pair is compared")
@@ -99,7 +93,7 @@ async def test_a_decision_that_is_read_after_the_claims_of_a_later_pod() -> None
             entry = history.entry(known.uid)
             assert entry is not None
             entries.append(entry)
-            comparer.bound(entry)
+            comparer.bound(entry, claims_of(b, entry))
         task = asyncio.create_task(comparer.run())
         await eventually(lambda: all(entry.sets for entry in entries), "both are compared")
         task.cancel()
@@ -109,15 +103,18 @@ async def test_a_decision_that_is_read_after_the_claims_of_a_later_pod() -> None
         assert both[1].busy == first.chosen.gpus
 
 
-def of(name: str, devices: tuple[str, ...]) -> DecidedPod:
-    chosen = ScoredNode("n", 1.0, devices, 0.0, 0.0, "", ())
-    return DecidedPod(ObjectKey(*name.split("/")), name, Decision("", chosen))
+KEY = ObjectKey("x", "p")
+
+
+def claim_of(uid: str) -> Claim:
+    allocation = Allocation((Result("gpu", DeviceId("gpu.nvidia.com", "n", "gpu-0")),))
+    return Claim(KEY, uid, "1", allocation=allocation, reserved_for=(Consumer(uid, "p"),))
 
 
 async def test_decisions_beyond_the_queue_are_left_out() -> None:
     async with berthing({"n": "t4-4"}) as b:
         comparer = comparing(b, DecisionHistory(), waiting=2)
         for number in range(5):
-            comparer.bound(of(f"x/{number}", ("gpu.nvidia.com/n/gpu-0",)))
-        comparer.bound(of("x/none", ()))
+            chosen = ScoredNode("n", 1.0, ("gpu.nvidia.com/n/gpu-0",), 0.0, 0.0, "", ())
+            comparer.bound(DecidedPod(KEY, f"u{number}", Decision("", chosen)), [claim_of(f"u{number}")])
         assert comparer.left_out == 3

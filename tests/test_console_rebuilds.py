@@ -39,6 +39,8 @@ from tests.test_shared_pools import CountingBuilder
 
 KEY = ObjectKey("default", "p")
 CHOSEN = ScoredNode("n1", 1.0, ("gpu.nvidia.com/n1/gpu-0",), 0.0, 0.0, "", ())
+ALLOCATION = Allocation((Result("r", DeviceId("gpu.nvidia.com", "n1", "gpu-0")),))
+CLAIM = Claim(ObjectKey("default", "c"), "u-c", "1", allocation=ALLOCATION, reserved_for=(Consumer("u-p", "p"),))
 DECIDED = DecidedPod(KEY, "u-p", Decision("now", CHOSEN))
 
 
@@ -60,7 +62,7 @@ def sampler(console: Console) -> Coroutine[Any, Any, object]:
 
 
 def set_comparer(console: Console) -> Coroutine[Any, Any, object]:
-    console.set_comparer.bound(DECIDED)
+    console.set_comparer.bound(DECIDED, [CLAIM])
     return console.set_comparer.run()
 
 
@@ -110,9 +112,8 @@ def question_about_a_member(console: Console) -> Coroutine[Any, Any, object]:
 
 
 def question_about_a_bound_group(console: Console) -> Coroutine[Any, Any, object]:
-    allocation, user = Allocation((Result("r", DeviceId("gpu.nvidia.com", "n1", "gpu-0")),)), Consumer("u-b", "b")
-    key = ObjectKey("default", "c")
-    console.cache.apply_claim(key, Claim(key, "u-c", "1", group="h", allocation=allocation, reserved_for=(user,)))
+    bound = replace(CLAIM, group="h", reserved_for=(Consumer("u-b", "b"),))
+    console.cache.apply_claim(bound.key, bound)
     return reading(console).group(ObjectKey("default", "h"), Scenario())
 
 

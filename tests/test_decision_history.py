@@ -59,7 +59,9 @@ async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_a
             read.append(key.name)
             return await Writer(b.console.client).read_pod(key)
 
-        reader = DecisionReader(b.console.cache, history, read_pod, b.console.rebuilt, found.append, waiting=2)
+        reader = DecisionReader(
+            b.console.cache, history, read_pod, b.console.rebuilt, lambda entry, _: found.append(entry), waiting=2
+        )
         assert await run_pod(b, "bound", [claim("bound", 2)]) == "n1"
         b.cluster.apply(claim("waits", 9))
         b.cluster.apply(pod("waits", "waits"))

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import nlargest
-from itertools import chain
 
 import structlog
 
@@ -23,7 +22,7 @@ from extender.cluster import ClusterError, NotFound
 from extender.console.fair_queue import FairQueue
 from extender.explain import ComparedSets, compare_sets
 from extender.fabric import bandwidth
-from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, Deadline, FairCache, ObjectKey, Pod, PoolKey, Result
+from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, Deadline, FairCache, ObjectKey, Pod, Result
 from extender.scheduling import Decision, Evaluator, ScoredNode, parse_decision
 
 _MAX_PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
@@ -31,6 +30,10 @@ _MAX_WAITING = 512  # pods to read; those beyond are left out
 _MAX_READS = 5  # of one pod: the watch of claims may be later than that of pods
 _LATE_SECONDS = 0.2  # before the next read of the same pod
 _MAX_DEVICES = 64  # names of devices that an entry keeps
+_MAX_COMPARED = 256  # decisions that wait to be compared; those beyond are not
+_COMPARE_SECONDS = 0.05  # of one comparison
+_PAUSE_FACTOR = 4.0  # pause after a comparison, as a multiple of the time that it took
+_LATER_SECONDS = 1.0  # before the comparisons: decisions about pods that were bound a moment later come meanwhile
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ class DecisionHistory:
 class DecisionReader(CacheListener):
     """A background task of the console. A pod that leaves the watch is only queued; `run` reads it.
 
-    `decided` gets each decision. See Rebuilds.done for `rebuilt`.
+    `decided` gets each decision, with the claims of the pod. See Rebuilds.done for `rebuilt`.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class DecisionReader(CacheListener):
         history: DecisionHistory,
         read_pod: Callable[[ObjectKey], Awaitable[Pod]],
         rebuilt: Callable[[], Awaitable[None]],
-        decided: Callable[[DecidedPod], None],
+        decided: Callable[[DecidedPod, list[Claim]], None],
         waiting: int = _MAX_WAITING,
     ) -> None:
         self._cache = cache
@@ -138,13 +141,14 @@ class DecisionReader(CacheListener):
         if pod.uid != uid or not pod.node_name:
             return True
         await self._rebuilt()
-        decision = decision_of(pod, self._cache.snapshot())
+        snapshot = self._cache.snapshot()
+        decision = decision_of(pod, snapshot)
         if decision is None:
             return False
         self._history.record_decision(key, uid, decision)
         entry = self._history.entry(uid)
         if entry is not None:
-            self._decided(entry)
+            self._decided(entry, _claims_of(pod, snapshot))
         return True
 
 
@@ -154,11 +158,12 @@ def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
     None if no claim has devices yet. The Binding has no annotation if all of them were allocated before, for another
     pod. The bandwidths are those of the fleet as it is now.
     """
-    allocations = [claim.allocation for claim in _claims_of(pod, snapshot) if claim.allocation is not None]
-    results = [result for allocation in allocations for result in allocation.results]
+    claims = _claims_of(pod, snapshot)
+    results = _results(claims)
     if pod.scheduler != SCHEDULER or not results:
         return None
-    at, devices = max(one.timestamp for one in allocations), tuple(str(one.device) for one in results[:_MAX_DEVICES])
+    at = max(claim.allocation.timestamp for claim in claims if claim.allocation is not None)
+    devices = tuple(str(one.device) for one in results[:_MAX_DEVICES])
     note, node_info = pod.annotations.get(DECISION_ANNOTATION), snapshot.node_infos.get(pod.node_name)
     if note is None:
         return Decision(at, ScoredNode(pod.node_name, 0.0, (), 0.0, 0.0, "", (), devices))
@@ -194,19 +199,15 @@ def _may_be_bound(pod: Pod) -> bool:
 
 # -- beside first fit -----------------------------------------------------------------------------------------------
 
-_MAX_COMPARED = 256  # decisions in the queue; those beyond get no comparison
-_COMPARE_SECONDS = 0.05  # of one comparison
-_PAUSE_FACTOR = 4.0  # pause after a comparison, as a multiple of the time that it took
-_LATER_SECONDS = 1.0  # before the comparisons: decisions about pods that were bound a moment later come meanwhile
-
 
 @dataclass(slots=True)
 class _Queued:
-    """A decision with the node as it was then: it may show devices of pods that were bound `later`."""
+    """A decision with its claims, and with the node as it was then: it may show devices of pods bound `later`."""
 
     decided: DecidedPod
+    claims: list[Claim]
     node_info: NodeInfo
-    later: list[tuple[str, ...]] = field(default_factory=list)  # the devices of each such pod
+    later: list[Claim] = field(default_factory=list)
     lacks_later: bool = False  # a later pod found the queue full, so `later` is not complete
 
 
@@ -236,8 +237,8 @@ class SetComparer:
         self._queued = asyncio.Event()
         self.left_out = 0  # not compared: the queue was full for the decision, or for a later one of its node
 
-    def bound(self, decided: DecidedPod) -> None:
-        """Queue the decision of a bind, if it gave the pod devices."""
+    def bound(self, decided: DecidedPod, claims: list[Claim]) -> None:
+        """Queue the decision of a bind, if it gave the pod devices. `claims` are those of the pod."""
         chosen = decided.decision.chosen
         if not chosen.devices:
             return
@@ -245,15 +246,15 @@ class SetComparer:
         for earlier in self._queue:
             if earlier.decided.decision.chosen.node == chosen.node:
                 earlier.lacks_later |= is_full
-                earlier.later += [] if is_full else [chosen.devices]
+                earlier.later += [] if is_full else claims
         if is_full:
             self.left_out += 1
             return
         node_info = self._cache.snapshot().node_infos.get(chosen.node)
-        if node_info is None:
-            return
-        self._queue.append(_Queued(decided, node_info))
-        self._queued.set()
+        has_all = len(_results(claims)) == len(chosen.devices)  # the decision names some devices only
+        if node_info is not None and has_all and all(claim.is_reserved_for(decided.uid) for claim in claims):
+            self._queue.append(_Queued(decided, claims, node_info))
+            self._queued.set()
 
     async def run(self) -> None:
         """Run until cancelled. A pause several times as long follows each comparison."""
@@ -268,44 +269,18 @@ class SetComparer:
                 await asyncio.sleep(_PAUSE_FACTOR * (self._clock() - began))
 
     def _compare(self, one: _Queued) -> None:
-        """Compare one decision, unless the result could be wrong or its claims have changed."""
+        """Compare one decision, unless the result could be wrong."""
         if one.lacks_later:
             self.left_out += 1
             return
-        snapshot = self._cache.snapshot()
-        claims = _claims_decided(one.decided, snapshot)
-        found = self._sets_of(one, claims, snapshot) if claims else None
+        snapshot, own = self._cache.snapshot(), {claim.key for claim in one.claims}
+        context = self._evaluator.evaluation_context(snapshot, Deadline(_COMPARE_SECONDS, self._clock))
+        later = _results(claim for claim in one.later if claim.key not in own)
+        node_info = with_devices_released(one.node_info, later, idle=False)
+        found = compare_sets(node_info, one.claims, snapshot.classes, context)
         if found is not None:
             self._history.record_sets(one.decided.uid, found)
 
-    def _sets_of(self, one: _Queued, claims: list[Claim], snapshot: Snapshot) -> ComparedSets | None:
-        deadline = Deadline(_COMPARE_SECONDS, self._clock)
-        context = self._evaluator.evaluation_context(snapshot, deadline)
-        others = [claim for claim in _claims_with(set(chain.from_iterable(one.later)), snapshot) if claim not in claims]
-        results = [result for claim in others if claim.allocation is not None for result in claim.allocation.results]
-        node_info = with_devices_released(one.node_info, results, idle=False)
-        return compare_sets(node_info, claims, snapshot.classes, context)
 
-
-def _claims_decided(decided: DecidedPod, snapshot: Snapshot) -> list[Claim]:
-    """The claims that this decision allocated, by key; none unless they have exactly its devices."""
-    devices = set(decided.decision.chosen.devices)
-    found = [claim for claim in _claims_with(devices, snapshot) if claim.is_reserved_for(decided.uid)]
-    return found if set[str]().union(*map(_devices, found)) == devices else []
-
-
-def _claims_with(devices: set[str], snapshot: Snapshot) -> list[Claim]:
-    """The claims whose devices are all among these, by key."""
-    pools = {_pool(device) for device in devices}
-    claims = {claim.key: claim for pool in pools for claim in snapshot.claims_on(pool)}
-    return [claim for _, claim in sorted(claims.items()) if (own := _devices(claim)) and own <= devices]
-
-
-def _devices(claim: Claim) -> set[str]:
-    return {str(result.device) for result in claim.allocation.results} if claim.allocation is not None else set()
-
-
-def _pool(device: str) -> PoolKey:
-    """The pool of driver/pool/device; the name of a pool may have slashes."""
-    driver, _, rest = device.partition("/")
-    return PoolKey(driver, rest.rpartition("/")[0])
+def _results(claims: Iterable[Claim]) -> list[Result]:
+    return [result for claim in claims if claim.allocation is not None for result in claim.allocation.results]
