@@ -116,10 +116,6 @@ class Questions:
         async with self._turns.one():
             return await self._answer(lambda _: work(), self._work_seconds)
 
-    def named(self, text: str) -> ObjectKey:
-        """See Explainer.named."""
-        return self.explainer.named(text, self._history.pods_named)
-
     async def pod(self, key: ObjectKey, what_if: WhatIf) -> Json:
         """Explain a pod that exists. Raises UnknownPod, TooManyQuestions, or as `forked`."""
         async with self._turns.one():

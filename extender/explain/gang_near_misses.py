@@ -22,6 +22,7 @@ from extender.explain.gang_question import (
     DeviceUse,
     GangNearMiss,
     GangQuestion,
+    free_devices,
     stopped_pods,
     uses_by_node,
     where,
@@ -208,9 +209,7 @@ class _Releases:
 
     def _in(self, domain: Domain) -> GangNearMiss | None:
         question, snapshot = self._question, self._question.snapshot
-        node_infos = (snapshot.node_infos[name] for name in domain.nodes)
-        requirements = question.members.requirements
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, requirements, question.context)
+        uses = uses_by_node(question, domain.nodes)
         names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices_of(uses[name]), natural(name)))
         if len(names) > _MAX_NODES:
             self.cut_short = _LIMITS
@@ -344,11 +343,8 @@ class _Releases:
 
     def _freest(self, domain: Domain, names: Collection[str]) -> list[str]:
         """The other nodes of the domain with the most free devices."""
-        free = {}
-        for name in domain.nodes:
-            if name not in names:
-                node_info = self._question.snapshot.node_infos[name]
-                free[name] = len(node_info.inventory.devices) - node_info.busy.bit_count()
+        node_infos = self._question.snapshot.node_infos
+        free = {name: free_devices(node_infos[name]) for name in domain.nodes if name not in names}
         return sorted(free, key=lambda name: (-free[name], natural(name)))[:_MAX_NODES]
 
     def _untouched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:

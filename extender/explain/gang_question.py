@@ -7,7 +7,7 @@ pods of some DeviceUse. `most_room` counts the members that fit together, and `w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot, blocking_taint
@@ -16,9 +16,7 @@ from extender.explain.scenario import Scenario, apply_scenario
 from extender.model import (
     Claim,
     DeadlineExceeded,
-    GroupKey,
     InvalidClaim,
-    Pod,
     PoolKey,
     Reservation,
     Result,
@@ -226,15 +224,17 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
 
     def order(domain: Domain) -> tuple[bool, int, object]:
         question.context.deadline.check()
-        free = 0
-        for name in domain.nodes:
-            node_info = node_infos[name]
-            free += len(node_info.inventory.devices) - node_info.busy.bit_count()
+        free = sum(free_devices(node_infos[name]) for name in domain.nodes)
         known = (domain.level, domain.name) == (shortage.level, shortage.domain)
         known |= shortage.level == NODE and shortage.domain in domain.nodes
         return not known, -free, natural(domain.name)
 
     return sorted((domain for domain in widest if domain.nodes), key=order)
+
+
+def free_devices(node_info: NodeInfo) -> int:
+    """The number of devices of a node that nobody has."""
+    return len(node_info.inventory.devices) - node_info.busy.bit_count()
 
 
 # -- room ----------------------------------------------------------------------------------------------------------
@@ -361,34 +361,30 @@ def reservations_by_pod(snapshot: Snapshot) -> dict[str, list[Reservation]]:
     return found
 
 
-def uses_by_node(
-    node_infos: Iterable[NodeInfo],
-    snapshot: Snapshot,
-    gang: GroupKey,
-    needed: Mapping[str, PodRequirements],
-    context: EvaluationContext,
-) -> dict[str, list[DeviceUse]]:
-    """The uses of devices that a gang could have, by pods outside of it, for each of these nodes that has any.
+def uses_by_node(question: GangQuestion, names: Iterable[str]) -> dict[str, list[DeviceUse]]:
+    """The uses of devices that the gang could have, by pods outside of it, for each of these nodes that has any.
 
-    `needed` are the requirements of the gang's members, by UID. Raises DeadlineExceeded.
+    Raises DeadlineExceeded.
     """
+    snapshot, needed = question.snapshot, question.members.requirements
     own, kinds = needed.keys(), {one.key: one for one in needed.values()}.values()
-    own_of_group = own_claims(gang, snapshot)
+    own_of_group = own_claims(question.gang.key, snapshot)
     reserved: dict[str, list[Reservation]] = {}
     for reservation in snapshot.reservations.values():
         if reservation.pod_uid not in own:
             reserved.setdefault(reservation.node, []).append(reservation)
     found, sizes = {}, dict[GroupName, int]()
-    for node_info in node_infos:
-        context.deadline.check()
-        name, pools = node_info.node.name, [pool.key for pool in node_info.inventory.pools]
+    for name in names:
+        question.context.deadline.check()
+        node_info = snapshot.node_infos[name]
+        pools = [pool.key for pool in node_info.inventory.pools]
         uses: dict[object, DeviceUse] = {}
         for claim in {claim.uid: claim for pool in pools for claim in snapshot.claims_on(pool)}.values():
             if claim.key not in own_of_group and not any(consumer.uid in own for consumer in claim.reserved_for):
                 _add(uses, _of_claim(name, claim, pools))
         for reservation in reserved.get(name, ()):
             _add(uses, _of_reservation(reservation, snapshot))
-        wanted, index = devices_for(node_info, kinds, context) if uses else 0, node_info.inventory.index
+        wanted, index = _devices_for(node_info, kinds, question.context) if uses else 0, node_info.inventory.index
         of_gang = [
             _with_group(use, snapshot, sizes)
             for use in uses.values()
@@ -399,17 +395,13 @@ def uses_by_node(
     return found
 
 
-def uses_of_shared_claims(
-    gang: GroupKey, pods: Iterable[Pod], needed: Mapping[str, PodRequirements], snapshot: Snapshot
-) -> list[DeviceUse]:
-    """The uses of claims that members share with others and that only these others use: they pin the members.
-
-    `pods` are the members that wait.
-    """
-    own, uses = own_claims(gang, snapshot), dict[object, DeviceUse]()
+def uses_of_shared_claims(question: GangQuestion) -> list[DeviceUse]:
+    """The uses of claims that members share with others and that only these others use: they pin the members."""
+    snapshot, needed = question.snapshot, question.members.requirements
+    own, uses = own_claims(question.gang.key, snapshot), dict[object, DeviceUse]()
     pinned = dict[str, Claim]()
     of_members = set[str]()
-    for pod in pods:
+    for pod in question.members.pods:
         found = needed.get(pod.uid)
         for claim in (*found.allocated_claims, *found.promised_claims) if found is not None else ():
             pinned[claim.uid] = claim
@@ -431,7 +423,7 @@ def uses_of_shared_claims(
     return [_with_group(use, snapshot, {}) for use in uses.values()]
 
 
-def devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: EvaluationContext) -> int:
+def _devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: EvaluationContext) -> int:
     """Mask of the devices whose use can keep pods with these requirements from the node.
 
     Those that could serve a request, and those that consume counters which such a device consumes. Raises

@@ -71,9 +71,7 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     """
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
-    pins = uses_of_shared_claims(
-        question.gang.key, question.members.pods, question.members.requirements, question.snapshot
-    )
+    pins = uses_of_shared_claims(question)
     loose = question.without(pins) or question
     empty = _empty(loose)
     if empty.fleet is not None:
@@ -241,11 +239,9 @@ def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
 
 def _with_holders(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
     """The explanation with the holders of devices in the domain with the most room; unchanged after the deadline."""
-    snapshot = question.snapshot
     try:
         domains = widest_domains(question, shortage)[:1]
-        node_infos = (snapshot.node_infos[name] for domain in domains for name in domain.nodes)
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, question.members.requirements, question.context)
+        uses = uses_by_node(question, [name for domain in domains for name in domain.nodes])
     except DeadlineExceeded:
         return found
     holders = [use.holder for uses_there in uses.values() for use in uses_there]

@@ -93,7 +93,7 @@ class Explanation:
     best: tuple[ScoredNode, ...] = ()
     unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, the most frequent first
     misses: tuple[str, ...] = ()  # near misses, the cheapest first
-    terms: tuple[str, ...] = field(default=())  # selector terms with device counts
+    terms: tuple[str, ...] = ()  # selector terms with device counts
     narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
 
 

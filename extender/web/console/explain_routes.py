@@ -82,7 +82,8 @@ async def _explained_body(console: Console, bodies: BodyReader, scope: Scope, re
     what_if = WhatIf(await _scenario(console, question.without, question.free), policy, question.narrate)
     if given is not None:
         return await questions.hypothetical(given, what_if)
-    return [await questions.pod(questions.named(question.pod or ""), what_if)]
+    key = console.explainer.named(question.pod or "", console.history.pods_named)
+    return [await questions.pod(key, what_if)]
 
 
 async def _answer(explanation: Awaitable[Json | list[Json]]) -> Answer:
