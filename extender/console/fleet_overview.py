@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterat
 from contextlib import suppress
 from itertools import count
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
@@ -23,8 +23,18 @@ from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
 from extender.explain import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
 from extender.model import SCHEDULER, Pod
+from extender.wire import Json
 
-_SAMPLE_SECONDS = 5.0
+_UPDATE_SECONDS = 1.0  # between two updates to a page
+_MAX_DECISIONS = 100  # decisions in one update
+_MAX_EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
+_WORK_SECONDS = 0.1  # of one explanation
+_MAX_GROUPS = 30  # rows of groups
+_MAX_PENDING = 50  # rows of waiting pods; `waiting` counts all pods
+MAX_WATCHERS = 64
+_LISTS = ("pending", "waiting", "groups")  # parts that an update omits if they have not changed
+_LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may take all that a quiet fleet sends
+_SAMPLE_SECONDS = 5.0  # between two samples of the fleet
 _MAX_POINTS = 240  # of the trend
 _MAX_SPACING_SECONDS = 160.0  # between two points; so the trend has the last 10 hours at most
 
@@ -99,16 +109,13 @@ class FleetSampler:
 
 # -- the page -------------------------------------------------------------------------------------------------------
 
-Json = dict[str, Any]
-_UPDATE_SECONDS = 1.0  # between two updates to a page
-_MAX_DECISIONS = 100  # decisions in one update
-_MAX_EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
-_WORK_SECONDS = 0.1  # of one explanation
-_MAX_GROUPS = 30  # rows of groups
-_MAX_PENDING = 50  # rows of waiting pods; `waiting` counts all pods
-MAX_WATCHERS = 64
-_LISTS = ("pending", "waiting", "groups")  # parts that an update omits if they have not changed
-_LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may take all that a quiet fleet sends
+
+class _Nearest(NamedTuple):
+    """The nearest miss of a pod, with the versions of the pod and of the snapshot that it is about."""
+
+    pod_version: str = ""
+    snapshot_version: int = -1
+    text: str = ""
 
 
 class FleetOverview:
@@ -134,8 +141,7 @@ class FleetOverview:
         self._groups: list[Json] = []  # rows, as of the last refresh
         self._waiting: list[Pod] = []  # pods that wait, the namespaces in turn, as of the last refresh
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
-        # Pod UID to (resourceVersion of the pod, version of the snapshot, nearest miss).
-        self._nearest: LRUCache[str, tuple[str, int, str]] = LRUCache(_MAX_PENDING)
+        self._nearest: LRUCache[str, _Nearest] = LRUCache(_MAX_PENDING)  # by pod UID
         self._watchers = 0
         self._ended = asyncio.Event()
 
@@ -234,15 +240,19 @@ class FleetOverview:
         for pod in self._outdated()[:_MAX_EXPLAINED]:
             found, version = self._explainer.brief(pod.uid, _WORK_SECONDS), self._cache.snapshot().version
             nearest = found.nearest if found is not None else ""
-            self._refreshes += self._nearest.get(pod.uid, ("", 0, ""))[2] != nearest
-            self._nearest[pod.uid] = pod.resource_version, version, nearest
+            self._refreshes += self._nearest_of(pod).text != nearest
+            self._nearest[pod.uid] = _Nearest(pod.resource_version, version, nearest)
+
+    def _nearest_of(self, pod: Pod) -> _Nearest:
+        found: _Nearest = self._nearest.get(pod.uid, _Nearest())
+        return found
 
     def _outdated(self) -> list[Pod]:
         """The shown pods whose nearest miss may have changed: those never explained first, then the oldest answers."""
         now = self._cache.snapshot().version
-        shown = [(self._nearest.get(pod.uid, ("", -1, "")), pod) for pod, _ in self._waiting_rows() if pod.tried]
-        changed = [(version, pod) for (of, version, _), pod in shown if (of, version) != (pod.resource_version, now)]
-        return [pod for _, pod in sorted(changed, key=lambda one: one[0])]
+        shown = [pod for pod, _ in self._waiting_rows() if pod.tried]
+        changed = [pod for pod in shown if self._nearest_of(pod)[:2] != (pod.resource_version, now)]
+        return sorted(changed, key=lambda pod: self._nearest_of(pod).snapshot_version)
 
     def _find_waiting(self) -> None:
         """Find the waiting pods: the oldest of each namespace, then the second oldest of each, and so on.
@@ -292,9 +302,7 @@ class FleetOverview:
     def _pods(self, since: int) -> Json:
         recent = self._history.recent(_MAX_DECISIONS, since)
         decided = [_decision(entry) for entry in recent]
-        pending = [
-            _pending(pod, pods, self._nearest.get(pod.uid, ("", 0, ""))[2]) for pod, pods in self._waiting_rows()
-        ]
+        pending = [_pending(pod, pods, self._nearest_of(pod).text) for pod, pods in self._waiting_rows()]
         return {"pending": pending, "waiting": len(self._waiting), "groups": self._groups, "decisions": decided}
 
 
