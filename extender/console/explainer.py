@@ -129,8 +129,8 @@ class Explainer:
 
     # -- pods --------------------------------------------------------------------------------------------------
 
-    def named(self, text: str, bound: Callable[[str], Iterable[ObjectKey]] = lambda _: ()) -> ObjectKey:
-        """The pod that `namespace/name` or a name alone refers to. `bound` returns the bound pods of a name.
+    def named(self, text: str, bound: Iterable[ObjectKey] = ()) -> ObjectKey:
+        """The pod that `namespace/name` or a name alone refers to. `bound` are the known bound pods of this name.
 
         Raises UnknownPod if the name is not unique.
         """
@@ -138,7 +138,7 @@ class Explainer:
         if slash:
             return ObjectKey(namespace, name)
         waiting = {pod.key for pod in self.cache.store.pods.values() if pod.key.name == text}
-        found = sorted(waiting.union(bound(text)))
+        found = sorted(waiting.union(bound))
         if len(found) > 1:
             raise UnknownPod(f"pod name {shown(text)} is ambiguous: {', '.join(map(str, found))}")
         return found[0] if found else ObjectKey("default", text)

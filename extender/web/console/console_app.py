@@ -90,6 +90,6 @@ def routes(console: Console) -> FastAPI:
         return JSONResponse({"version": __version__})
 
     app.include_router(explain_routes.router(console))
-    app.include_router(page_routes.fleet(console))
+    app.include_router(page_routes.router(console))
     app.include_router(page_routes.static_files())
     return app

@@ -82,7 +82,8 @@ async def _explained_body(console: Console, bodies: BodyReader, scope: Scope, re
     what_if = WhatIf(await _scenario(console, question.without, question.free), policy, question.narrate)
     if given is not None:
         return await questions.hypothetical(given, what_if)
-    key = console.explainer.named(question.pod or "", console.history.pods_named)
+    name = question.pod or ""
+    key = console.explainer.named(name, console.history.pods_named(name))
     return [await questions.pod(key, what_if)]
 
 

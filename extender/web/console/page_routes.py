@@ -33,7 +33,7 @@ _HEADERS = {
 }
 
 
-def fleet(console: Console) -> APIRouter:
+def router(console: Console) -> APIRouter:
     """The routes of the fleet and the policy. Each waits for Rebuilds.done: most of them take a snapshot."""
 
     async def rebuilt() -> None:
@@ -42,7 +42,7 @@ def fleet(console: Console) -> APIRouter:
     routes = APIRouter(prefix="/v1", dependencies=[Depends(rebuilt)])
 
     @routes.get("/fleet")
-    async def all_nodes(request: Request) -> Response:
+    async def fleet(request: Request) -> Response:
         """All nodes with the states of their GPUs, the pods that wait, and the last decisions."""
         return await _compressed(request, orjson.dumps(console.overview.fleet()))
 
@@ -63,7 +63,7 @@ def fleet(console: Console) -> APIRouter:
         return _json(to_json(sorted(console.auditor.findings)))
 
     @routes.get("/policy")
-    async def policy() -> Response:
+    async def status() -> Response:
         """The policy in force, and why a newer file was rejected."""
         active = console.explainer.policy
         return _json(
