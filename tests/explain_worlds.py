@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from extender.cli.cluster_dump import dump_of
 from extender.cli.explain_command import _offline
+from extender.cluster import Writer
+from extender.console import Explainer, Questions
 from extender.console.decision_history import DecidedPod
+from extender.console.explainer import Brief
 from extender.model import GROUP_ANNOTATION
+from extender.policy import Policy
 from extender.wire import Json
 from tests.eventually import eventually
 from tests.running_berth import Berthing, pod
@@ -49,6 +53,35 @@ async def why(b: Berthing, name: str, **params: str) -> dict:
     reply = await b.client.get(f"/v1/explain/default/{name}", params=params)
     assert reply.status_code == 200, reply.text
     return reply.json()
+
+
+class Counting(Explainer):
+    """Counts its explanations in brief. `clock` returns seconds; while it stands still, no limit of work ends one."""
+
+    def __init__(self, b: Berthing, clock: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__(b.console.cache, b.console.cluster.evaluator, Policy(), clock)
+        self.count = 0
+
+    def brief(self, uid: str, seconds: float) -> Brief | None:
+        self.count += 1
+        return super().brief(uid, seconds)
+
+
+def questions(b: Berthing, explainer: Explainer, work_seconds: float = 2.0) -> Questions:
+    """Questions to another explainer than that of the console."""
+    console = b.console
+    return Questions(explainer, console.history, Writer(console.client), console.refreshed, work_seconds)
+
+
+GROUP_PATH = "/v1/explain/group/default/job"
+
+
+async def group_explained(b: Berthing, **params: str) -> Json:
+    reply = await b.client.get(GROUP_PATH, params=params)
+    assert reply.status_code == 200, reply.text
+    (found,) = reply.json()
+    assert isinstance(found, dict)
+    return found
 
 
 GPU = "gpu.example.com"

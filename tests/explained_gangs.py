@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from extender.diagnosis import GangExplanation, PlannerCaches, explain_gang, groups_named
+from extender.explain import GangExplanation, PlannerCaches, explain_gang, groups_named
 from extender.model import NO_DEADLINE, Deadline, Membership, Result
 from extender.wire import decode_pod
 from tests.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
@@ -21,6 +21,20 @@ def members(world: GangWorld, size: int, gpus: int = 8, minimum: int = 0, **note
     for i in range(size):
         world.add_claim(claim(f"p{i}", gpus))
         apply(world, f"p{i}", f"p{i}", annotations=wanted)
+
+
+def racked(*nodes: str) -> GangWorld:
+    """A world with these nodes, see `racks`."""
+    world = GangWorld()
+    racks(world, *nodes)
+    return world
+
+
+def gang(size: int, *nodes: str, **options: Any) -> GangWorld:
+    """A world with these nodes, and the pods of the group job, see `members`."""
+    world = racked(*nodes)
+    members(world, size, **options)
+    return world
 
 
 def apply(world: GangWorld, name: str, *claims: str, **fields: Any) -> None:

@@ -14,7 +14,7 @@ from extender.cli.object_files import objects_of
 from extender.wire import Json
 from tests.explain_worlds import GPU, asking, explained, objects_of_world
 from tests.running_berth import pod
-from tests.test_explain_shared_claims import claim, fleet, held
+from tests.shared_claim_worlds import claim, fleet, held
 
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from extender.console import DecisionHistory
-from extender.console.decision_history import DecidedPod
-from extender.console.set_comparer import SetComparer
-from extender.diagnosis import ComparedSets
-from extender.model import ObjectKey
+from extender.console.decision_history import DecidedPod, SetComparer
+from extender.explain import ComparedSets
+from extender.model import Allocation, Claim, Consumer, DeviceId, ObjectKey, Result
 from extender.scheduling import Decision, ScoredNode
 from tests.eventually import eventually
 from tests.explain_worlds import decided
@@ -29,6 +28,15 @@ async def bound(b: Berthing, name: str, count: int, **annotations: str) -> Compa
 
     entry = await decided(b, name)
     return await eventually(lambda: entry.sets, f"{name} is compared")
+
+
+def comparing(b: Berthing, history: DecisionHistory, **options: int) -> SetComparer:
+    console = b.console
+    return SetComparer(console.cache, console.cluster.evaluator, history, console.refreshed, lambda: 0.0, **options)
+
+
+def claims_of(b: Berthing, entry: DecidedPod) -> list[Claim]:
+    return [claim for claim in b.console.cache.snapshot().claims.values() if claim.is_reserved_for(entry.uid)]
 
 
 async def test_first_fit_takes_the_first_devices_of_the_node() -> None:
@@ -55,16 +63,6 @@ async def test_sets_tell_whether_the_pod_is_in_a_group() -> None:
         assert (await bound(b, "member", 2, **{"berth.dev/group": "g"})).in_group
 
 
-async def test_claims_that_never_appear_do_not_delay_others() -> None:
-    async with berthing({"n": "t4-4"}) as b:
-        comparer = b.console.set_comparer
-        comparer.bound(of("default/unknown", ("gpu.nvidia.com/n/absent",)))
-        sets = await bound(b, "several", 2)
-        assert sets.chosen == sets.first_fit
-        assert not sets.chosen.is_joined
-        assert (sets.links, sets.switch) == ("", ""), "no NVLinks"
-
-
 async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
     async with berthing({"n": "dgx1-v100"}) as b:
         await bound(b, "pair", 2)
@@ -72,10 +70,10 @@ async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
         history.record_decision(first.pod, first.uid, first.decision)
         entry = history.entry(first.uid)
         assert entry is not None
-        comparer = SetComparer(b.console.cache, b.console.cluster.evaluator, history, lambda: 0.0)
-        comparer.bound(entry)
+        comparer = comparing(b, history)
+        comparer.bound(entry, claims_of(b, entry))
         await bound(b, "later", 4)
-        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.refreshed))
+        task = asyncio.create_task(comparer.run())
         later: ComparedSets = await eventually(lambda: entry.sets, "pair is compared")
         task.cancel()
         assert later.busy == ()
@@ -87,7 +85,7 @@ async def test_a_decision_that_is_read_after_the_claims_of_a_later_pod() -> None
     async with berthing({"n": "a100-pcie-8-bridged"}) as b:
         first, history = await bound(b, "first", 2), DecisionHistory()
         await bound(b, "later", 2)
-        comparer = SetComparer(b.console.cache, b.console.cluster.evaluator, history, lambda: 0.0)
+        comparer = comparing(b, history)
         entries = list[DecidedPod]()
         for name in ("first", "later"):
             known = await decided(b, name)
@@ -95,8 +93,8 @@ async def test_a_decision_that_is_read_after_the_claims_of_a_later_pod() -> None
             entry = history.entry(known.uid)
             assert entry is not None
             entries.append(entry)
-            comparer.bound(entry)
-        task = asyncio.create_task(comparer.run(b.console.informers.listed, b.console.refreshed))
+            comparer.bound(entry, claims_of(b, entry))
+        task = asyncio.create_task(comparer.run())
         await eventually(lambda: all(entry.sets for entry in entries), "both are compared")
         task.cancel()
         both: list[Any] = [entry.sets for entry in entries]
@@ -105,16 +103,18 @@ async def test_a_decision_that_is_read_after_the_claims_of_a_later_pod() -> None
         assert both[1].busy == first.chosen.gpus
 
 
-def of(name: str, devices: tuple[str, ...]) -> DecidedPod:
-    chosen = ScoredNode("n", 1.0, devices, 0.0, 0.0, "", ())
-    return DecidedPod(ObjectKey(*name.split("/")), name, Decision("", chosen))
+KEY = ObjectKey("x", "p")
+
+
+def claim_of(uid: str) -> Claim:
+    allocation = Allocation((Result("gpu", DeviceId("gpu.nvidia.com", "n", "gpu-0")),))
+    return Claim(KEY, uid, "1", allocation=allocation, reserved_for=(Consumer(uid, "p"),))
 
 
 async def test_decisions_beyond_the_queue_are_left_out() -> None:
     async with berthing({"n": "t4-4"}) as b:
-        console = b.console
-        comparer = SetComparer(console.cache, console.cluster.evaluator, console.history, lambda: 0.0, waiting=2)
+        comparer = comparing(b, DecisionHistory(), waiting=2)
         for number in range(5):
-            comparer.bound(of(f"x/{number}", ("gpu.nvidia.com/n/gpu-0",)))
-        comparer.bound(of("x/none", ()))
+            chosen = ScoredNode("n", 1.0, ("gpu.nvidia.com/n/gpu-0",), 0.0, 0.0, "", ())
+            comparer.bound(DecidedPod(KEY, f"u{number}", Decision("", chosen)), [claim_of(f"u{number}")])
         assert comparer.left_out == 3

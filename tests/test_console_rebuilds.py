@@ -12,9 +12,10 @@ import httpx
 import pytest
 
 from extender.allocation import Features
-from extender.cluster import ApiClient, Credentials
-from extender.console import Console, ConsoleCluster, Explainer, UnknownGroup
+from extender.cluster import ApiClient, Credentials, Writer
+from extender.console import Console, ConsoleCluster, Questions, UnknownGroup, WhatIf
 from extender.console.decision_history import DecidedPod, DecisionReader
+from extender.explain import Scenario
 from extender.model import (
     SCHEDULER,
     Allocation,
@@ -37,6 +38,8 @@ from tests.running_berth import pod
 
 KEY = ObjectKey("default", "p")
 CHOSEN = ScoredNode("n1", 1.0, ("gpu.nvidia.com/n1/gpu-0",), 0.0, 0.0, "", ())
+ALLOCATION = Allocation((Result("r", DeviceId("gpu.nvidia.com", "n1", "gpu-0")),))
+CLAIM = Claim(ObjectKey("default", "c"), "u-c", "1", allocation=ALLOCATION, reserved_for=(Consumer("u-p", "p"),))
 DECIDED = DecidedPod(KEY, "u-p", Decision("now", CHOSEN))
 
 
@@ -54,17 +57,13 @@ def world() -> tuple[Console, CountingBuilder]:
     return Console(client, Policy(), lambda: 0.0, supervisor, cluster), builder
 
 
-async def listed() -> None:
-    """Return at once, as if all kinds were listed."""
-
-
 def sampler(console: Console) -> Coroutine[Any, Any, object]:
-    return console.fleet_sampler.run(listed, console.refreshed)
+    return console.fleet_sampler.run()
 
 
 def set_comparer(console: Console) -> Coroutine[Any, Any, object]:
-    console.set_comparer.bound(DECIDED)
-    return console.set_comparer.run(listed, console.refreshed)
+    console.set_comparer.bound(DECIDED, [CLAIM])
+    return console.set_comparer.run()
 
 
 def decisions(console: Console) -> Coroutine[Any, Any, object]:
@@ -74,53 +73,52 @@ def decisions(console: Console) -> Coroutine[Any, Any, object]:
     async def read_pod(_: ObjectKey) -> Pod:
         return replace(pod, node_name="n1")
 
-    reader = DecisionReader(console.cache, console.history, read_pod, console.set_comparer.bound)
+    reader = DecisionReader(console.cache, console.history, read_pod, console.refreshed, console.set_comparer.bound)
     reader.pod_changed(replace(pod, scheduler=SCHEDULER, claims=(PodClaim("gpu", "c"),)), None)
-    return reader.run(listed, console.refreshed)
+    return reader.run()
 
 
 def question(console: Console) -> Coroutine[Any, Any, object]:
-    return console.explainer.pod(KEY)
+    return console.questions.pod(KEY, WhatIf())
 
 
-def reading(console: Console) -> Explainer:
-    """An explainer for which the nodes change again during each read from the API server."""
+def reading(console: Console) -> Questions:
+    """Questions for which the nodes change again during each read from the API server."""
     cache = console.cache
 
-    async def read_pod(_: ObjectKey) -> Pod:
-        shared_slice(cache)
-        await asyncio.sleep(0)
-        return replace(cache.store.pods["u-p"], node_name="n1")
+    class Reads(Writer):
+        async def read_pod(self, _: ObjectKey) -> Pod:
+            shared_slice(cache)
+            await asyncio.sleep(0)
+            return replace(cache.store.pods["u-p"], node_name="n1")
 
-    async def read_bound(_: str) -> dict[GroupKey, dict[str, str]]:
-        shared_slice(cache)
-        await asyncio.sleep(0)
-        return {}
+        async def read_bound_members(self, _: str) -> dict[GroupKey, dict[str, str]]:
+            shared_slice(cache)
+            await asyncio.sleep(0)
+            return {}
 
-    parts = cache, console.cluster.evaluator, console.history, console.policy, console.refreshed
-    return Explainer(*parts, read_pod, read_bound=read_bound)
+    return Questions(console.explainer, console.history, Reads(console.client), console.refreshed)
 
 
 def question_about_a_bound_pod(console: Console) -> Coroutine[Any, Any, object]:
-    return reading(console).pod(ObjectKey("default", "bound"))
+    return reading(console).pod(ObjectKey("default", "bound"), WhatIf())
 
 
 def question_about_a_member(console: Console) -> Coroutine[Any, Any, object]:
     member = pod("m", annotations={"berth.dev/group": "g", "berth.dev/group-min": "2"})
     metadata = {**member["metadata"], "namespace": "default", "uid": "u-m"}
     console.cache.apply_pod("u-m", decode_pod({**member, "metadata": metadata}))
-    return reading(console).pod(ObjectKey("default", "m"))
+    return reading(console).pod(ObjectKey("default", "m"), WhatIf())
 
 
 def question_about_a_bound_group(console: Console) -> Coroutine[Any, Any, object]:
-    allocation, user = Allocation((Result("r", DeviceId("gpu.nvidia.com", "n1", "gpu-0")),)), Consumer("u-b", "b")
-    key = ObjectKey("default", "c")
-    console.cache.apply_claim(key, Claim(key, "u-c", "1", group="h", allocation=allocation, reserved_for=(user,)))
-    return reading(console).group(ObjectKey("default", "h"))
+    bound = replace(CLAIM, group="h", reserved_for=(Consumer("u-b", "b"),))
+    console.cache.apply_claim(bound.key, bound)
+    return reading(console).group(ObjectKey("default", "h"), Scenario())
 
 
 def question_about_a_group(console: Console) -> Coroutine[Any, Any, object]:
-    return console.explainer.group(KEY)
+    return console.questions.group(KEY, Scenario())
 
 
 def question_with_a_scenario(console: Console) -> Coroutine[Any, Any, object]:
@@ -128,7 +126,7 @@ def question_with_a_scenario(console: Console) -> Coroutine[Any, Any, object]:
 
 
 def event(console: Console) -> Coroutine[Any, Any, object]:
-    return console.explainer.brief_in_turn("u-p", 1.0)
+    return console.questions.brief("u-p", 1.0)
 
 
 def page(console: Console) -> Coroutine[Any, Any, object]:

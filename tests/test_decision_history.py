@@ -59,7 +59,9 @@ async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_a
             read.append(key.name)
             return await Writer(b.console.client).read_pod(key)
 
-        reader = DecisionReader(b.console.cache, history, read_pod, found.append, waiting=2)
+        reader = DecisionReader(
+            b.console.cache, history, read_pod, b.console.refreshed, lambda entry, _: found.append(entry), waiting=2
+        )
         assert await run_pod(b, "bound", [claim("bound", 2)]) == "n1"
         b.cluster.apply(claim("waits", 9))
         b.cluster.apply(pod("waits", "waits"))
@@ -75,7 +77,7 @@ async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_a
         for uid in ("a", gone):
             reader.pod_changed(replace(pods["waits"], key=ObjectKey("default", "bound"), uid=uid), None)
         assert reader.left_out == 1
-        b.app.service.supervisor.start("reads", lambda: reader.run(b.console.informers.listed, b.console.refreshed))
+        b.app.service.supervisor.start("reads", reader.run)
         await eventually(lambda: found, "the bound pod is read")
         assert [one.uid for one in found] == [gone]
         assert set(read) <= {"bound", "waits"}

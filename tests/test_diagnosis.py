@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.diagnosis import Scenario, apply_scenario, check_consistency, explain, fleet_stats, without_own_holds
-from extender.diagnosis.search_trace import causes, trace, trace_search
+from extender.explain import Scenario, apply_scenario, explain, without_own_holds
+from extender.explain.pod_explanation import causes, trace, trace_search
 from extender.model import Deadline, DeadlineExceeded, DeviceId, ObjectKey, Pod, PodClaim, Result, WireError
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
@@ -21,6 +21,7 @@ from extender.scheduling import (
     EvaluationContext,
     NodeRanking,
     PodRequirements,
+    RankingCache,
     Unschedulable,
     evaluate,
     requirements_of,
@@ -133,12 +134,12 @@ def test_a_ranking_at_hand_and_one_made_anew_explain_alike(
 ) -> None:
     """The ranking lags behind, as one does that filter used a while ago."""
     cache = cluster(held[1:], asked)
-    ranking = NodeRanking(requirements(cache))
-    ranking.update(cache.snapshot(), rules_of(cache))
+    rankings = RankingCache()
+    rankings.get_or_create(requirements(cache)).update(cache.snapshot(), rules_of(cache))
     for node, device in held[:1]:
         allocate(cache, node, device)
     context, snapshot = rules_of(cache), cache.snapshot()
-    assert explain(POD, snapshot, Policy(), context, ranking) == explain(POD, snapshot, Policy(), context)
+    assert explain(POD, snapshot, Policy(), context, rankings) == explain(POD, snapshot, Policy(), context)
 
 
 def test_one_search_tells_reason_causes_and_story() -> None:
@@ -186,11 +187,3 @@ def test_an_explanation_ends_where_its_budget_does() -> None:
     deadline = steps(1)
     with pytest.raises(DeadlineExceeded):
         explain(POD, cache.snapshot(), Policy(), rules_of(cache, deadline))
-
-
-def test_audit_and_facts_are_values() -> None:
-    cache = cluster([(1, 0)], (1, "", ""))
-    assert check_consistency(cache) == []
-    stats = fleet_stats(cache.snapshot())
-    assert sum(one.gpus for one in stats.values()) == 24
-    assert sum(one.free for one in stats.values()) == 23

@@ -12,10 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials, Writer
-from extender.console import Explainer, ForkedCallFailed
+from extender.console import Console, ForkedCallFailed, Questions
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Brief
 from extender.model import ObjectKey
+from extender.policy import Policy
+from extender.runtime import Informers, Supervisor
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
@@ -28,19 +30,12 @@ pytestmark = pytest.mark.loopback
 class World:
     """An event recorder beside that of the console, which hears of no pod: the test tells it."""
 
-    def __init__(self, b: Berthing, client: ApiClient, remembered: int, explainer: Explainer | None = None) -> None:
+    def __init__(self, b: Berthing, client: ApiClient, remembered: int, questions: Questions | None = None) -> None:
         self.now = 1000.0
         self.b = b
-        self.listed = asyncio.Event()
         self.event_recorder = EventRecorder(
-            explainer or b.console.explainer, Writer(client, "test"), lambda: self.now, remembered
+            questions or b.console.questions, Writer(client, "test"), lambda: self.now, remembered
         )
-
-    async def run(self) -> None:
-        async def listed() -> None:
-            await self.listed.wait()
-
-        await self.event_recorder.run(listed)
 
     async def waits(self, name: str, count: int = 9, namespace: str = "default") -> None:
         """A pod that wants so many GPUs of a node that has four."""
@@ -63,11 +58,10 @@ class World:
 
 
 @asynccontextmanager
-async def recording(remembered: int = 100, explainer: Explainer | None = None) -> AsyncIterator[World]:
+async def recording(remembered: int = 100, questions: Questions | None = None) -> AsyncIterator[World]:
     async with berthing({"n1": "t4-4"}) as b, ApiClient(Credentials(b.api, None, lambda: None)) as client:
-        world = World(b, client, remembered, explainer)
-        world.listed.set()
-        running = asyncio.create_task(world.run())
+        world = World(b, client, remembered, questions)
+        running = asyncio.create_task(world.event_recorder.run())
         try:
             yield world
         finally:
@@ -104,20 +98,34 @@ async def test_other_numbers_of_nodes_are_no_other_reason() -> None:
         await eventually(lambda: w.event_recorder.events == 3)
 
 
+class Unlisted(Informers):
+    """Informers that have listed nothing until the test says so."""
+
+    def __init__(self) -> None:
+        self.all_listed = asyncio.Event()
+
+    async def listed(self) -> None:
+        await self.all_listed.wait()
+
+
 async def test_no_event_before_everything_is_listed() -> None:
     """No pod fits before the nodes of the cluster are listed, so this reason must cause no Event."""
-    async with berthing({"n1": "t4-4"}) as b, ApiClient(Credentials(b.api, None, lambda: None)) as client:
-        w = World(b, client, 100)
-        running = asyncio.create_task(w.run())
-        await w.waits("p")
-        w.refused("p")
-        await b.settled()
-        assert w.pods_with_events() == []
-        assert w.event_recorder.events == 0
-        w.listed.set()
-        await eventually(lambda: w.pods_with_events() == ["p"])
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    async with berthing({"n1": "t4-4"}) as b:
+        informers = Unlisted()
+        cluster = replace(b.console.cluster, informers=informers, shared=True)
+        async with Console(
+            b.console.client, Policy(), supervisor=(supervisor := Supervisor()), cluster=cluster
+        ) as other:
+            w = World(b, b.console.client, 100)
+            w.event_recorder = other.event_recorder
+            await w.waits("p")
+            w.refused("p")
+            await b.settled()
+            assert w.pods_with_events() == []
+            assert w.event_recorder.events == 0
+            informers.all_listed.set()
+            await eventually(lambda: w.pods_with_events() == ["p"])
+            await supervisor.stop()
 
 
 async def test_a_pod_that_the_watch_shows_later_has_its_event_in_the_end() -> None:
@@ -156,7 +164,6 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
     async with recording(remembered=2) as w:
         for name in ("a", "b", "c"):
             await w.waits(name)
-        w.listed.clear()
         for name in ("a", "b", "c"):
             w.refused(name)
         await eventually(lambda: w.pods_with_events() == ["b", "c"])
@@ -165,7 +172,7 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
 async def test_the_reasons_of_past_events_take_no_memory() -> None:
     """A condition may have long reasons, and the recorder remembers thousands of pods."""
     async with recording() as w:
-        w.event_recorder = EventRecorder(w.b.console.explainer, Writer(w.b.console.client), lambda: w.now)
+        w.event_recorder = EventRecorder(w.b.console.questions, Writer(w.b.console.client), lambda: w.now)
         tracemalloc.start()
         for number in range(100):
             w.refused(f"p{number}", f"{number}" * 20_000)
@@ -197,13 +204,13 @@ async def test_a_full_queue_drops_pods_of_the_namespace_with_the_most() -> None:
         await eventually(lambda: set(w.pods_with_events()) == {"honest", "h3"})
 
 
-class GivesUp(Explainer):
-    """An explainer in a container at its limit of processes."""
+class GivesUp(Questions):
+    """Questions in a container at its limit of processes."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def brief_in_turn(self, uid: str, work_seconds: float) -> Brief | None:
+    async def brief(self, uid: str, seconds: float) -> Brief | None:
         self.asked.append(uid)
         raise ForkedCallFailed("cannot start a process: try again")
 
@@ -212,7 +219,7 @@ async def test_explanations_that_give_up_for_one_reason_have_one_line_of_the_log
     """Each pod had a traceback of its own."""
     gives_up = GivesUp()
     with capture_logs() as lines:
-        async with recording(explainer=gives_up) as w:
+        async with recording(questions=gives_up) as w:
             uids = []
             for name in ("a", "b", "c"):
                 await w.waits(name)

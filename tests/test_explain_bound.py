@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 
 import yaml
 
 from extender.cli.main import commands
+from extender.console import WhatIf
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -24,7 +24,6 @@ cli = commands()
 
 PLAIN = str(Path(__file__).resolve().parents[1] / "examples" / "11-plain.yaml")
 H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
-DRIVER = "gpu.nvidia.com"
 
 
 def test_a_runner_up_is_behind_or_as_good() -> None:
@@ -32,41 +31,35 @@ def test_a_runner_up_is_behind_or_as_good() -> None:
     assert runner_up_text("n2", 0.0) == runner_up_text("n2", 0.0004) == "runner-up n2, as good"
 
 
-def test_a_bound_pod_keeps_its_decision() -> None:
-    async def body() -> None:
-        async with berthing({"n1": H100, "n2": A100}) as b:
-            node = await run_pod(b, "p", [claim("p", 2)])
-            await decided(b, "p")
-            found = await why(b, "p")
-            decision = found["decision"]
+async def test_a_bound_pod_keeps_its_decision() -> None:
+    async with berthing({"n1": H100, "n2": A100}) as b:
+        node = await run_pod(b, "p", [claim("p", 2)])
+        await decided(b, "p")
+        found = await why(b, "p")
+        decision = found["decision"]
+        assert found["outcome"] == "bound"
+        assert {decision["chosen"]["node"], decision["runner_up"]} == {"n1", "n2"}
+        second = f"; {runner_up_text(decision['runner_up'], decision['margin'])}"
+        assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
+        _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
+        assert second in " ".join(out.split())
+        ring, best = (round(decision["chosen"][name]) for name in ("ring_gbps", "best_gbps"))
+        assert f"; predicted {ring} of {best} GB/s (" in " ".join(out.split())
+        assert decision["chosen"]["node"] == node
+        assert decision["margin"] > 0
+        assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]
+        assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].startswith("score ")
+
+
+async def test_a_process_that_did_not_bind_the_pod_reads_the_annotation_of_the_binding() -> None:
+    async with berthing({"n1": H100}) as b:
+        await run_pod(b, "p", [claim("c", 2)])
+        note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
+        async with console_application(b.api) as other:
+            await eventually(lambda: not other.console.informers.not_ready)
+            found = await other.console.questions.pod(ObjectKey("default", "p"), WhatIf())
             assert found["outcome"] == "bound"
-            assert {decision["chosen"]["node"], decision["runner_up"]} == {"n1", "n2"}
-            second = f"; {runner_up_text(decision['runner_up'], decision['margin'])}"
-            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
-            _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
-            assert second in " ".join(out.split())
-            ring, best = (round(decision["chosen"][name]) for name in ("ring_gbps", "best_gbps"))
-            assert f"; predicted {ring} of {best} GB/s (" in " ".join(out.split())
-            assert decision["chosen"]["node"] == node
-            assert decision["margin"] > 0
-            assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]
-            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].startswith("score ")
-
-    asyncio.run(body())
-
-
-def test_a_process_that_did_not_bind_the_pod_reads_the_annotation_of_the_binding() -> None:
-    async def body() -> None:
-        async with berthing({"n1": H100}) as b:
-            await run_pod(b, "p", [claim("c", 2)])
-            note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
-            async with console_application(b.api) as other:
-                await eventually(lambda: not other.console.informers.not_ready)
-                found = await other.console.explainer.pod(ObjectKey("default", "p"))
-                assert found["outcome"] == "bound"
-                assert found["sentence"] == f"pod default/p was bound to n1: {note}"
-
-    asyncio.run(body())
+            assert found["sentence"] == f"pod default/p was bound to n1: {note}"
 
 
 async def test_a_bound_pod_without_devices_is_explained() -> None:

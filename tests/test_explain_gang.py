@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from extender.diagnosis import groups_named
+from extender.explain import groups_named
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Taint, TaintRule
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import node_object
 from extender.wire import decode_node, decode_pod
-from tests.explained_gangs import NIC, apply, explained, hold, members, occupy, racks
+from tests.explained_gangs import NIC, apply, explained, gang, hold, members, occupy, racked
 from tests.gang_worlds import CLIQUE, GPU, GangWorld, key
 from tests.running_berth import claim, pod
 
@@ -27,9 +27,7 @@ def told(world: GangWorld, name: str, **facts: Any) -> None:
 
 
 def test_a_gang_that_fits_has_a_plan() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "b1")
-    members(world, 2)
+    world = gang(2, "a1", "a2", "b1")
     found = explained(world)
     assert (found.outcome, found.source, found.minimum, found.missing) == ("fits", "berth.dev/group", 2, 2)
     assert (found.level, found.domain, found.room) == (CLIQUE, "clique-a", 2)
@@ -43,9 +41,7 @@ def test_a_gang_that_fits_has_a_plan() -> None:
 
 def test_a_gang_that_fits_shows_its_last_answer() -> None:
     """The plan knows nothing of CPU: kube-scheduler may reject each plan."""
-    world = GangWorld()
-    racks(world, "a1", "a2")
-    members(world, 2)
+    world = gang(2, "a1", "a2")
     told(world, "p1", unschedulable="2 Insufficient cpu")
     found = explained(world)
     assert found.outcome == "fits"
@@ -53,9 +49,7 @@ def test_a_gang_that_fits_shows_its_last_answer() -> None:
 
 
 def test_members_that_are_missing_gated_and_refused() -> None:
-    world = GangWorld()
-    racks(world, "a1")
-    members(world, 2, minimum=4)
+    world = gang(2, "a1", minimum=4)
     notes = {"berth.dev/group": "job", "berth.dev/group-min": "4"}
     apply(world, "g", annotations=notes, schedulingGates=[{"name": "quota"}])
     apply(world, "z", annotations=notes, schedulerName="default-scheduler")
@@ -77,9 +71,7 @@ def test_members_that_are_missing_gated_and_refused() -> None:
 
 
 def test_a_complete_gang_waits_since_its_last_pod_was_created() -> None:
-    world = GangWorld()
-    racks(world, "a1")
-    members(world, 2)
+    world = gang(2, "a1")
     early, later = "2026-11-23T10:00:00Z", "2026-11-23T10:01:00Z"
     told(world, "p0", created=early)
     told(world, "p1", created=later)
@@ -92,9 +84,7 @@ def test_a_complete_gang_waits_since_its_last_pod_was_created() -> None:
 
 
 def test_the_explanation_has_the_plan_of_serve() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2")
-    members(world, 2)
+    world = gang(2, "a1", "a2")
     for name, node in (("p0", "a1"), ("p1", "a2")):
         hold(world, name, node, 8)
     found = explained(world)
@@ -109,9 +99,7 @@ def test_the_explanation_has_the_plan_of_serve() -> None:
 
 
 def test_a_gang_whose_minimum_runs_and_one_that_is_bound() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2")
-    members(world, 3, minimum=2)
+    world = gang(3, "a1", "a2", minimum=2)
     for name, node in (("p0", "a1"), ("p1", "a2")):
         occupy(world, name, node, 0, 8, group="job")
         world.cache.apply_pod(name, None)
@@ -128,8 +116,7 @@ def test_a_gang_whose_minimum_runs_and_one_that_is_bound() -> None:
 
 
 def test_a_bound_pod_explains_a_group_of_which_no_pod_waits() -> None:
-    world = GangWorld()
-    racks(world, "a1", "b1")
+    world = racked("a1", "b1")
     for name, node in (("p0", "a1"), ("p1", "b1")):
         occupy(world, name, node, 0, 8, group="job")
     found = explained(world)
@@ -152,8 +139,7 @@ def test_a_bound_pod_explains_a_group_of_which_no_pod_waits() -> None:
 
 
 def test_the_object_of_a_group_names_the_minimum_of_bound_pods() -> None:
-    world = GangWorld()
-    racks(world, "a1")
+    world = racked("a1")
     occupy(world, "p0", "a1", 0, 8, group=f"{GroupSource.CORE.value}=job")
     key = GroupKey("default", GroupSource.CORE, "job")
     assert explained(world).outcome == "bound"
@@ -169,8 +155,7 @@ def test_the_object_of_a_group_names_the_minimum_of_bound_pods() -> None:
     ],
 )
 def test_a_group_that_is_no_gang_says_why(notes: dict[str, str], why: str) -> None:
-    world = GangWorld()
-    racks(world, "a1")
+    world = racked("a1")
     obj = pod("p1", annotations={"berth.dev/group": "job", **notes})
     obj["metadata"]["uid"] = "p1"
     world.cache.apply_pod("p1", decode_pod(obj))
@@ -179,8 +164,7 @@ def test_a_group_that_is_no_gang_says_why(notes: dict[str, str], why: str) -> No
 
 
 def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:
-    world = GangWorld()
-    racks(world, "a1")
+    world = racked("a1")
     obj = pod("vllm-1", annotations={"leaderworkerset.sigs.k8s.io/size": "3"})
     obj["metadata"]["labels"] = {f"leaderworkerset.sigs.k8s.io/{name}": text for name, text in LWS.items()}
     obj["metadata"]["uid"] = "vllm-1"
@@ -199,9 +183,7 @@ def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:
 
 
 def test_the_cause_of_an_invalid_group_comes_first() -> None:
-    world = GangWorld()
-    racks(world, "a1")
-    members(world, 1, minimum=2)
+    world = gang(1, "a1", minimum=2)
     apply(world, "p1", annotations={"berth.dev/group": "job", "berth.dev/group-min": "many"})
     start = "group default/job is rejected: "
     assert explained(world).sentence == (
@@ -220,26 +202,8 @@ def test_the_cause_of_an_invalid_group_comes_first() -> None:
     assert explained(world).sentence == (f"{start}group job has a minimum above 400: Berth binds no more pods together")
 
 
-def test_groups_that_are_no_gang_or_invalid() -> None:
-    world = GangWorld()
-    racks(world, "a1")
-    apply(world, "p0", annotations={"berth.dev/group": "job"})
-    assert explained(world).outcome == "no-gang"
-    apply(world, "p0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "many"})
-    found = explained(world)
-    assert found.outcome == "blocked"
-    assert "berth.dev/group-min" in found.sentence
-    members(world, 2)
-    world.cache.apply_claim(key("p1"), None)
-    found = explained(world)
-    assert found.outcome == "waiting"
-    assert "claim default/p1 is not known yet" in found.sentence
-
-
 def test_five_thousand_members_are_explained_by_their_minimum() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "b1")
-    members(world, 5000, gpus=1, minimum=16)
+    world = gang(5000, "a1", "a2", "b1", gpus=1, minimum=16)
     found = explained(world)
     assert (found.outcome, len(found.plan), len(found.members)) == ("fits", 16, 5000)
     assert found.sentence.startswith(f"group default/job fits: 16 pods in {CLIQUE}=clique-a")
@@ -247,8 +211,7 @@ def test_five_thousand_members_are_explained_by_their_minimum() -> None:
 
 def test_a_planner_that_gave_up_does_not_say_that_the_gang_is_impossible() -> None:
     """More different members than the planner compares."""
-    world = GangWorld()
-    racks(world, *(f"a{i}" for i in range(9)))
+    world = racked(*(f"a{i}" for i in range(9)))
     notes = {"berth.dev/group": "job", "berth.dev/group-min": "65"}
     for i in range(65):
         world.add_claim(claim(f"p{i}", 1, f"device.driver == '{GPU}' && {i} == {i}"))
@@ -264,9 +227,7 @@ def test_a_planner_that_gave_up_does_not_say_that_the_gang_is_impossible() -> No
 
 def test_a_mistake_is_told_before_that_others_wait() -> None:
     """The class of p1 does not exist; p2 and the claim of p0 do not exist yet."""
-    world = GangWorld()
-    racks(world, "a1", "a2")
-    members(world, 2, minimum=3)
+    world = gang(2, "a1", "a2", minimum=3)
     world.cache.apply_claim(key("p0"), None)
     world.add_claim(claim("p1", deviceClassName="none"))
     mistake = "pod default/p1: claim default/p1, request gpu: device class none does not exist"
@@ -278,7 +239,9 @@ def test_a_mistake_is_told_before_that_others_wait() -> None:
     found = explained(world)
     assert (found.outcome, found.sentence) == ("blocked", f"group default/job fits nowhere: {mistake}")
     world.add_claim(claim("p1"))
-    assert explained(world).outcome == "waiting"
+    found = explained(world)
+    assert found.outcome == "waiting"
+    assert "claim default/p0 is not known yet" in found.sentence
 
 
 NEVER, NOWHERE = "does not fit in this fleet: even if all other pods ended, ", "fits nowhere: no domain has room for "
@@ -408,9 +371,7 @@ def test_the_label_of_a_domain_may_be_on_nodes_whose_pools_are_being_updated() -
 
 
 def test_the_reason_of_a_member_stands_in_the_sentence_of_its_gang() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2")
-    members(world, 2)
+    world = gang(2, "a1", "a2")
     world.add_claim(claim("p1", 8, "device.attributes['gpu.nvidia.com'].productName == 'none'"))
     found = explained(world)
     assert found.sentence == (

@@ -6,15 +6,14 @@ import pytest
 
 from extender.model import Deadline
 from tests.evaluation_worlds import steps
-from tests.explained_gangs import apply, explained, members, occupy, racks
-from tests.gang_worlds import RACK, GangWorld
+from tests.explained_gangs import apply, explained, members, occupy, racked
+from tests.gang_worlds import RACK
 from tests.running_berth import claim
 
 
 @pytest.mark.parametrize("number", range(0, 400, 7))
 def test_a_budget_that_ends_leaves_the_near_misses_found_before(number: int) -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "b1", "b2")
+    world = racked("a1", "a2", "b1", "b2")
     occupy(world, "middle", "a2", 1, 4)
     occupy(world, "large", "b2", 0, 8)
     members(world, 2, topology="required")
@@ -43,8 +42,7 @@ class EndsAt(Deadline):
 
 @pytest.mark.parametrize("nodes", [("a1", "a2", "b1", "b2"), ("a1", "b1")], ids=["other pods in the way", "never"])
 def test_seconds_that_end_at_any_check_leave_out_a_part_of_the_explanation(nodes: tuple[str, ...]) -> None:
-    world = GangWorld()
-    racks(world, "c1", *nodes)
+    world = racked("c1", *nodes)
     occupy(world, "large", "b1", 0, 8)
     notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", "berth.dev/group-topology": "required"}
     for name in ("p0", "p1"):

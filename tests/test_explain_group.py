@@ -12,23 +12,17 @@ from extender.cli.cluster_dump import take_dump
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.applications import console_application
 from tests.commands import berth_beside
+from tests.console_worlds import console, sandbox, serve
 from tests.eventually import eventually
+from tests.explain_worlds import GROUP_PATH as PATH
+from tests.explain_worlds import group_explained as explained
 from tests.explain_worlds import refused
-from tests.gang_pods import NO_ROOM, NODES, bind_all, change, delete, member, planned, reasons
+from tests.gang_pods import NO_ROOM, NODES, change, delete, member, reasons
 from tests.gang_worlds import GPU
 from tests.process_worlds import free_port, write_kubeconfig
-from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_console import console, sandbox, serve
+from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]
-PATH = "/v1/explain/group/default/job"
-
-
-async def explained(b: Berthing, **params: str) -> Json:
-    reply = await b.client.get(PATH, params=params)
-    assert reply.status_code == 200, reply.text
-    (found,) = reply.json()
-    return found
 
 
 async def test_the_life_of_a_gang_as_the_route_tells_it() -> None:
@@ -304,26 +298,6 @@ async def test_wrong_words_of_the_command() -> None:
         code, _, err = await berth_beside(["explain", *words])
         assert code == 2, words
         assert wanted in err, words
-
-
-async def test_a_group_that_runs_is_explained_by_its_claims() -> None:
-    async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        assert await bind_all(b, await planned(b, "p0", "p1", "p2")) == ["", "", ""]
-        await b.settled()
-
-        async def runs() -> bool:
-            return (await explained(b))["outcome"] == "runs"
-
-        await eventually(runs, "the watch shows the bound pods")
-        found = await explained(b)
-        assert found["sentence"] == (
-            "group default/job runs: 3 pods bound across the cluster; its minimum is 3, and no pod waits"
-        )
-        assert found["minimum"] == 3
-        assert {one["node"] for one in found["members"]} == set(NODES)
 
 
 async def test_a_console_keeps_no_list_of_changed_groups() -> None:

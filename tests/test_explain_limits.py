@@ -13,20 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.cache import ClusterCache
-from extender.console import ActivePolicy, DecisionHistory, Explainer, TooManyQuestions
-from extender.console.explainer import Brief
-from extender.console.fleet_overview import FleetOverview
-from extender.console.fleet_sampler import FleetTrend
-from extender.console.questions import Questions
-from extender.diagnosis import Scenario
+from extender.console import DecisionHistory, Questions, TooManyQuestions, WhatIf
+from extender.console.fleet_overview import FleetOverview, FleetTrend
 from extender.manifests import Hypothetical, hypothetical
 from extender.model import MAX_CLAIMS
-from extender.policy import Policy
-from extender.runtime import CacheRefresh
-from extender.scheduling import Evaluator
 from tests.eventually import eventually
-from tests.explain_worlds import refused
+from tests.explain_worlds import Counting, questions, refused
 from tests.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -44,12 +36,8 @@ class Ticking:
         return self.now
 
 
-def explainer(b: Berthing, clock: Callable[[], float], work_seconds: float) -> Explainer:
-    cache: ClusterCache = b.console.cache
-    evaluator: Evaluator = b.console.cluster.evaluator
-    policy = ActivePolicy(Policy())
-    refreshed = b.console.refreshed
-    return Explainer(cache, evaluator, DecisionHistory(), policy, refreshed, clock=clock, work_seconds=work_seconds)
+def asking(b: Berthing, clock: Callable[[], float], work_seconds: float) -> Questions:
+    return questions(b, Counting(b, clock), work_seconds)
 
 
 def costly(count: int) -> Hypothetical:
@@ -62,7 +50,7 @@ def costly(count: int) -> Hypothetical:
 async def test_the_pods_of_one_request_share_one_limit_of_work() -> None:
     async with berthing({"n1": "hgx-h100-8"}) as b:
         clock = Ticking(0.1)
-        found = await explainer(b, clock, 2.0).hypothetical_all(costly(20), Scenario(), None)
+        found = await asking(b, clock, 2.0).hypothetical(costly(20), WhatIf())
         outcomes = [one["outcome"] for one in found]
         assert len(outcomes) == 20
         assert outcomes[-1] == "unfinished", outcomes
@@ -79,7 +67,7 @@ async def test_new_groups_and_the_making_of_their_pods_share_the_limit_of_work()
     ]
     async with berthing({"n1": "hgx-h100-8"}) as b:
         clock = Ticking(0.1)
-        found = await explainer(b, clock, 2.0).hypothetical_all(hypothetical(jobs), Scenario(), None)
+        found = await asking(b, clock, 2.0).hypothetical(hypothetical(jobs), WhatIf())
     groups = [one for one in found if "group" in one]
     assert [one["outcome"] for one in groups] == ["unfinished"] * 3
     assert "ask again with fewer groups or pods" in groups[0]["sentence"]
@@ -160,7 +148,7 @@ async def test_probes_and_pages_are_served_during_a_costly_explanation(
     """An explanation once kept the event loop busy for 2 s."""
     async with berthing({"n1": "hgx-h100-8"}) as b:
         clock = HeldInChild(tmp_path)
-        b.console.explainer = explainer(b, clock, 1e9)
+        b.console.questions = asking(b, clock, 1e9)
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p", "c"))
         b.cluster.apply(pod("m", "c", annotations={"berth.dev/group": "g", "berth.dev/group-min": "2"}))
@@ -182,7 +170,7 @@ async def test_few_explanations_wait_and_further_requests_are_rejected() -> None
     """Explanations of 2 s each for one user once delayed pages for minutes."""
     path = "/v1/explain/default/p"
     async with berthing({"n1": "hgx-h100-8"}) as b:
-        b.console.explainer = explainer(b, Ticking(1e6), 1e9)
+        b.console.questions = asking(b, Ticking(1e6), 1e9)
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p", "c"))
         await b.settled()
@@ -225,24 +213,25 @@ async def test_pods_that_nothing_remembers_are_read_one_at_a_time() -> None:
 
 async def test_one_question_is_read_at_a_time_and_few_wait_for_it() -> None:
     """30 bodies of 1 MiB once took 1.2 GB in 32 threads, and kept a probe waiting for 10 s."""
-    questions = Questions(time.monotonic, 6, CacheRefresh(ClusterCache()).wait)
-    go, running, most = threading.Event(), list[int](), list[int]()
+    async with berthing({"n1": "t4-4"}) as b:
+        asked = b.console.questions
+        go, running, most = threading.Event(), list[int](), list[int]()
 
-    def parse() -> str:
-        running.append(1)
-        most.append(len(running))
-        go.wait()
-        running.pop()
-        return "read"
+        def parse() -> str:
+            running.append(1)
+            most.append(len(running))
+            go.wait()
+            running.pop()
+            return "read"
 
-    reads = {asyncio.ensure_future(questions.read(parse)) for _ in range(8)}
-    (refused,), waiting = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
-    with pytest.raises(TooManyQuestions, match="6 questions wait"):
-        refused.result()
-    go.set()
-    assert await asyncio.gather(*waiting) == ["read"] * 7
-    assert set(most) == {1}
-    assert await questions.read(parse) == "read"
+        reads = {asyncio.ensure_future(asked.read(parse)) for _ in range(8)}
+        (refused,), waiting = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(TooManyQuestions, match="6 questions wait"):
+            refused.result()
+        go.set()
+        assert await asyncio.gather(*waiting) == ["read"] * 7
+        assert set(most) == {1}
+        assert await asked.read(parse) == "read"
 
 
 async def test_questions_that_wait_are_answered() -> None:
@@ -252,19 +241,6 @@ async def test_questions_that_wait_are_answered() -> None:
         await b.settled()
         replies = await asyncio.gather(*(b.client.get("/v1/explain/default/p") for _ in range(7)))
         assert [reply.json()["outcome"] for reply in replies] == ["fits"] * 7
-
-
-class Counting(Explainer):
-    """Counts its explanations."""
-
-    def __init__(self, b: Berthing) -> None:
-        cache, evaluator, policy = b.console.cache, b.console.cluster.evaluator, ActivePolicy(Policy())
-        super().__init__(cache, evaluator, DecisionHistory(), policy, b.console.refreshed)
-        self.count = 0
-
-    def brief(self, *args: Any, **options: Any) -> Brief | None:
-        self.count += 1
-        return super().brief(*args, **options)
 
 
 async def test_all_open_pages_share_the_explanations_of_one_second() -> None:

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from extender.cluster import Writer
-from extender.console import ActivePolicy, DecisionHistory, Explainer
+from extender.console import DecisionHistory
 from extender.console.event_recorder import EventRecorder
-from extender.console.explainer import Brief
-from extender.console.fleet_overview import FleetOverview
-from extender.console.fleet_sampler import FleetTrend
-from extender.policy import Policy
+from extender.console.fleet_overview import FleetOverview, FleetTrend
 from tests.commands import berth_beside
 from tests.eventually import eventually
-from tests.explain_worlds import refused
+from tests.explain_worlds import Counting, questions, refused
 from tests.gang_pods import NODES, bind_all, member, planned
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -113,19 +110,6 @@ async def test_an_annotation_that_is_invalid_is_the_reason_of_all_members() -> N
         assert "pod annotation berth.dev/group-min: the pod names no group" in found["sentence"]
 
 
-class Counting(Explainer):
-    """Counts its explanations. The clock stands still, so the work limit ends none."""
-
-    def __init__(self, b: Berthing) -> None:
-        cache, evaluator, policy = b.console.cache, b.console.cluster.evaluator, ActivePolicy(Policy())
-        super().__init__(cache, evaluator, DecisionHistory(), policy, b.console.refreshed, clock=lambda: 0.0)
-        self.count = 0
-
-    def brief(self, *args: Any, **options: Any) -> Brief | None:
-        self.count += 1
-        return super().brief(*args, **options)
-
-
 async def refused_gang(b: Berthing) -> None:
     """A gang of 20 pods that does not fit, and that kube-scheduler tried."""
     for i in range(20):
@@ -152,11 +136,11 @@ async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_on
 async def test_all_queued_members_get_an_event_about_the_gang_which_is_explained_once() -> None:
     async with berthing(NODES) as b:
         counting = Counting(b)
-        recorder = EventRecorder(counting, Writer(b.console.client), lambda: 0.0)
+        recorder = EventRecorder(questions(b, counting), Writer(b.console.client), lambda: 0.0)
         await refused_gang(b)
         for found in b.console.cache.store.pods.values():
             recorder.pod_changed(None, found)
-        task = asyncio.create_task(recorder.run(b.console.informers.listed))
+        task = asyncio.create_task(recorder.run())
         await eventually(lambda: recorder.events == 20, "an Event for each member")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

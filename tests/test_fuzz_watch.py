@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient
 from extender.console import Console, ConsoleCluster
-from extender.diagnosis import check_consistency, row
+from extender.explain import check_consistency, node_row
 from extender.extension import Service
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.policy import Policy
@@ -150,7 +150,10 @@ class World:
         Scrapes(serve_metrics.METRICS, self.service).answer()
         Scrapes(console_metrics.METRICS, self.console).answer()
         orjson.dumps(
-            [self.console.overview.claims(), [row(node_info) for node_info in cache.snapshot().node_infos.values()]]
+            [
+                self.console.overview.claims(),
+                [node_row(node_info) for node_info in cache.snapshot().node_infos.values()],
+            ]
         )
 
     def good_again(self) -> None:

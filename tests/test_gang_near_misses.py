@@ -7,11 +7,23 @@ from collections.abc import Sequence
 
 import pytest
 
-from extender.diagnosis.device_holders import Holder
-from extender.diagnosis.gang_question import where
+from extender.explain.gang_question import Holder, where
 from extender.model import GroupPolicy, Taint, TaintRule
 from extender.wire import decode_pod
-from tests.explained_gangs import NIC, apply, explained, free, hold, members, nics, occupy, racks, sentences
+from tests.explained_gangs import (
+    NIC,
+    apply,
+    explained,
+    free,
+    gang,
+    hold,
+    members,
+    nics,
+    occupy,
+    racked,
+    racks,
+    sentences,
+)
 from tests.gang_worlds import CLIQUE, GPU, RACK, GangWorld, key
 from tests.running_berth import claim, pod
 
@@ -20,8 +32,7 @@ CORE = {"schedulingGroup": {"podGroupName": "job"}}
 
 def test_pods_whose_end_makes_it_fit_are_the_fewest_and_do_make_it_fit() -> None:
     """b2 has one pod with all devices, and a2 has two: the end of the one is the cheaper change."""
-    world = GangWorld()
-    racks(world, "a1", "a2", "b1", "b2")
+    world = racked("a1", "a2", "b1", "b2")
     occupy(world, "small", "a2", 0, 1)
     occupy(world, "middle", "a2", 1, 4)
     occupy(world, "large", "b2", 0, 8)
@@ -53,8 +64,7 @@ def test_pods_whose_end_makes_it_fit_are_the_fewest_and_do_make_it_fit() -> None
 
 
 def test_all_pods_of_several_nodes_must_end() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "a3")
+    world = racked("a1", "a2", "a3")
     for node in ("a1", "a2", "a3"):
         occupy(world, f"first-{node}", node, 0, 4)
         occupy(world, f"second-{node}", node, 4, 4)
@@ -90,8 +100,7 @@ def test_the_end_of_very_many_pods_is_not_called_the_least() -> None:
 
 def test_members_of_different_sizes_need_different_nodes() -> None:
     """The room of each node for some member says too little: the large member needs a whole node."""
-    world = GangWorld()
-    racks(world, "a1", "b1", "b2")
+    world = racked("a1", "b1", "b2")
     occupy(world, "half", "a1", 0, 4)
     for node in ("b1", "b2"):
         occupy(world, f"first-{node}", node, 0, 4)
@@ -106,8 +115,7 @@ def test_members_of_different_sizes_need_different_nodes() -> None:
 
 
 def test_one_large_pod_is_named_rather_than_two() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2")
+    world = racked("a1", "a2")
     occupy(world, "large", "a1", 0, 6)
     occupy(world, "small", "a1", 6, 2)
     occupy(world, "other", "a2", 0, 8)
@@ -123,9 +131,7 @@ def test_one_large_pod_is_named_rather_than_two() -> None:
 
 
 def test_a_smaller_minimum_that_fits() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "a3")
-    members(world, 5)
+    world = gang(5, "a1", "a2", "a3")
     found = explained(world)
     assert (found.room, found.level, found.domain) == (3, "", "")
     assert sentences(found) == ("fits with a minimum of 3 instead of 5 members",)
@@ -139,15 +145,12 @@ def test_a_smaller_minimum_that_fits() -> None:
 
 
 def test_a_minimum_of_one_is_not_proposed() -> None:
-    world = GangWorld()
-    racks(world, "a1")
-    members(world, 2)
+    world = gang(2, "a1")
     assert sentences(explained(world)) == ()
 
 
 def test_a_constraint_to_one_value_of_a_label() -> None:
-    world = GangWorld()
-    racks(world, "a1", "b1")
+    world = racked("a1", "b1")
     for i in range(2):
         world.add_claim(claim(f"p{i}", 8))
         apply(world, f"p{i}", f"p{i}", **CORE)
@@ -194,8 +197,7 @@ def test_the_label_is_only_on_nodes_that_the_gang_cannot_use() -> None:
 
 
 def test_a_gang_that_is_larger_than_the_fleet_names_no_holders() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "b1")
+    world = racked("a1", "a2", "b1")
     occupy(world, "other", "a1", 0, 8)
     occupy(world, "small", "b1", 0, 1)
     members(world, 9, gpus=8)
@@ -209,8 +211,7 @@ def test_a_gang_that_is_larger_than_the_fleet_names_no_holders() -> None:
 
 
 def test_a_gang_that_is_larger_than_its_domain_would_fit_elsewhere_only_after_others_end() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "b1", "b2")
+    world = racked("a1", "a2", "b1", "b2")
     for node in ("a1", "a2", "b1", "b2"):
         occupy(world, f"on-{node}", node, 0, 8)
     members(world, 3, topology="required")
@@ -222,8 +223,7 @@ def test_a_gang_that_is_larger_than_its_domain_would_fit_elsewhere_only_after_ot
 
 
 def test_only_holders_of_devices_that_the_gang_could_use_are_named() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2")
+    world = racked("a1", "a2")
     world.add_node("t4", "t4-4")
     occupy(world, "other", "t4", 0, 4)
     occupy(world, "large", "a1", 0, 8)
@@ -235,8 +235,7 @@ def test_only_holders_of_devices_that_the_gang_could_use_are_named() -> None:
 
 def test_the_end_of_pods_with_other_devices_is_not_proposed() -> None:
     """NICs of another driver; and a GPU with a taint, which is not free for the gang without its pod either."""
-    world = GangWorld()
-    racks(world, "a1")
+    world = racked("a1")
     nics(world, "a1")
     for i in range(4):
         occupy(world, f"web{i}", "a1", i, driver=NIC)
@@ -253,8 +252,7 @@ def test_the_end_of_pods_with_other_devices_is_not_proposed() -> None:
 
 def test_devices_of_a_pool_that_nodes_share_do_not_count_as_never_free() -> None:
     """They are not released, so the empty fleet proves nothing."""
-    world = GangWorld()
-    racks(world, "a1", "a2")
+    world = racked("a1", "a2")
     slice_ = {
         "metadata": {"name": "shared", "uid": "shared"},
         "spec": {
@@ -280,9 +278,7 @@ def test_devices_of_a_pool_that_nodes_share_do_not_count_as_never_free() -> None
 
 
 def test_devices_held_for_another_gang() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2")
-    members(world, 2)
+    world = gang(2, "a1", "a2")
     notes = {"berth.dev/group": "rival", "berth.dev/group-min": "2"}
     world.add_claim(claim("r0", 8))
     apply(world, "r0", "r0", annotations=notes)
@@ -294,9 +290,7 @@ def test_devices_held_for_another_gang() -> None:
 
 def test_groups_in_the_way_are_named_as_users_know_them() -> None:
     """Not by the label that their pods have: a LeaderWorkerSet by its name and the index of the group."""
-    world = GangWorld()
-    racks(world, "a1", "a2")
-    members(world, 2)
+    world = gang(2, "a1", "a2")
     occupy(world, "vllm-1", "a1", 0, 8, group="leaderworkerset.sigs.k8s.io/group-key=vllm-1")
     labels = {"group-key": "5ba93c9db0cff93f", "name": "vllm", "group-index": "2"}
     world.add_claim(claim("w0", 8))
@@ -411,9 +405,7 @@ def test_the_room_in_the_empty_fleet_is_that_of_a_random_cluster_without_other_p
 
 def test_a_member_returns_to_the_domain_of_those_that_run() -> None:
     """The other rack has room, but two members run in this one."""
-    world = GangWorld()
-    racks(world, "a1", "a2", "a3", "b1")
-    members(world, 3, topology="required")
+    world = gang(3, "a1", "a2", "a3", "b1", topology="required")
     for name, node in (("p0", "a1"), ("p1", "a2")):
         occupy(world, name, node, 0, 8, group="job")
         world.cache.apply_pod(name, None)

@@ -10,10 +10,10 @@ import pytest
 from extender.model import BerthError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.explain_worlds import group_explained as explained
 from tests.explain_worlds import refused
 from tests.gang_pods import NODES, annotate, bind_all, delete, ended, member, planned, reasons, two_binds_of_three
 from tests.running_berth import berthing, bug_after, claim, pod
-from tests.test_explain_group import explained
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 GROUPS = {

@@ -14,8 +14,8 @@ from itertools import combinations
 
 import pytest
 
-from extender.diagnosis import GangExplanation
-from extender.diagnosis.device_holders import Holder
+from extender.explain import GangExplanation
+from extender.explain.gang_question import Holder
 from extender.model import GroupPolicy, Taint, TaintRule
 from tests.explained_gangs import apply, explained
 from tests.gang_oracle import GangCluster, nearest, random_cluster

@@ -7,7 +7,7 @@ from collections.abc import Iterator, KeysView
 from dataclasses import replace
 from typing import Any
 
-from extender.diagnosis import group_rows
+from extender.explain import group_rows
 from extender.model import Allocation, Consumer, DeviceId, GroupKey, GroupSource, Membership, Pod, Result
 from tests.evaluation_worlds import Fleet
 from tests.eventually import eventually

@@ -24,7 +24,7 @@ from extender.cli.berth_client import (
     PolicyStatusReply,
 )
 from extender.cli.output import Screen
-from extender.diagnosis.selector_stats import TermStats
+from extender.explain.selector_stats import TermStats
 from extender.fabric import Graphs, choose_fabric, fabric_of
 from extender.model import USER_BYTES, visible
 from extender.sandbox import Cluster, carried_machines, fabric_slice, listening

@@ -7,7 +7,7 @@ from pathlib import Path
 from extender.wire import Json
 from tests.explain_worlds import asking, objects_of_world
 from tests.running_berth import pod
-from tests.test_explain_shared_claims import claim, fleet
+from tests.shared_claim_worlds import claim, fleet
 from tests.test_explanations import linted as all_linted
 
 IMPOSSIBLE = "fits on no node even with all devices free: "

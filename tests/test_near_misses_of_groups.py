@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from extender.diagnosis import explain
+from extender.explain import explain
 from extender.wire import decode_pod
-from tests.explained_gangs import apply, explained, members, occupy, racks, sentences
+from tests.explained_gangs import apply, explained, members, occupy, racked, sentences
 from tests.gang_worlds import CLIQUE, POLICY, GangWorld
 from tests.running_berth import claim, pod
 
@@ -17,8 +17,7 @@ def job(world: GangWorld, *places: tuple[str, int]) -> None:
 
 def test_pods_without_a_group_are_named_before_one_pod_of_a_gang() -> None:
     """On a2 one pod must end, which belongs to a gang of four; on b2 two pods must end."""
-    world = GangWorld()
-    racks(world, "a1", "a2", "b1", "b2", "c1")
+    world = racked("a1", "a2", "b1", "b2", "c1")
     job(world, ("a2", 0), ("c1", 0), ("c1", 4))
     occupy(world, "one", "b2", 0, 2)
     occupy(world, "two", "b2", 4, 2)
@@ -33,8 +32,7 @@ def test_pods_without_a_group_are_named_before_one_pod_of_a_gang() -> None:
 
 
 def test_a_domain_offers_pods_without_a_group_first_and_a_gang_counts_once() -> None:
-    world = GangWorld()
-    racks(world, "a1", "a2", "a3")
+    world = racked("a1", "a2", "a3")
     job(world, ("a1", 0), ("a1", 4), ("a3", 0))
     occupy(world, "last", "a3", 4, 4)
     occupy(world, "one", "a2", 0, 4)
@@ -43,8 +41,7 @@ def test_a_domain_offers_pods_without_a_group_first_and_a_gang_counts_once() -> 
     (miss,) = explained(world).misses
     assert not any(one.group for one in miss.holders)
     assert miss.pods == 2
-    world = GangWorld()
-    racks(world, "a1")
+    world = racked("a1")
     job(world, ("a1", 0), ("a1", 4))
     members(world, 2, gpus=4, topology="none")
     (miss,) = explained(world).misses
@@ -52,8 +49,7 @@ def test_a_domain_offers_pods_without_a_group_first_and_a_gang_counts_once() -> 
 
 
 def test_the_explanation_of_a_pod_names_claims_of_gangs_last_and_with_the_gang() -> None:
-    world = GangWorld()
-    racks(world, "a1", "b1")
+    world = racked("a1", "b1")
     job(world, ("a1", 0), ("a1", 4))
     occupy(world, "large", "b1", 0, 7)
     world.add_claim(claim("wanted", 4))

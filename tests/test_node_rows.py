@@ -11,7 +11,7 @@ from extender.allocation import NodeInfo
 from extender.cli.cluster_dump import dump_of
 from extender.cli.fleet_commands import _node_table, _summary, _top
 from extender.cli.output import table_screen
-from extender.diagnosis import fleet_stats, node_detail, row, totals
+from extender.explain import fleet_stats, node_detail, node_row, totals
 
 Json = dict[str, Any]
 A100, MI300 = "NVIDIA A100-SXM4-40GB", "AMD_Instinct_MI300X_OAM"
@@ -98,13 +98,18 @@ def node_info(name: str) -> NodeInfo:
     return dump_of(objects(name, NODES[name][0])).snapshot().node_infos[name]
 
 
+def detail(slices: dict[str, list[Json]]) -> Json:
+    snapshot = dump_of(objects("n", slices)).snapshot()
+    return node_detail(snapshot.node_infos["n"], snapshot)
+
+
 @pytest.mark.parametrize("name", NODES)
 def test_the_row_of_a_node_counts_gpus_apart_from_other_devices(name: str) -> None:
     _, (product, gpus), others = NODES[name]
-    found = row(node_info(name))
+    found = node_row(node_info(name))
     assert (found["product"], found["gpus"]) == (product, "f" * gpus)
     assert {one["driver"]: [one["free"], one["devices"]] for one in found.get("others", ())} == others
-    devices = node_detail(node_info(name), {})["devices"]
+    devices = detail(NODES[name][0])["devices"]
     assert [one["driver"] in others for one in devices] == [False] * gpus + [True] * (len(devices) - gpus)
     assert len(devices) == gpus + sum(every for _, every in others.values())
 
@@ -117,7 +122,7 @@ def test_the_figures_of_the_fleet_count_gpus_only() -> None:
     assert {p: (s.gpus, s.free) for p, s in fleet_stats(snapshot).items()} == {
         p: (n, n) for p, n in wanted.items() if n
     }
-    rows = [row(found) for found in snapshot.node_infos.values()]
+    rows = [node_row(found) for found in snapshot.node_infos.values()]
     assert totals(rows)["free"] == sum(wanted.values())
     screen = table_screen()
     with screen.capture() as shown:
@@ -131,12 +136,12 @@ def test_the_figures_of_the_fleet_count_gpus_only() -> None:
 
 def test_a_node_with_many_channels_lists_a_few() -> None:
     slices = {CHANNELS: [device(f"channel-{i}", type="channel", id=i) for i in range(128)], NVIDIA: [whole(0)]}
-    found = node_detail(dump_of(objects("n", slices)).snapshot().node_infos["n"], {})
+    found = detail(slices)
     assert (len(found["devices"]), found["others"][0]["devices"]) == (65, 128)
 
 
 def test_links_are_those_of_the_shown_gpus() -> None:
     """A node with eight A100 and MIG devices of another one has no link between them."""
     name, devices = "a", {NVIDIA: [*(whole(n) for n in range(8)), part(8, 0), part(8, 1)]}
-    found = row(dump_of(objects(name, devices)).snapshot().node_infos[name])
+    found = node_row(dump_of(objects(name, devices)).snapshot().node_infos[name])
     assert (found["gpus"], found["switch"]) == ("f" * 10, "c" * 8 + "00")

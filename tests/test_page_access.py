@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.web.access_control import MOST_TOKEN, Access
+from extender.web.access_control import MAX_TOKEN_BYTES, Access
 from tests.http_worlds import pages
 
 HOSTS = [
@@ -135,10 +135,10 @@ def test_a_token_file_that_becomes_a_pipe_or_too_large_closes_the_pages(tmp_path
         rejected = access.rejection({"method": "GET", "headers": headers}, open_to_all=False)
         return 200 if rejected is None else rejected.status
 
-    token.write_bytes(b"t" * MOST_TOKEN)
-    assert status(b"t" * MOST_TOKEN) == 200
-    token.write_bytes(b"t" * (MOST_TOKEN + 1))
-    assert status(b"t" * MOST_TOKEN) == 403
+    token.write_bytes(b"t" * MAX_TOKEN_BYTES)
+    assert status(b"t" * MAX_TOKEN_BYTES) == 200
+    token.write_bytes(b"t" * (MAX_TOKEN_BYTES + 1))
+    assert status(b"t" * MAX_TOKEN_BYTES) == 403
     token.unlink()
     os.mkfifo(token)
     assert status(b"t") == 403

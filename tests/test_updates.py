@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from extender.console import MOST_WATCHERS
-from extender.console.fleet_overview import FleetOverview
-from extender.console.fleet_sampler import FleetTrend
+from extender.console import MAX_WATCHERS
+from extender.console.fleet_overview import FleetOverview, FleetTrend
 from extender.sandbox import carried_machines
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES
@@ -28,7 +27,7 @@ async def test_a_new_reader_gets_the_place_of_one_that_never_reads() -> None:
     limits = replace(PAGES, write_seconds=SOON)
     async with berthing({"n": "t4-4"}) as b, listening(ConsoleApp(b.console), limits) as (_, port):
         with ExitStack() as stack:
-            for _ in range(MOST_WATCHERS):
+            for _ in range(MAX_WATCHERS):
                 reader = stack.enter_context(socket.socket())
                 reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel makes it a few KiB
                 reader.connect(("127.0.0.1", port))
@@ -56,12 +55,12 @@ async def test_a_stream_of_updates_ends_on_a_quiet_fleet() -> None:
         overview = FleetOverview(
             console.cache, console.history, console.explainer, FleetTrend(), lambda: now, console.refreshed
         )
-        readers = [asyncio.ensure_future(anext(overview.updates(), None)) for _ in range(MOST_WATCHERS)]
+        readers = [asyncio.ensure_future(anext(overview.updates(), None)) for _ in range(MAX_WATCHERS)]
         await eventually(lambda: overview.is_full)
         too_many = anext(overview.updates(), None)  # its request came while there was room
         assert await asyncio.wait_for(too_many, HANG_SECONDS) is None
         now = 600.0
-        assert await asyncio.wait_for(asyncio.gather(*readers), HANG_SECONDS) == [None] * MOST_WATCHERS
+        assert await asyncio.wait_for(asyncio.gather(*readers), HANG_SECONDS) == [None] * MAX_WATCHERS
         assert not overview.is_full
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from extender.allocation import NodeInfo, field_of
 from extender.cache import ClusterCache
-from extender.diagnosis import Finding, check_consistency
+from extender.explain import Finding, check_consistency
 from extender.fabric import DRIVER, gpu_uuid
 from extender.model import MARKER_CLASS, Device, Source, counted, members
 

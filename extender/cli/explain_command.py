@@ -21,12 +21,11 @@ from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
 from extender.cli.options import Kubeconfig
 from extender.cli.output import Screen, say, say_content, say_json, table_screen
-from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
-from extender.diagnosis import Scenario, claims_of
+from extender.console import Explainer, UnknownPod, WhatIf
+from extender.explain import Scenario, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.model import ObjectKey, WireError, one_line, shown
 from extender.policy import Policy
-from extender.runtime import CacheRefresh
 from extender.scheduling import Evaluator, runner_up_text
 from extender.wire import Json
 
@@ -93,7 +92,7 @@ def _explain_group(
     """Print the groups of this name. `console` is its URL and the token."""
     if snapshot is not None:
         cache, bound = load_groups(snapshot)
-        found = _offline_explainer(cache).known_groups(key, _scenario(cache, what_if), bound)
+        found = _offline_explainer(cache).groups(key, _scenario(cache, what_if), bound, seconds=inf)
     else:
         query = urlencode({name: ",".join(values) for name, values in what_if.items() if values})
         path = f"/v1/explain/group/{quote(key.namespace, safe='')}/{quote(key.name, safe='')}"
@@ -159,28 +158,24 @@ def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json
 
 
 def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
-    explainer, scenario = _offline_explainer(cache), _scenario(cache, question)
+    explainer = _offline_explainer(cache)
+    what_if = WhatIf(_scenario(cache, question), policy, question["narrate"])
     if name is None:
         given = hypothetical(question["objects"])
-        return list(explainer.each_hypothetical(given, scenario, policy, question["narrate"]))
-    found = explainer.explain_waiting(explainer.named(name), scenario, policy, question["narrate"])
+        return list(explainer.hypothetical(given, what_if, inf))
+    found = explainer.waiting(explainer.named(name), what_if, inf)
     if found is None:
         raise UnknownPod(f"pod {one_line(name)} does not wait in this snapshot")
     return [found]
 
 
 def _offline_explainer(cache: ClusterCache) -> Explainer:
-    policy, refresh = ActivePolicy(Policy()), CacheRefresh(cache)
-    return Explainer(cache, Evaluator(Features()), DecisionHistory(), policy, refresh.wait, work_seconds=inf)
+    return Explainer(cache, Evaluator(Features()), Policy())
 
 
 def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
     """The scenario of the options on a snapshot file. Raises WireError."""
-    snapshot = cache.snapshot()
-    unknown = [node for node in what_if["without"] if node not in snapshot.node_infos]
-    if unknown:
-        raise WireError("--without", f"node {shown(unknown[0])} is not known")
-    return Scenario(frozenset(what_if["without"]), deallocated=claims_of(snapshot, what_if["free"]))
+    return scenario_of(cache.snapshot(), what_if["without"], what_if["free"], "--without")
 
 
 def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:

@@ -12,7 +12,7 @@ from extender.allocation import Features
 from extender.cli.cluster_dump import dump_of
 from extender.cli.lint_finding import LintFinding
 from extender.cli.object_files import Objects
-from extender.diagnosis import Explanation, Scenario, apply_scenario, explain, failing_terms
+from extender.explain import Explanation, Scenario, apply_scenario, explain, failing_terms
 from extender.manifests import HypotheticalPod
 from extender.model import Claim, counted
 from extender.policy import Policy

@@ -3,25 +3,25 @@
 HTTP, and code that serve needs, do not belong here.
 """
 
-from extender.console.active_policy import ActivePolicy
 from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
-from extender.console.explainer import Explainer, UnknownPod, to_json
-from extender.console.fleet_overview import MOST_WATCHERS
+from extender.console.explainer import Explainer, UnknownGroup, UnknownPod, WhatIf, to_json
+from extender.console.fleet_overview import MAX_WATCHERS
 from extender.console.forked_call import ForkedCallFailed
-from extender.console.group_explainer import UnknownGroup
-from extender.console.questions import TooManyQuestions
+from extender.console.questions import Questions, TooManyQuestions, Turns
 
 __all__ = [
-    "MOST_WATCHERS",
-    "ActivePolicy",
+    "MAX_WATCHERS",
     "Console",
     "ConsoleCluster",
     "DecisionHistory",
     "Explainer",
     "ForkedCallFailed",
+    "Questions",
     "TooManyQuestions",
+    "Turns",
     "UnknownGroup",
     "UnknownPod",
+    "WhatIf",
     "to_json",
 ]

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Writer, pages
-from extender.diagnosis import Finding, check_consistency
+from extender.explain import Finding, check_consistency
 from extender.wire import decode_claim, readable
 
 _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds from one comparison with a fresh list to the next
 _CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
-_REPORTS = 50  # findings that a round logs and writes Events for; the others follow in later rounds
+_MAX_REPORTS = 50  # findings that a round logs and writes Events for; the others follow in later rounds
 _PAGE = 100  # claims of one page; parsing a page blocks the event loop
 
 
@@ -31,12 +31,10 @@ class Auditor:
         cache: ClusterCache,
         client: ApiClient,
         writer: Writer,
-        ready: Callable[[], bool],
     ) -> None:
         self._cache = cache
         self._client = client
         self._writer = writer
-        self._ready = ready
         self._previous: set[Finding] = set()
         self._reported: set[Finding] = set()
         self._log = structlog.get_logger("berth.audit")
@@ -45,18 +43,17 @@ class Auditor:
         self.rounds = 0
 
     async def run(self) -> None:
-        """Run until cancelled: a round every 30 s, if `ready()`."""
+        """Run until cancelled: a round every 30 s."""
         while True:
             await asyncio.sleep(_ROUND_SECONDS)
-            if self._ready():
-                await self.round()
+            await self.round()
 
     async def round(self) -> None:
         """Check the cache once; every 20th round also compares it with a fresh list."""
         found = check_consistency(self._cache)
         self.findings = [finding for finding in found if finding in self._previous]
         self._previous = set(found)
-        for finding in [finding for finding in self.findings if finding not in self._reported][:_REPORTS]:
+        for finding in [finding for finding in self.findings if finding not in self._reported][:_MAX_REPORTS]:
             await self._report(finding)
         self._reported &= self._previous
         if self.rounds % _LIST_ROUNDS == 0:

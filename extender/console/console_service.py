@@ -1,9 +1,15 @@
-"""`berth console` as one object: it watches the cluster, explains, audits, and writes Events."""
+"""`berth console` as one object: it watches the cluster, explains, audits, and writes Events.
+
+The console writes nothing but Events, and no decision depends on it. It has a cache and watches of its own, unless
+serve runs in the same process. Users ask `questions`, and the page reads `overview`. Five background tasks do the rest:
+they write Events on pods that wait, audit the cluster, read the decisions about bound pods, compare these with first
+fit, and count the fleet.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -11,14 +17,12 @@ from typing import Self
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Writer, now_rfc3339
-from extender.console.active_policy import ActivePolicy
 from extender.console.auditor import Auditor
-from extender.console.decision_history import DecisionHistory, DecisionReader
+from extender.console.decision_history import DecisionHistory, DecisionReader, SetComparer
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Explainer
-from extender.console.fleet_overview import FleetOverview
-from extender.console.fleet_sampler import FleetSampler
-from extender.console.set_comparer import SetComparer
+from extender.console.fleet_overview import FleetOverview, FleetSampler
+from extender.console.questions import Questions
 from extender.policy import Policy
 from extender.runtime import CacheRefresh, Informers, Supervisor
 from extender.scheduling import Evaluator
@@ -78,42 +82,54 @@ class Console:
         self.cache, self.informers = self.cluster.cache, self.cluster.informers
         self.refreshed = self.cluster.refresh.wait
         writer, evaluator = Writer(client, "berth-console"), self.cluster.evaluator
-        self.policy = ActivePolicy(policy)
-        if not self.cluster.shared:
-            self.policy.follow(lambda: self.cache.slices.agents.use_seconds(self.policy.policy.live_memory_seconds))
-        self.policy.use(policy)
+        self.explainer = Explainer(self.cache, evaluator, policy, clock)
+        self.policy_generation = 0  # policies put in force since the start
+        self.policy_problem = ""  # why the newest policy file is not in force; empty if it is
+        self.use_policy(policy)
         self.history = DecisionHistory(now_rfc3339())
-        self.explainer = Explainer(
-            self.cache,
-            evaluator,
-            self.history,
-            self.policy,
-            self.refreshed,
-            writer.read_pod,
-            read_bound=writer.read_bound_members,
-            clock=clock,
-        )
-        self.fleet_sampler = FleetSampler(self.cache, clock)
+        self.questions = Questions(self.explainer, self.history, writer, self.refreshed)
+        self.fleet_sampler = FleetSampler(self.cache, self.refreshed, clock)
         self.overview = FleetOverview(
             self.cache, self.history, self.explainer, self.fleet_sampler.trend, clock, self.refreshed
         )
-        self.event_recorder = EventRecorder(self.explainer, writer, clock)
-        self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
-        self.set_comparer = SetComparer(self.cache, evaluator, self.history, clock)
-        self.decision_reader = DecisionReader(self.cache, self.history, writer.read_pod, self.set_comparer.bound)
+        self.event_recorder = EventRecorder(self.questions, writer, clock)
+        self.auditor = Auditor(self.cache, client, writer)
+        self.set_comparer = SetComparer(self.cache, evaluator, self.history, self.refreshed, clock)
+        self.decision_reader = DecisionReader(
+            self.cache, self.history, writer.read_pod, self.refreshed, self.set_comparer.bound
+        )
         self.cache.listeners.append(self.decision_reader)
         self.cache.listeners.append(self.event_recorder)
 
+    def use_policy(self, policy: Policy) -> None:
+        """Put a policy in force: the console reads its own copy of serve's policy file."""
+        self.explainer.use_policy(policy)
+        self.policy_generation += 1
+        self.policy_problem = ""
+        if not self.cluster.shared:
+            self.cache.slices.agents.use_seconds(policy.live_memory_seconds)
+
+    def reject_policy(self, problem: str) -> None:
+        """Note why the newest policy file is not valid. The last valid policy stays in force."""
+        self.policy_problem = problem
+
     async def __aenter__(self) -> Self:
-        start = self.supervisor.start
         if not self.cluster.shared:
             self.informers.start()
-        start("event-recorder", partial(self.event_recorder.run, self.informers.listed))
-        start("auditor", self.auditor.run)
-        start("set-comparer", partial(self.set_comparer.run, self.informers.listed, self.refreshed))
-        start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed, self.refreshed))
-        start("decisions", partial(self.decision_reader.run, self.informers.listed, self.refreshed))
+        for name, run in {
+            "event-recorder": self.event_recorder.run,
+            "auditor": self.auditor.run,
+            "set-comparer": self.set_comparer.run,
+            "fleet-sampler": self.fleet_sampler.run,
+            "decisions": self.decision_reader.run,
+        }.items():
+            self.supervisor.start(name, partial(self._once_listed, run))
         return self
+
+    async def _once_listed(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a task once every kind is listed: in an incomplete cache no pod fits, and no claim has devices."""
+        await self.informers.listed()
+        await run()
 
     async def __aexit__(self, *_: object) -> None:
         if not self.cluster.shared:

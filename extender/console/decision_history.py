@@ -3,31 +3,37 @@
 The watch of pods has those without a node. A pod of Berth's scheduler leaves it when it is bound or deleted, so the
 console then reads the pod once: if it has a node, its annotation and its claims show the decision. The annotation is
 only text, since users may change it: the devices are those of the claims. A restart of the console loses the list; each
-bound pod keeps its annotation.
+bound pod keeps its annotation. Beside each decision, `SetComparer` shows the GPUs that first fit would have taken.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from heapq import nlargest
 
 import structlog
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot, with_devices_released
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
-from extender.diagnosis import ComparedSets
+from extender.console.fair_queue import FairQueue
+from extender.explain import ComparedSets, compare_sets
 from extender.fabric import bandwidth
-from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, FairCache, ObjectKey, Pod, Result
-from extender.scheduling import Decision, ScoredNode, parse_decision
+from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, Deadline, FairCache, ObjectKey, Pod, Result
+from extender.scheduling import Decision, Evaluator, ScoredNode, parse_decision
 
-_PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
-_WAITING = 512  # pods to read; those beyond are left out
-_READS = 5  # of one pod: the watch of claims may be later than that of pods
-_LATE_SECONDS = 0.2  # before the next read of the same pods
-_DEVICES = 64  # names of devices that an entry keeps
+_MAX_PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
+_MAX_WAITING = 512  # pods to read; those beyond are left out
+_MAX_READS = 5  # of one pod: the watch of claims may be later than that of pods
+_LATE_SECONDS = 0.2  # before the next read of the same pod
+_MAX_DEVICES = 64  # names of devices that an entry keeps
+_MAX_COMPARED = 256  # decisions that wait to be compared; those beyond are not
+_COMPARE_SECONDS = 0.05  # of one comparison
+_PAUSE_FACTOR = 4.0  # pause after a comparison, as a multiple of the time that it took
+_LATER_SECONDS = 1.0  # before the comparisons: decisions about pods that were bound a moment later come meanwhile
 
 
 @dataclass(slots=True)
@@ -47,7 +53,7 @@ class DecisionHistory:
     `since` is the start of the history, as RFC 3339.
     """
 
-    def __init__(self, since: str = "", pods: int = _PODS) -> None:
+    def __init__(self, since: str = "", pods: int = _MAX_PODS) -> None:
         self.since = since
         self._entries: FairCache[str, DecidedPod] = FairCache(pods)
         self.version = 0  # grows with every change
@@ -87,7 +93,7 @@ class DecisionHistory:
 class DecisionReader(CacheListener):
     """A background task of the console. A pod that leaves the watch is only queued; `run` reads it.
 
-    `decided` gets each decision.
+    `decided` gets each decision, with the claims of the pod. See CacheRefresh.wait for `refreshed`.
     """
 
     def __init__(
@@ -95,43 +101,35 @@ class DecisionReader(CacheListener):
         cache: ClusterCache,
         history: DecisionHistory,
         read_pod: Callable[[ObjectKey], Awaitable[Pod]],
-        decided: Callable[[DecidedPod], None],
-        waiting: int = _WAITING,
+        refreshed: Callable[[], Awaitable[None]],
+        decided: Callable[[DecidedPod, list[Claim]], None],
+        waiting: int = _MAX_WAITING,
     ) -> None:
         self._cache = cache
         self._history = history
         self._read_pod = read_pod
+        self._refreshed = refreshed
         self._decided = decided
-        self._queue: FairCache[str, tuple[ObjectKey, int]] = FairCache(waiting)  # pod UID to pod and number of reads
-        self._queued = asyncio.Event()
+        self._queue: FairQueue[str, tuple[ObjectKey, int]] = FairQueue(waiting)  # pod UID to pod and number of reads
         self._log = structlog.get_logger("berth.decisions")
-        self.left_out = 0  # pods that were not read: too many left the watch at once
+
+    @property
+    def left_out(self) -> int:
+        """Pods that were not read: too many left the watch at once."""
+        return self._queue.left_out
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         if after is None and before is not None and _may_be_bound(before):
-            self._put(before.uid, before.key, 0)
+            self._queue.put(before.key.namespace, before.uid, (before.key, 0))
 
-    async def run(self, listed: Callable[[], Awaitable[None]], refreshed: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled, once every kind is listed. See CacheRefresh.wait for `refreshed`."""
-        await listed()
+    async def run(self) -> None:
+        """Run until cancelled."""
         while True:
-            await self._queued.wait()
-            self._queued.clear()
-            late = []
-            while (following := self._queue.take_turn()) is not None:
-                uid, (key, reads) = following
-                if not await self._read(key, uid, refreshed) and reads + 1 < _READS:
-                    late.append((uid, key, reads + 1))
-            if late:
-                await asyncio.sleep(_LATE_SECONDS)
-                for one in late:
-                    self._put(*one)
+            uid, (key, reads) = await self._queue.take()
+            if not await self._read(key, uid) and reads + 1 < _MAX_READS:
+                self._queue.put_later(_LATE_SECONDS, key.namespace, uid, (key, reads + 1))
 
-    def _put(self, uid: str, key: ObjectKey, reads: int) -> None:
-        self.left_out += len(self._queue.put(key.namespace, uid, (key, reads)))
-        self._queued.set()
-
-    async def _read(self, key: ObjectKey, uid: str, refreshed: Callable[[], Awaitable[None]]) -> bool:
+    async def _read(self, key: ObjectKey, uid: str) -> bool:
         """Read one pod. Returns whether the result is final: the watch shows its claims, or the pod is not bound."""
         try:
             pod = await self._read_pod(key)
@@ -142,14 +140,15 @@ class DecisionReader(CacheListener):
             return False
         if pod.uid != uid or not pod.node_name:
             return True
-        await refreshed()
-        decision = decision_of(pod, self._cache.snapshot())
+        await self._refreshed()
+        snapshot = self._cache.snapshot()
+        decision = decision_of(pod, snapshot)
         if decision is None:
             return False
         self._history.record_decision(key, uid, decision)
         entry = self._history.entry(uid)
         if entry is not None:
-            self._decided(entry)
+            self._decided(entry, _claims_of(pod, snapshot))
         return True
 
 
@@ -159,11 +158,12 @@ def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
     None if no claim has devices yet. The Binding has no annotation if all of them were allocated before, for another
     pod. The bandwidths are those of the fleet as it is now.
     """
-    allocations = [claim.allocation for claim in _claims_of(pod, snapshot) if claim.allocation is not None]
-    results = [result for allocation in allocations for result in allocation.results]
+    claims = _claims_of(pod, snapshot)
+    results = _results(claims)
     if pod.scheduler != SCHEDULER or not results:
         return None
-    at, devices = max(one.timestamp for one in allocations), tuple(str(one.device) for one in results[:_DEVICES])
+    at = max(claim.allocation.timestamp for claim in claims if claim.allocation is not None)
+    devices = tuple(str(one.device) for one in results[:_MAX_DEVICES])
     note, node_info = pod.annotations.get(DECISION_ANNOTATION), snapshot.node_infos.get(pod.node_name)
     if note is None:
         return Decision(at, ScoredNode(pod.node_name, 0.0, (), 0.0, 0.0, "", (), devices))
@@ -195,3 +195,92 @@ def _ring(node_info: NodeInfo, results: list[Result], snapshot: Snapshot) -> tup
 
 def _may_be_bound(pod: Pod) -> bool:
     return pod.scheduler == SCHEDULER and pod.may_need_devices and not pod.deleting
+
+
+# -- beside first fit -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Queued:
+    """A decision with its claims, and with the node as it was then: it may show devices of pods bound `later`."""
+
+    decided: DecidedPod
+    claims: list[Claim]
+    node_info: NodeInfo
+    later: list[Claim] = field(default_factory=list)
+    lacks_later: bool = False  # a later pod found the queue full, so `later` is not complete
+
+
+class SetComparer:
+    """A background task of the console. `bound` queues a decision with the node as it is then; `run` compares it.
+
+    The devices of pods that are bound later count as free: `bound` notes them in the queued decisions of the node. See
+    CacheRefresh.wait for `refreshed`.
+    """
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        evaluator: Evaluator,
+        history: DecisionHistory,
+        refreshed: Callable[[], Awaitable[None]],
+        clock: Callable[[], float],
+        waiting: int = _MAX_COMPARED,
+    ) -> None:
+        self._cache = cache
+        self._evaluator = evaluator
+        self._history = history
+        self._refreshed = refreshed
+        self._clock = clock
+        self._most = waiting
+        self._queue: deque[_Queued] = deque()
+        self._queued = asyncio.Event()
+        self.left_out = 0  # not compared: the queue was full for the decision, or for a later one of its node
+
+    def bound(self, decided: DecidedPod, claims: list[Claim]) -> None:
+        """Queue the decision of a bind, if it gave the pod devices. `claims` are those of the pod."""
+        chosen = decided.decision.chosen
+        if not chosen.devices:
+            return
+        is_full = len(self._queue) >= self._most
+        for earlier in self._queue:
+            if earlier.decided.decision.chosen.node == chosen.node:
+                earlier.lacks_later |= is_full
+                earlier.later += [] if is_full else claims
+        if is_full:
+            self.left_out += 1
+            return
+        node_info = self._cache.snapshot().node_infos.get(chosen.node)
+        has_all = len(_results(claims)) == len(chosen.devices)  # the decision names some devices only
+        if node_info is not None and has_all and all(claim.is_reserved_for(decided.uid) for claim in claims):
+            self._queue.append(_Queued(decided, claims, node_info))
+            self._queued.set()
+
+    async def run(self) -> None:
+        """Run until cancelled. A pause several times as long follows each comparison."""
+        while True:
+            await self._queued.wait()
+            await asyncio.sleep(_LATER_SECONDS)
+            self._queued.clear()
+            while self._queue:
+                await self._refreshed()
+                began = self._clock()
+                self._compare(self._queue.popleft())
+                await asyncio.sleep(_PAUSE_FACTOR * (self._clock() - began))
+
+    def _compare(self, one: _Queued) -> None:
+        """Compare one decision, unless the result could be wrong."""
+        if one.lacks_later:
+            self.left_out += 1
+            return
+        snapshot, own = self._cache.snapshot(), {claim.key for claim in one.claims}
+        context = self._evaluator.evaluation_context(snapshot, Deadline(_COMPARE_SECONDS, self._clock))
+        later = _results(claim for claim in one.later if claim.key not in own)
+        node_info = with_devices_released(one.node_info, later, idle=False)
+        found = compare_sets(node_info, one.claims, snapshot.classes, context)
+        if found is not None:
+            self._history.record_sets(one.decided.uid, found)
+
+
+def _results(claims: Iterable[Claim]) -> list[Result]:
+    return [result for claim in claims if claim.allocation is not None for result in claim.allocation.results]

@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 from cachetools import LRUCache
 
 from extender.cache import CacheListener
 from extender.cluster import ClusterError, Writer
-from extender.console.explainer import Brief, Explainer
+from extender.console.explainer import Brief
+from extender.console.fair_queue import FairQueue
 from extender.console.forked_call import ForkedCallFailed
-from extender.model import SCHEDULER, FairCache, ObjectKey, Pod
+from extender.console.questions import Questions
+from extender.model import SCHEDULER, ObjectKey, Pod
 
 _NEVER: tuple[int | None, float] = (None, float("-inf"))
 _COUNT = re.compile(
     r"(?:^|[:,.] )(?:preemption: )?[0-9]+(?:/[0-9]+)? |\.$"
 )  # how many nodes, in kube-scheduler's message
 _PAUSE_SECONDS = 0.2  # between two Events
-_EARLY_SECONDS = 1.0  # before the next look at pods that had an Event within the last minute
+_EARLY_SECONDS = 1.0  # before the next look at a pod that had an Event within the last minute
 _POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
-_REST = 9.0  # pause after an explanation, as a multiple of the time that it took
+_PAUSE_FACTOR = 9.0  # pause after an explanation, as a multiple of the time that it took
 _REPORTED = ("refused", "gave-up", "blocked")  # outcomes that an Event explains better than kube-scheduler's own Event
 
 
@@ -39,18 +41,17 @@ class EventRecorder(CacheListener):
 
     def __init__(
         self,
-        explainer: Explainer,
+        questions: Questions,
         writer: Writer,
         clock: Callable[[], float],
         remembered: int = _REMEMBERED,
     ) -> None:
-        self._explainer = explainer
+        self._questions = questions
         self._writer = writer
         self._clock = clock
         # Pod UID to the hash of the last reasons, which may be long, and the time of the last explanation.
         self._recorded: LRUCache[str, tuple[int | None, float]] = LRUCache(remembered)
-        self._queue: FairCache[str, ObjectKey] = FairCache(remembered)  # pod UID to pod
-        self._queued = asyncio.Event()
+        self._queue: FairQueue[str, ObjectKey] = FairQueue(remembered)  # pod UID to pod
         self._problem = ""  # why the last explanation gave up; '' if it did not
         self._log = structlog.get_logger("berth.events")
         self.events = 0  # Events written
@@ -64,7 +65,6 @@ class EventRecorder(CacheListener):
         if reasons != known:
             self._recorded[after.uid] = reasons, when
             self._queue.put(after.key.namespace, after.uid, after.key)
-            self._queued.set()
 
     async def policy_rejected(self, config_map: ObjectKey, problem: str) -> None:
         """Write an Event on the ConfigMap of the policy: its policy is not valid."""
@@ -75,31 +75,19 @@ class EventRecorder(CacheListener):
         except ClusterError as error:
             self._log.warning("could not write an Event", config_map=str(config_map), problem=str(error))
 
-    async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
-        """Run until cancelled, once every kind is listed: in an incomplete cache no pod fits.
-
-        Each explanation is followed by a pause many times as long.
-        """
-        await listed()
+    async def run(self) -> None:
+        """Run until cancelled. Each explanation is followed by a pause many times as long."""
         while True:
-            await self._queued.wait()
-            self._queued.clear()
-            early = []
-            while (following := self._queue.take_turn()) is not None:
-                if self._is_due(following[0]):
-                    await self._explain(*following)
-                else:
-                    early.append(following)
-            if early:
-                await asyncio.sleep(_EARLY_SECONDS)
-                for uid, pod in early:
-                    self._queue.put(pod.namespace, uid, pod)
-                self._queued.set()
+            uid, pod = await self._queue.take()
+            if self._is_due(uid):
+                await self._explain(uid, pod)
+            else:
+                self._queue.put_later(_EARLY_SECONDS, pod.namespace, uid, pod)
 
     async def _explain(self, uid: str, pod: ObjectKey) -> None:
         began = self._clock()
         found = await self._explained(uid, pod)
-        rest = _REST * min(self._clock() - began, _WORK_SECONDS)
+        pause = _PAUSE_FACTOR * min(self._clock() - began, _WORK_SECONDS)
         for other, name in ((uid, pod), *self._take_members(found)):
             reasons = self._recorded.get(other, _NEVER)[0]
             if found is not None and found.outcome in _REPORTED:
@@ -108,7 +96,7 @@ class EventRecorder(CacheListener):
                 reasons = None  # so that the same reasons can cause an Event later
             self._recorded[other] = reasons, self._clock()
             await asyncio.sleep(_PAUSE_SECONDS)
-        await asyncio.sleep(max(0.0, rest - _PAUSE_SECONDS))
+        await asyncio.sleep(max(0.0, pause - _PAUSE_SECONDS))
 
     def _is_due(self, uid: str) -> bool:
         return self._clock() - self._recorded.get(uid, _NEVER)[1] >= _POD_SECONDS
@@ -116,7 +104,9 @@ class EventRecorder(CacheListener):
     def _take_members(self, found: Brief | None) -> list[tuple[str, ObjectKey]]:
         """Take the other pods of an explained gang out of the queue."""
         group = found.group if found is not None else None
-        queued = [(uid, pod) for uid, pod in self._queue.items() if group and self._explainer.group_of(uid) == group]
+        queued = [
+            (uid, pod) for uid, pod in self._queue.items() if group and self._questions.explainer.group_of(uid) == group
+        ]
         taken = [(uid, pod) for uid, pod in queued if self._is_due(uid)]
         for uid, _ in taken:
             self._queue.pop(uid)
@@ -125,7 +115,7 @@ class EventRecorder(CacheListener):
     async def _explained(self, uid: str, pod: ObjectKey) -> Brief | None:
         """Explain a pod; None if it does not wait."""
         try:
-            found = await self._explainer.brief_in_turn(uid, _WORK_SECONDS)
+            found = await self._questions.brief(uid, _WORK_SECONDS)
         except ForkedCallFailed as error:
             if str(error) != self._problem:  # many pods in a row may give up for one reason
                 self._problem = str(error)

@@ -1,34 +1,44 @@
-"""Explains decisions about pods and groups: pods that wait, that were bound, or that do not exist yet."""
+"""Explains pods and groups on the newest snapshot: those that wait, are bound, or do not exist yet.
+
+`Explainer` has the answers as JSON, and knows when which explanation of extender.explain applies: a pod that is placed
+with its group gets the answer about the group, and beside it how it would fare alone. Its methods block their caller
+for as long as their work takes, `seconds` at most. questions.py gives them turns, moves long work into a child process
+and reads what the cache lacks. `berth explain --snapshot` uses this class alone.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
+from extender.allocation import Snapshot
 from extender.cache import ALL_NODES, ClusterCache
-from extender.cluster import ClusterError
-from extender.console.active_policy import ActivePolicy
-from extender.console.bound_member_reader import BoundMemberReader, ReadBound
-from extender.console.decision_history import DecisionHistory, decision_of
-from extender.console.group_explainer import GroupExplainer
-from extender.console.questions import Questions
-from extender.diagnosis import (
+from extender.console.decision_history import DecidedPod, decision_of
+from extender.explain import (
     Explanation,
     GangExplanation,
+    PlannerCaches,
     Scenario,
     apply_scenario,
     explain,
+    explain_gang,
+    explain_jobs,
     groups_named,
     no_devices,
     other_scheduler,
+    with_new_group,
     without_own_holds,
 )
-from extender.manifests import Hypothetical
+from extender.gangs.gang import gang_minimum
+from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.gangs.gang_trial import GangMemory
+from extender.manifests import Hypothetical, HypotheticalGroup
 from extender.model import (
     DECISION_ANNOTATION,
+    SCHEDULER,
     BerthError,
     Claim,
     Deadline,
@@ -43,18 +53,26 @@ from extender.model import (
     shown,
 )
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, RankingCache, Skip, requirements_of
-from extender.wire import Json, is_object_name
+from extender.scheduling import EvaluationContext, Evaluator, RankingCache, Skip, requirements_of
+from extender.wire import Json
 
-T = TypeVar("T")
-WORK_SECONDS = 2.0  # of one question
 _RANKINGS_BYTES = 32 << 20
+_MEMORY_BYTES = 4 << 20  # of evaluations for gangs
+_ALONE = ("no-gang", "runs")  # outcomes of groups whose waiting pods are placed one by one
 _NO_MEMBERS: Mapping[GroupKey, Membership] = MappingProxyType({})
-_WAITING = 6  # questions; the last is answered within the 30 s for which `berth explain` waits
+_EXISTS = "the cluster has a group {0} already, whose devices stay in use here: berth explain group {0} explains it"
+_UNKNOWN = (
+    "no pod that waits, and no claim with devices, belongs to a group {}; "
+    "the pods of a Job or a JobSet are a group only with the annotation berth.dev/group-min"
+)
 
 
 class UnknownPod(BerthError):
     """No pod of this name waits or is bound."""
+
+
+class UnknownGroup(BerthError):
+    """No pod that waits names a group of this name, and no claim has devices for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,282 +85,160 @@ class Brief:
     group: GroupKey | None = None  # with which the pod is placed; None if it is placed alone
 
 
-class Explainer:
-    """Explains pods on the newest snapshot.
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The assumptions of a question: the scenario counts as real, and the policy as in force.
 
-    The coroutines answer one question at a time: see Questions. The other methods block the event loop, for their limit
-    of work at most.
+    `narrated` names a node whose search is explained step by step.
     """
+
+    scenario: Scenario = field(default_factory=Scenario)
+    policy: Policy | None = None  # by default the one in force
+    narrated: str = ""
+
+
+_AS_IS = WhatIf()
+
+
+class Explainer:
+    """Explains on the newest snapshot, under `policy` unless the question has its own. `clock` returns seconds."""
 
     def __init__(
         self,
         cache: ClusterCache,
         evaluator: Evaluator,
-        history: DecisionHistory,
-        policy: ActivePolicy,
-        refreshed: Callable[[], Awaitable[None]],
-        read_pod: Callable[[ObjectKey], Awaitable[Pod]] | None = None,
-        *,
-        read_bound: ReadBound | None = None,
+        policy: Policy,
         clock: Callable[[], float] = time.monotonic,
-        work_seconds: float = WORK_SECONDS,
     ) -> None:
-        """`read_bound` is that of BoundMemberReader. See CacheRefresh.wait for `refreshed`."""
-        self._cache = cache
+        self.cache = cache
+        self.clock = clock
+        self.policy = policy
         self._evaluator = evaluator
-        self._history = history
-        self._policy = policy
-        self._refreshed = refreshed
-        self._read_pod = read_pod
-        self._clock = clock
-        self._work_seconds = work_seconds
-        self._rankings = RankingCache(_RANKINGS_BYTES)
-        self._bound_members = BoundMemberReader(cache, read_pod, read_bound, refreshed)
-        self._groups = GroupExplainer(cache, evaluator, policy, self._rankings, clock)
-        self._questions = Questions(clock, _WAITING, refreshed)
-        policy.follow(self._rankings.clear)
+        self._caches = PlannerCaches(RankingCache(_RANKINGS_BYTES), GangMemory(_MEMORY_BYTES))
 
-    async def read(self, parse: Callable[[], T]) -> T:
-        """See Questions.read."""
-        return await self._questions.read(parse)
+    def use_policy(self, policy: Policy) -> None:
+        """Explain under another policy from now on."""
+        self.policy = policy
+        self._caches.rankings.clear()
 
-    async def in_turn(self, work: Callable[[], T]) -> T:
-        """The result of a function that blocks the event loop for a moment. Raises TooManyQuestions."""
-        async with self._questions.in_turn():
-            return await self._questions.answer(lambda _: work(), self._work_seconds)
+    # -- pods --------------------------------------------------------------------------------------------------
 
-    def named(self, text: str) -> ObjectKey:
-        """The pod that `namespace/name` or a name alone refers to. Raises UnknownPod if the name is not unique."""
+    def named(self, text: str, bound: Iterable[ObjectKey] = ()) -> ObjectKey:
+        """The pod that `namespace/name` or a name alone refers to. `bound` are the known bound pods of this name.
+
+        Raises UnknownPod if the name is not unique.
+        """
         namespace, slash, name = text.partition("/")
         if slash:
             return ObjectKey(namespace, name)
-        waiting = {pod.key for pod in self._cache.store.pods.values() if pod.key.name == text}
-        found = sorted(waiting | self._history.pods_named(text))
+        waiting = {pod.key for pod in self.cache.store.pods.values() if pod.key.name == text}
+        found = sorted(waiting.union(bound))
         if len(found) > 1:
             raise UnknownPod(f"pod name {shown(text)} is ambiguous: {', '.join(map(str, found))}")
         return found[0] if found else ObjectKey("default", text)
 
-    async def pod(
-        self,
-        key: ObjectKey,
-        scenario: Scenario | None = None,
-        policy: Policy | None = None,
-        narrated: str = "",
-    ) -> Json:
-        """Explain a pod that exists. `narrated` names a node whose search is explained in full.
+    def waiting_pod(self, key: ObjectKey) -> Pod | None:
+        """The pod of this name that waits."""
+        return next((pod for pod in self.cache.store.pods.values() if pod.key == key), None)
 
-        Raises UnknownPod or TooManyQuestions.
-        """
-        async with self._questions.in_turn():
-            pod = self._waiting_pod(key)
-            membership = pod.membership if pod is not None else None
-            groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
-            async with self._bound_members.known(groups):
-                found = await self._questions.answer(
-                    lambda seconds: self.explain_waiting(key, scenario, policy, narrated, work_seconds=seconds),
-                    self._work_seconds,
-                )
-            return found or await self._of_bound(key)
-
-    def explain_waiting(
-        self,
-        key: ObjectKey,
-        scenario: Scenario | None,
-        policy: Policy | None,
-        narrated: str,
-        *,
-        work_seconds: float | None = None,
-    ) -> Json | None:
+    def waiting(self, key: ObjectKey, what_if: WhatIf, seconds: float) -> Json | None:
         """Explain a waiting pod; None if no pod of this name waits.
 
         A pod that is placed with its group gets the outcome of the group, and `alone` has the explanation of the pod
-        alone. `work_seconds` limits the work; by default it is the limit of the explainer.
+        alone.
         """
-        pod = self._waiting_pod(key)
+        pod, until = self.waiting_pod(key), self.clock() + seconds
         if pod is None:
             return None
-        found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
+        group = self._group_of_member(pod, what_if, until)
+        found = {**self._alone(pod, (), what_if, until), "gang": _group_named_by(pod)}
+        if group is not None:
+            named = found["gang"]
+            found = {**_with_group(found, group), "gang": named}
+            found["sentence"] = found["sentence"] if named else group.sentence
         if error_line(pod.scheduler_error) not in found["sentence"]:  # '' is in every text
             found["sentence"] += f"; but {last_attempt_failed(pod)}"
         elif found["outcome"] == "fits" and one_line(pod.unschedulable) not in found["sentence"]:
             found["sentence"] += f"; the last answer of kube-scheduler was: {one_line(pod.unschedulable)}"
         return found
 
-    async def brief_in_turn(self, uid: str, work_seconds: float) -> Brief | None:
-        """`brief`, after the questions that wait."""
-        async with self._questions.in_turn(of_user=False):
-            return await self._questions.answer(lambda seconds: self.brief(uid, seconds), work_seconds)
-
-    def brief(self, uid: str, work_seconds: float) -> Brief | None:
+    def brief(self, uid: str, seconds: float) -> Brief | None:
         """Why the pod with this UID waits, in brief; None if it does not wait."""
-        pod = self._cache.store.pods.get(uid)
+        pod, until = self.cache.store.pods.get(uid), self.clock() + seconds
         if pod is None:
             return None
-        group = self._groups.of_member(pod, Scenario(), None, work_seconds)
+        group = self._group_of_member(pod, _AS_IS, until)
         if group is not None and pod.membership is not None:
             known = group.sentence if group.outcome != "unfinished" else ""
             nearest = next((_of_group(group, miss.sentence) for miss in group.misses), known)
-            key_of_group = pod.membership.key
-            return Brief(group.outcome, group.sentence, nearest, key_of_group if key_of_group.name else None)
-        found = self.explain_alone(pod, (), Scenario(), None, work_seconds=work_seconds)
+            key = pod.membership.key
+            return Brief(group.outcome, group.sentence, nearest, key if key.name else None)
+        found = self._alone(pod, (), _AS_IS, until)
         return Brief(found["outcome"], found["sentence"], next(iter(found["misses"]), ""))
 
     def group_of(self, uid: str) -> GroupKey | None:
         """The group that a waiting pod names; None if it names none or does not wait."""
-        pod = self._cache.store.pods.get(uid)
+        pod = self.cache.store.pods.get(uid)
         return pod.membership.key if pod is not None and pod.membership is not None else None
 
-    def _waiting_pod(self, key: ObjectKey) -> Pod | None:
-        return next((pod for pod in self._cache.store.pods.values() if pod.key == key), None)
-
-    def _of_waiting(
-        self, pod: Pod, scenario: Scenario, policy: Policy | None, narrated: str, work_seconds: float | None
-    ) -> Json:
-        """The explanation of a waiting pod; that of its group comes first if the pod is placed with it."""
-        seconds, began = self._work_seconds if work_seconds is None else work_seconds, self._clock()
-        group = self._groups.of_member(pod, scenario, policy, seconds)
-        left = seconds - (self._clock() - began)
-        alone = self.explain_alone(pod, (), scenario, policy, narrated, work_seconds=left)
-        named = _group_named_by(pod)
-        if group is None:
-            return {**alone, "gang": named}
-        found = {**_with_group(alone, group), "gang": named}
-        return found if named else {**found, "sentence": group.sentence}
-
-    async def group(self, key: ObjectKey, scenario: Scenario | None = None) -> list[Json]:
-        """Explain the groups of this name: more than one if their pods name them in different ways.
-
-        Raises UnknownGroup or TooManyQuestions.
-        """
-        async with self._questions.in_turn():
-            groups = groups_named(self._cache.snapshot(), key.namespace, key.name)
-            async with self._bound_members.known(groups) as members:
-                return await self._questions.answer(
-                    lambda seconds: self.known_groups(key, scenario or Scenario(), members, seconds), self._work_seconds
-                )
-
-    def known_groups(
-        self,
-        key: ObjectKey,
-        scenario: Scenario,
-        bound_members: Mapping[GroupKey, Membership] = _NO_MEMBERS,
-        work_seconds: float | None = None,
-    ) -> list[Json]:
-        """Explain the groups of this name as if the scenario were real. They share the work limit.
-
-        `bound_members` has the membership of a bound pod of each group of which no pod waits. Raises UnknownGroup.
-        """
-        seconds = self._work_seconds if work_seconds is None else work_seconds
-        groups = self._groups.named(key, scenario, seconds, bound_members)
-        return [to_json(group) for group in groups]
-
-    async def _of_bound(self, key: ObjectKey) -> Json:
-        """Explain a bound pod from its object and its claims. Raises UnknownPod."""
-        unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and is not bound")
-        if self._read_pod is None or not (is_object_name(key.namespace) and is_object_name(key.name)):
-            raise unknown
-        try:
-            pod = await self._read_pod(key)
-        except ClusterError as error:
-            raise unknown from error
-        if not pod.node_name:
-            raise unknown
-        await self._refreshed()
-        snapshot = self._cache.snapshot()
-        entry, note = self._history.entry(pod.uid), pod.annotations.get(DECISION_ANNOTATION)
+    def bound(self, pod: Pod, entry: DecidedPod | None) -> Json:
+        """Explain a bound pod by its annotation and its claims, or by the entry of the history."""
+        snapshot, note = self.cache.snapshot(), pod.annotations.get(DECISION_ANNOTATION)
         decision = entry.decision if entry is not None else decision_of(pod, snapshot)
         outcome = "bound"
         if note is not None:
-            sentence = f"pod {key} was bound to {pod.node_name}: {note}"
-        elif isinstance(requirements_of(pod, snapshot, self._policy.policy), Skip):
+            sentence = f"pod {pod.key} was bound to {pod.node_name}: {note}"
+        elif isinstance(requirements_of(pod, snapshot, self.policy), Skip):
             outcome, sentence = "not-ours", f"{no_devices(pod)}; the pod is bound to node {pod.node_name}"
         else:  # no annotation is written if all claims were allocated before
             why = "its claims were allocated before, or another scheduler bound it"
-            sentence = f"pod {key} is bound to {pod.node_name}, without a decision of Berth: {why}"
-        found: Json = {"pod": str(key), "outcome": outcome, "sentence": sentence, "gang": _group_named_by(pod)}
+            sentence = f"pod {pod.key} is bound to {pod.node_name}, without a decision of Berth: {why}"
+        found: Json = {"pod": str(pod.key), "outcome": outcome, "sentence": sentence, "gang": _group_named_by(pod)}
         if decision is not None:
             found["decision"] = to_json(decision)
             found["sets"] = to_json(entry.sets) if entry is not None and entry.sets is not None else None
         return found
 
-    async def hypothetical_all(
-        self, given: Hypothetical, scenario: Scenario, policy: Policy | None, narrated: str = ""
-    ) -> list[Json]:
-        """The list of each_hypothetical.
-
-        Raises TooManyQuestions, or WireError as GroupExplainer.hypothetical does.
-        """
-        async with self._questions.in_turn():
-            return await self._questions.answer(
-                lambda seconds: list(self.each_hypothetical(given, scenario, policy, narrated, work_seconds=seconds)),
-                self._work_seconds,
-            )
-
-    def each_hypothetical(
-        self,
-        given: Hypothetical,
-        scenario: Scenario,
-        policy: Policy | None,
-        narrated: str,
-        *,
-        work_seconds: float | None = None,
-    ) -> Iterator[Json]:
-        """Explain the groups and then the pods of one request, which share the work limit.
+    def hypothetical(self, given: Hypothetical, what_if: WhatIf, seconds: float) -> Iterator[Json]:
+        """Explain the groups and then the pods of one request, which share the seconds.
 
         The classes of the request count as applied. Each group and pod is explained as if the others did not exist. A
-        pod that is placed with its group gets the outcome of the group, as in `explain_waiting`. Raises
-        WireError as GroupExplainer.hypothetical does.
+        pod that is placed with its group gets the outcome of the group, as in `waiting`. Raises WireError if two pods
+        of a group have one name.
         """
-        scenario = replace(scenario, classes=given.classes)
-        left, gangs = self._work_seconds if work_seconds is None else work_seconds, dict[GroupKey, GangExplanation]()
+        until, gangs = self.clock() + seconds, dict[GroupKey, GangExplanation]()
+        what_if = replace(what_if, scenario=replace(what_if.scenario, classes=given.classes))
         for group in given.groups:
-            began = self._clock()
-            explained = self._groups.hypothetical(group, scenario, policy, max(left, 0.0))
-            left -= self._clock() - began
+            explained = self._new_group(group, what_if, until)
             if explained.outcome != "no-gang":
                 gangs[group.key] = explained
             yield to_json(explained)
         for pod, claims in given.pods:
-            began = self._clock()
-            found = self.explain_alone(pod, claims, scenario, policy, narrated, work_seconds=left)
-            left -= self._clock() - began
+            found = self._alone(pod, claims, what_if, until)
             gang = gangs.get(pod.membership.key) if pod.membership is not None else None
             yield found if gang is None else _with_group(found, gang)
 
-    def explain_alone(
-        self,
-        pod: Pod,
-        claims: tuple[Claim, ...],
-        scenario: Scenario,
-        policy: Policy | None,
-        narrated: str = "",
-        *,
-        work_seconds: float | None = None,
-    ) -> Json:
+    def _alone(self, pod: Pod, claims: tuple[Claim, ...], what_if: WhatIf, until: float) -> Json:
         """Explain a pod without regard to its group, as if the pod, its claims and the scenario were real.
 
-        `narrated` names a node whose search is explained in full. The outcome is `unfinished` if the work limit ended
-        the explanation, or if no work is left for it.
+        The outcome is `unfinished` if the time `until` ended the explanation, or has come already.
         """
-        seconds = self._work_seconds if work_seconds is None else work_seconds
+        seconds = until - self.clock()
         if seconds <= 0:
             return _unfinished(pod, "the other pods of the request took all the work; ask again with fewer pods")
-        held = self._cache.reservations.held_for(pod.uid)
-        nodes = self._cache.slices.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
+        snapshot, scenario = self.cache.snapshot(), what_if.scenario
+        held = self.cache.reservations.held_for(pod.uid)
+        nodes = self.cache.slices.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
         # A remembered ranking follows the real snapshots. So it serves only a question without any change.
-        as_is = policy is None and not claims and not scenario and ALL_NODES not in nodes
+        as_is = what_if.policy is None and not claims and not scenario and ALL_NODES not in nodes
         if not as_is:
             scenario = replace(scenario, released=(*scenario.released, *held))
-        snapshot = self._cache.snapshot()
-        if claims or scenario:
             snapshot = apply_scenario(snapshot, claims, scenario)
-        deadline = Deadline(seconds, self._clock)
-        context, chosen = self._evaluator.evaluation_context(snapshot, deadline), policy or self._policy.policy
-        requirements = requirements_of(pod, snapshot, chosen) if as_is else None
-        ranking = self._rankings.get_or_create(requirements) if isinstance(requirements, PodRequirements) else None
+        context, policy = self._context(snapshot, seconds), what_if.policy or self.policy
+        rankings = self._caches.rankings if as_is else None
         without_holds = without_own_holds(snapshot, held, nodes) if as_is else {}
         try:
-            found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, without_holds, narrated))
+            found: Json = to_json(explain(pod, snapshot, policy, context, rankings, without_holds, what_if.narrated))
         except DeadlineExceeded:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)
@@ -350,6 +246,82 @@ class Explainer:
             found["sentence"] += "; kube-scheduler does not place it before its scheduling gates are removed"
         other = other_scheduler(pod) if found["outcome"] != "not-ours" else ""
         return {**found, "sentence": f"{other}. With it, {found['sentence']}"} if other else found
+
+    def _context(self, snapshot: Snapshot, seconds: float) -> EvaluationContext:
+        return self._evaluator.evaluation_context(snapshot, Deadline(seconds, self.clock))
+
+    # -- groups ------------------------------------------------------------------------------------------------
+
+    def groups(
+        self,
+        key: ObjectKey,
+        scenario: Scenario,
+        bound_members: Mapping[GroupKey, Membership] = _NO_MEMBERS,
+        *,
+        seconds: float,
+    ) -> list[Json]:
+        """Explain the groups of this name: more than one if their pods name them in different ways.
+
+        `bound_members` has the membership of a bound pod of each group of which no pod waits. Raises UnknownGroup.
+        """
+        snapshot = self.cache.snapshot()
+        groups = groups_named(snapshot, key.namespace, key.name)
+        if not groups:
+            jobs = explain_jobs(snapshot, key.namespace, key.name)
+            if not jobs:
+                raise UnknownGroup(_UNKNOWN.format(one_line(str(key))))
+            return [to_json(job) for job in jobs]
+        changed = apply_scenario(snapshot, (), scenario)
+        context, caches = self._context(changed, seconds), self._caches if changed is snapshot else PlannerCaches()
+        return [
+            to_json(explain_gang(group, pods, changed, self.policy, context, caches, bound_members.get(group)))
+            for group, pods in groups.items()
+        ]
+
+    def _group_of_member(self, pod: Pod, what_if: WhatIf, until: float) -> GangExplanation | None:
+        """Explain the group with which a waiting pod is placed; None if the pod is placed alone."""
+        membership = pod.membership
+        if membership is None or not pod.is_waiting or pod.scheduler != SCHEDULER:
+            return None
+        snapshot = self.cache.snapshot()
+        has_name = bool(membership.key.name)  # else an annotation about a group is all that the pod has
+        pods = [other for other in snapshot.pods.values() if _is_in(other, membership.key)] if has_name else [pod]
+        changed = apply_scenario(snapshot, (), what_if.scenario)
+        found = self._gang(membership.key, pods, changed, what_if, until, is_real=changed is snapshot)
+        return found if found.outcome not in _ALONE else None
+
+    def _new_group(self, group: HypotheticalGroup, what_if: WhatIf, until: float) -> GangExplanation:
+        """Explain a group that does not exist yet, as if its pods, their claims and the scenario were real.
+
+        The result lists no members. Raises WireError if two of its pods have one name.
+        """
+        key, snapshot = group.key, self.cache.snapshot()
+        minimum = gang_minimum(group.membership, with_new_group(snapshot, key, (), group.policies))
+        members = []
+        for one in group.members(MAX_TOGETHER, minimum):
+            if self.clock() >= until:
+                text = f"group {key}: the request takes more than the work limit; ask again with fewer groups or pods"
+                return GangExplanation(str(key), key.source.value, "unfinished", text, minimum)
+            members.append(one)
+        if not members:
+            text = f"group {key} has no pods: the manifests create none"
+            return GangExplanation(str(key), key.source.value, "waiting", text, minimum)
+        pods = [replace(one.pod, scheduler=SCHEDULER) for one in members]
+        changed = with_new_group(snapshot, key, pods, group.policies)
+        changed = apply_scenario(changed, (claim for one in members for claim in one.claims), what_if.scenario)
+        found = self._gang(key, pods, changed, what_if, until, is_real=False)
+        exists = snapshot.claims_of_group(key) or any(_is_in(pod, key) for pod in snapshot.pods.values())
+        notes = [*_size_notes(group, len(pods)), *([_EXISTS.format(key)] if exists else [])]
+        if any(one.pod.scheduler != SCHEDULER for one in members):
+            notes.append(f"Berth places its pods only with schedulerName {SCHEDULER}, which they lack")
+        return replace(found, sentence="; ".join([found.sentence, *notes]), members=())
+
+    def _gang(
+        self, key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot, what_if: WhatIf, until: float, *, is_real: bool
+    ) -> GangExplanation:
+        caches = self._caches if is_real and what_if.policy is None else PlannerCaches()
+        context, policy = self._context(snapshot, until - self.clock()), what_if.policy or self.policy
+        return explain_gang(key, pods, snapshot, policy, context, caches, None)
 
 
 def last_attempt_failed(pod: Pod) -> str:
@@ -382,6 +354,20 @@ def _with_group(alone: Json, group: GangExplanation) -> Json:
 
 def _of_group(group: GangExplanation, miss: str) -> str:
     return f"group {group.group} {miss}"
+
+
+def _size_notes(group: HypotheticalGroup, made: int) -> Iterator[str]:
+    """The assumptions of the explanation about the number of pods and groups."""
+    if group.size is None:
+        yield f"the manifests do not say how many pods it gets: {made} are assumed"
+    elif group.size > made:
+        yield f"of its {group.size} pods, Berth plans {made} together and places the others one by one"
+    if group.alike > 1:
+        yield f"the manifests create {group.alike} such groups: this is the plan of one"
+
+
+def _is_in(pod: Pod, key: GroupKey) -> bool:
+    return pod.membership is not None and pod.membership.key == key
 
 
 def to_json(found: Any) -> Any:

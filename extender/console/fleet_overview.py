@@ -1,14 +1,18 @@
-"""The data of the page: one row per node, built once per change of the node and shared by all open pages."""
+"""The data of the page, and the figures of the fleet for /metrics.
+
+`FleetOverview` has one row per node, built once per change of the node and shared by all open pages, and a stream of
+changes. `FleetSampler` computes the figures of the whole fleet in the background, and keeps a trend of two of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import suppress
 from itertools import count
 from math import inf
-from typing import Any
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
@@ -17,20 +21,103 @@ from extender.cache import ClusterCache
 from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
-from extender.console.fleet_sampler import FleetTrend
-from extender.diagnosis import claim_rows, claims_on, group_rows, node_detail, row, totals
+from extender.explain import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
 from extender.model import SCHEDULER, Pod
+from extender.wire import Json
 
-Json = dict[str, Any]
-_PERIOD_SECONDS = 1.0  # between two updates to a page
-_DECISIONS = 100  # decisions in one update
-_EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
+_UPDATE_SECONDS = 1.0  # between two updates to a page
+_MAX_DECISIONS = 100  # decisions in one update
+_MAX_EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
 _WORK_SECONDS = 0.1  # of one explanation
-_GROUPS = 30  # rows of groups
-_PENDING = 50  # rows of waiting pods; `waiting` counts all pods
-MOST_WATCHERS = 64
+_MAX_GROUPS = 30  # rows of groups
+_MAX_PENDING = 50  # rows of waiting pods; `waiting` counts all pods
+MAX_WATCHERS = 64
 _LISTS = ("pending", "waiting", "groups")  # parts that an update omits if they have not changed
 _LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may take all that a quiet fleet sends
+_SAMPLE_SECONDS = 5.0  # between two samples of the fleet
+_MAX_POINTS = 240  # of the trend
+_MAX_SPACING_SECONDS = 160.0  # between two points; so the trend has the last 10 hours at most
+
+
+class TrendPoint(NamedTuple):
+    """The fleet at one time, in seconds of the console's clock."""
+
+    at: float
+    free: int  # GPUs without an allocation, share or hold
+    largest_set: int  # size of the largest set of free GPUs that NVLink joins on one node
+
+
+class FleetTrend:
+    """At most `limit` points, the oldest first.
+
+    A full trend drops every second point and then takes half as many, so that it has the whole time since the start.
+    When points are `longest` seconds apart, it drops the oldest instead.
+    """
+
+    def __init__(self, limit: int = _MAX_POINTS, longest: float = _MAX_SPACING_SECONDS) -> None:
+        self._limit = limit
+        self._longest = longest
+        self._spacing = _SAMPLE_SECONDS
+        self._points: deque[TrendPoint] = deque()
+
+    def add(self, point: TrendPoint) -> None:
+        """Add a point, unless the last one is too recent."""
+        if self._points and point.at - self._points[-1].at < self._spacing:
+            return
+        self._points.append(point)
+        if len(self._points) <= self._limit:
+            return
+        if self._spacing < self._longest:
+            self._spacing *= 2
+            self._points = deque(list(self._points)[::-2][::-1])  # the newest stays
+        else:
+            self._points.popleft()
+
+    def after(self, at: float) -> list[TrendPoint]:
+        """The points after a time."""
+        return [point for point in self._points if point.at > at]
+
+
+class FleetSampler:
+    """`stats` maps a GPU product to its figures, which are at most 5 s old. `clock` returns seconds."""
+
+    def __init__(
+        self, cache: ClusterCache, refreshed: Callable[[], Awaitable[None]], clock: Callable[[], float]
+    ) -> None:
+        self._cache = cache
+        self._refreshed = refreshed
+        self._clock = clock
+        self._version = -1
+        self.stats: dict[str, FleetStats] = {}
+        self.trend = FleetTrend()
+
+    async def run(self) -> None:
+        """Run until cancelled. See CacheRefresh.wait for `refreshed`."""
+        while True:
+            await self._refreshed()
+            self.sample()
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    def sample(self) -> None:
+        """Compute the figures, if the cache changed, and add a point to the trend."""
+        snapshot = self._cache.snapshot()
+        if snapshot.version != self._version:
+            self.stats = fleet_stats(snapshot)
+            self._version = snapshot.version
+        products = self.stats.values()
+        largest = max((stats.largest_set for stats in products), default=0)
+        self.trend.add(TrendPoint(self._clock(), sum(stats.free for stats in products), largest))
+
+
+# -- the page -------------------------------------------------------------------------------------------------------
+
+
+class _Nearest(NamedTuple):
+    """The nearest miss of a pod, with the versions of the pod and of the snapshot that it is about."""
+
+    pod_version: str = ""
+    snapshot_version: int = -1
+    text: str = ""
 
 
 class FleetOverview:
@@ -56,8 +143,7 @@ class FleetOverview:
         self._groups: list[Json] = []  # rows, as of the last refresh
         self._waiting: list[Pod] = []  # pods that wait, the namespaces in turn, as of the last refresh
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
-        # Pod UID to (resourceVersion of the pod, version of the snapshot, nearest miss).
-        self._nearest: LRUCache[str, tuple[str, int, str]] = LRUCache(_PENDING)
+        self._nearest: LRUCache[str, _Nearest] = LRUCache(_MAX_PENDING)  # by pod UID
         self._watchers = 0
         self._ended = asyncio.Event()
 
@@ -87,7 +173,7 @@ class FleetOverview:
         """All details of one node; None if the node is unknown."""
         snapshot = self._cache.snapshot()
         node_info = snapshot.node_infos.get(name)
-        return node_detail(node_info, claims_on([node_info], snapshot)) if node_info is not None else None
+        return node_detail(node_info, snapshot) if node_info is not None else None
 
     def claims(self) -> list[Json]:
         """One row for each claim."""
@@ -96,7 +182,7 @@ class FleetOverview:
     @property
     def is_full(self) -> bool:
         """Whether the maximum number of pages is open."""
-        return self._watchers >= MOST_WATCHERS
+        return self._watchers >= MAX_WATCHERS
 
     def end_updates(self) -> None:
         """End the streams of updates of all pages, because the process ends."""
@@ -108,9 +194,9 @@ class FleetOverview:
         A page opens this before it asks for the fleet, so that it misses nothing; it ignores an update whose `revision`
         is below that of the fleet. Ends after 10 minutes; the page then opens it again.
         """
-        return self._updates(self._cache.snapshot().version, self._history.version, self._refreshes, self._clock())
+        return self._updates(self._revision, self._cache.snapshot().version, self._history.version, self._clock())
 
-    async def _updates(self, version: int, recorded: int, refreshes: int, sampled: float) -> AsyncIterator[Json]:
+    async def _updates(self, revision: int, version: int, recorded: int, sampled: float) -> AsyncIterator[Json]:
         if self.is_full:  # checked again: several requests may have seen the same free place
             return
         self._watchers += 1
@@ -119,18 +205,14 @@ class FleetOverview:
             waiting: Json = {}
             while self._clock() < ends:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_PERIOD_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
+                    async with asyncio.timeout(_UPDATE_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
                         await self._ended.wait()
                         return
                 await self._refreshed()
                 self._refresh()
                 snapshot = self._cache.snapshot()
                 trend = self._ages(sampled)
-                if (snapshot.version, self._history.version, self._refreshes) == (
-                    version,
-                    recorded,
-                    refreshes,
-                ) and not trend:
+                if self._revision == revision and not trend:
                     continue
                 sampled = self._clock()
                 changed = snapshot.changed_since(version)
@@ -144,31 +226,35 @@ class FleetOverview:
                 pods = self._pods(recorded)
                 same = {name: pods[name] for name in _LISTS} == waiting
                 waiting = {name: pods.pop(name) for name in _LISTS}
-                version, recorded, refreshes = snapshot.version, self._history.version, self._refreshes
+                revision, version, recorded = self._revision, snapshot.version, self._history.version
                 changes = {"nodes": rows, "gone": gone, "trend": trend, **pods, **({} if same else waiting)}
-                yield {"revision": self._revision, **changes}
+                yield {"revision": revision, **changes}
         finally:
             self._watchers -= 1
 
     def _refresh(self) -> None:
         """Find the waiting pods and the nearest miss of a few, once in a period, however many pages are open."""
-        if self._clock() - self._refreshed_at < _PERIOD_SECONDS:
+        if self._clock() - self._refreshed_at < _UPDATE_SECONDS:
             return
         self._refreshed_at = self._clock()
         self._find_waiting()
         self._find_groups()
-        for pod in self._outdated()[:_EXPLAINED]:
+        for pod in self._outdated()[:_MAX_EXPLAINED]:
             found, version = self._explainer.brief(pod.uid, _WORK_SECONDS), self._cache.snapshot().version
             nearest = found.nearest if found is not None else ""
-            self._refreshes += self._nearest.get(pod.uid, ("", 0, ""))[2] != nearest
-            self._nearest[pod.uid] = pod.resource_version, version, nearest
+            self._refreshes += self._nearest_of(pod).text != nearest
+            self._nearest[pod.uid] = _Nearest(pod.resource_version, version, nearest)
+
+    def _nearest_of(self, pod: Pod) -> _Nearest:
+        found: _Nearest = self._nearest.get(pod.uid, _Nearest())
+        return found
 
     def _outdated(self) -> list[Pod]:
         """The shown pods whose nearest miss may have changed: those never explained first, then the oldest answers."""
         now = self._cache.snapshot().version
-        shown = [(self._nearest.get(pod.uid, ("", -1, "")), pod) for pod, _ in self._waiting_rows() if pod.tried]
-        changed = [(version, pod) for (of, version, _), pod in shown if (of, version) != (pod.resource_version, now)]
-        return [pod for _, pod in sorted(changed, key=lambda one: one[0])]
+        shown = [pod for pod, _ in self._waiting_rows() if pod.tried]
+        changed = [pod for pod in shown if self._nearest_of(pod)[:2] != (pod.resource_version, now)]
+        return sorted(changed, key=lambda pod: self._nearest_of(pod).snapshot_version)
 
     def _find_waiting(self) -> None:
         """Find the waiting pods: the oldest of each namespace, then the second oldest of each, and so on.
@@ -185,7 +271,7 @@ class FleetOverview:
             self._refreshes += 1
 
     def _find_groups(self) -> None:
-        found = group_rows(self._cache.snapshot(), _GROUPS, self._cache.store.gone_members)
+        found = group_rows(self._cache.snapshot(), _MAX_GROUPS, self._cache.store.gone_members)
         if found != self._groups:
             self._groups = found
             self._refreshes += 1
@@ -196,7 +282,7 @@ class FleetOverview:
         return [(round(now - point.at, 1), point.free, point.largest_set) for point in self._trend.after(after)]
 
     def _waiting_rows(self) -> list[tuple[Pod, int]]:
-        """At most _PENDING pods that wait. Pods of one group with one reason are one row: the first pod, and how many.
+        """The first waiting pods, with how many each stands for: pods of one group with one reason are one row.
 
         So a large gang leaves room for others.
         """
@@ -205,22 +291,20 @@ class FleetOverview:
             group = self._explainer.group_of(pod.uid)
             key = (group, pod.unschedulable) if group is not None else pod.uid
             first, pods = rows.get(key, (pod, 0))
-            if pods or len(rows) < _PENDING:
+            if pods or len(rows) < _MAX_PENDING:
                 rows[key] = first, pods + 1
         return list(rows.values())
 
     def _row(self, node_info: NodeInfo) -> Json:
         known = self._rows.get(node_info.node.name)
         if known is None or known[0] is not node_info:
-            known = self._rows[node_info.node.name] = (node_info, row(node_info))
+            known = self._rows[node_info.node.name] = (node_info, node_row(node_info))
         return known[1]
 
     def _pods(self, since: int) -> Json:
-        recent = self._history.recent(_DECISIONS, since)
+        recent = self._history.recent(_MAX_DECISIONS, since)
         decided = [_decision(entry) for entry in recent]
-        pending = [
-            _pending(pod, pods, self._nearest.get(pod.uid, ("", 0, ""))[2]) for pod, pods in self._waiting_rows()
-        ]
+        pending = [_pending(pod, pods, self._nearest_of(pod).text) for pod, pods in self._waiting_rows()]
         return {"pending": pending, "waiting": len(self._waiting), "groups": self._groups, "decisions": decided}
 
 

@@ -1,17 +1,37 @@
-"""The queue of questions: one is answered at a time, in the event loop if it takes little work, else by a child."""
+"""Users' questions to the explainer: read, queued, completed by reads from the API server, and answered one at a time.
+
+A question passes these steps, and none of them blocks the event loop for long:
+
+1. `read` parses its body in a thread.
+2. `Turns` lets one question in at a time. The next one starts after a pause, as long as this one blocked the loop.
+3. What the cache lacks is read from the API server: the bound members of a group (`_BoundMembers`), or a bound pod.
+4. The Explainer answers with a small limit of work in the event loop; its results stay for later questions. If that is
+   not enough, it answers again in a forked child process, on a copy of the cache.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from extender.cache import ClusterCache
+from extender.cluster import ClusterError
+from extender.console.decision_history import DecisionHistory
+from extender.console.explainer import Brief, Explainer, UnknownPod, WhatIf
 from extender.console.forked_call import forked
-from extender.model import BerthError
+from extender.explain import Scenario, groups_named
+from extender.gangs.gang import gang_minimum, is_incomplete, may_terminate, members_with_claims, placed_members
+from extender.manifests import Hypothetical
+from extender.model import BerthError, GroupKey, Membership, ObjectKey, Pod, one_line
+from extender.wire import Json, is_object_name
 
 T = TypeVar("T")
+Wait = Callable[[], Awaitable[None]]
+WORK_SECONDS = 2.0  # of one question
+_MAX_WAITING = 6  # questions; the last is answered within the 30 s for which `berth explain` waits
 _LOOP_SECONDS = 0.05  # of one question in the event loop
 _MORE_SECONDS = 1.0  # that a child may take beyond its work
 
@@ -20,68 +40,204 @@ class TooManyQuestions(BerthError):
     """The queue of questions is full."""
 
 
-class Questions:
-    """At most `waiting` questions of users wait. `clock` returns seconds. See CacheRefresh.wait for `refreshed`."""
+class Reads(Protocol):
+    """What questions read from the API server. Raises ClusterError."""
 
-    def __init__(self, clock: Callable[[], float], waiting: int, refreshed: Callable[[], Awaitable[None]]) -> None:
-        self._clock = clock
-        self._most_waiting = waiting
+    async def read_pod(self, key: ObjectKey) -> Pod: ...
+
+    async def read_bound_members(self, namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
+        """For each group of a namespace, UID to node of its bound pods."""
+
+
+class Turns:
+    """One caller at a time, and at most `most` that wait. `what` says in an error who waits.
+
+    After a turn, other work has the event loop for `blocked` seconds: the turn writes for how long it blocked the loop.
+    """
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most = most
+        self._what = what
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self.blocked = 0.0
+
+    @property
+    def full(self) -> str:
+        """Why no further caller may wait; '' if one may."""
+        return f"{self._waiting} {self._what} already: try again" if self._waiting >= self._most else ""
+
+    @asynccontextmanager
+    async def one(self, *, counts: bool = True) -> AsyncIterator[None]:
+        """Wait for the turn. Raises TooManyQuestions. One that does not count takes no place of others that wait."""
+        if counts and self.full:
+            raise TooManyQuestions(self.full)
+        self._waiting += counts
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= counts
+        self.blocked = 0.0
+        try:
+            yield
+        finally:  # the pause begins after the answer
+            asyncio.get_running_loop().call_later(self.blocked, self._turn.release)
+
+
+class Questions:
+    """Answers questions of users, as JSON. See CacheRefresh.wait for `refreshed`."""
+
+    def __init__(
+        self,
+        explainer: Explainer,
+        history: DecisionHistory,
+        reads: Reads,
+        refreshed: Wait,
+        work_seconds: float = WORK_SECONDS,
+    ) -> None:
+        self.explainer = explainer
+        self._history = history
+        self._reads = reads
         self._refreshed = refreshed
-        self._waiting = self._reads = 0
-        self._turn, self._reading = asyncio.Lock(), asyncio.Lock()
-        self._in_loop = 0.0  # seconds for which the running question blocked the event loop
+        self._work_seconds = work_seconds
+        self._bound_members = _BoundMembers(explainer.cache, reads, refreshed)
+        self._turns, self._parsing = (Turns(_MAX_WAITING, "questions wait for their explanation") for _ in range(2))
 
     async def read(self, parse: Callable[[], T]) -> T:
         """The result of `parse`, which reads a question. It runs in a thread, one question at a time.
 
         A body of 1 MiB may take 40 MB and a second. Raises TooManyQuestions if too many questions wait to be read.
         """
-        self._check(self._reads - 1)
-        self._reads += 1
-        try:
-            async with self._reading:
-                return await asyncio.to_thread(parse)
-        finally:
-            self._reads -= 1
+        async with self._parsing.one():
+            return await asyncio.to_thread(parse)
 
-    @asynccontextmanager
-    async def in_turn(self, *, of_user: bool = True) -> AsyncIterator[None]:
-        """Wait until no other question is answered.
+    async def in_turn(self, work: Callable[[], T]) -> T:
+        """The result of a function that blocks the event loop for a moment. Raises TooManyQuestions."""
+        async with self._turns.one():
+            return await self._answer(lambda _: work(), self._work_seconds)
 
-        The next question starts after a pause: as long as this question blocked the event loop, other work has it.
-        Raises TooManyQuestions if a user asks and too many users wait already.
-        """
-        if of_user:
-            self._check(self._waiting)
-        self._waiting += of_user
-        try:
-            await self._turn.acquire()
-        finally:
-            self._waiting -= of_user
-        try:
+    async def pod(self, key: ObjectKey, what_if: WhatIf) -> Json:
+        """Explain a pod that exists. Raises UnknownPod, TooManyQuestions, or as `forked`."""
+        async with self._turns.one():
             await self._refreshed()
-            yield
-        finally:  # the pause begins after the answer
-            asyncio.get_running_loop().call_later(self._in_loop, self._turn.release)
-            self._in_loop = 0.0
+            pod = self.explainer.waiting_pod(key)
+            membership = pod.membership if pod is not None else None
+            groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
+            async with self._bound_members.known(groups):
+                found = await self._answer(partial(self.explainer.waiting, key, what_if), self._work_seconds)
+            return found or await self._of_bound(key)
 
-    def _check(self, waiting: int) -> None:
-        if waiting >= self._most_waiting:
-            raise TooManyQuestions(f"{waiting} questions wait for their explanation already: try again")
+    async def _of_bound(self, key: ObjectKey) -> Json:
+        """Explain a bound pod from its object and its claims. Raises UnknownPod."""
+        unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and is not bound")
+        if not (is_object_name(key.namespace) and is_object_name(key.name)):
+            raise unknown
+        try:
+            pod = await self._reads.read_pod(key)
+        except ClusterError as error:
+            raise unknown from error
+        if not pod.node_name:
+            raise unknown
+        await self._refreshed()
+        return self.explainer.bound(pod, self._history.entry(pod.uid))
 
-    async def answer(self, explain: Callable[[float], T], work_seconds: float) -> T:
+    async def group(self, key: ObjectKey, scenario: Scenario) -> list[Json]:
+        """Explain the groups of this name. Raises UnknownGroup, TooManyQuestions, or as `forked`."""
+        async with self._turns.one():
+            await self._refreshed()
+            groups = groups_named(self.explainer.cache.snapshot(), key.namespace, key.name)
+            async with self._bound_members.known(groups) as members:
+                return await self._answer(
+                    lambda seconds: self.explainer.groups(key, scenario, members, seconds=seconds), self._work_seconds
+                )
+
+    async def hypothetical(self, given: Hypothetical, what_if: WhatIf) -> list[Json]:
+        """The list of Explainer.hypothetical. Raises TooManyQuestions, WireError, or as `forked`."""
+        async with self._turns.one():
+            return await self._answer(
+                lambda seconds: list(self.explainer.hypothetical(given, what_if, seconds)), self._work_seconds
+            )
+
+    async def brief(self, uid: str, seconds: float) -> Brief | None:
+        """See Explainer.brief. It is no user's question: it waits for its turn, however many wait."""
+        async with self._turns.one(counts=False):
+            return await self._answer(partial(self.explainer.brief, uid), seconds)
+
+    async def _answer(self, explain: Callable[[float], T], work_seconds: float) -> T:
         """The result of `explain`, a function without side effects that takes its time limit in seconds.
 
-        Call this within `in_turn`. First `explain` runs in the event loop with a small limit; its results stay for
-        later questions. If it reaches this limit, it runs again in a child process, on a copy of the cache. Raises as
-        `forked`.
+        Only within a turn. Raises as `forked`.
         """
         await self._refreshed()
-        began, seconds = self._clock(), min(_LOOP_SECONDS, work_seconds)
+        clock, seconds = self.explainer.clock, min(_LOOP_SECONDS, work_seconds)
+        began = clock()
         try:
             found = explain(seconds)
         finally:
-            self._in_loop = self._clock() - began
-        if self._in_loop < seconds or seconds == work_seconds:
+            self._turns.blocked = clock() - began
+        if self._turns.blocked < seconds or seconds == work_seconds:
             return found
         return await forked(partial(explain, work_seconds), work_seconds + _MORE_SECONDS)
+
+
+class _BoundMembers:
+    """Reads the bound members of groups from the API server: the cache has only their claims.
+
+    A member without devices has no claim, so a gang of which some members are bound may seem incomplete. A claim does
+    not show that its pod terminates. And if no pod of a group waits, only a bound pod has the minimum.
+    """
+
+    def __init__(self, cache: ClusterCache, reads: Reads, refreshed: Wait) -> None:
+        self._cache = cache
+        self._reads = reads
+        self._refreshed = refreshed
+
+    @asynccontextmanager
+    async def known(self, groups: Mapping[GroupKey, Sequence[Pod]]) -> AsyncIterator[dict[GroupKey, Membership]]:
+        """Read the bound members of those groups whose claims may not show all. The cache has them until the exit.
+
+        `groups` has the pods of each group without a node. Yields, for each group with no such pod, the membership of
+        a bound pod.
+        """
+        lacking = [key for key, pods in groups.items() if not pods or self._must_read(pods[0])]
+        known, used = self._cache.store.bound_members, dict[GroupKey, Mapping[str, str]]()
+        earlier = {key: known.get(key) for key in lacking}  # serve may share the cache, and may have read them
+        if lacking:
+            with suppress(ClusterError):
+                snapshot = self._cache.snapshot()
+                # A pod that has a claim before the list, and that is not in the list, is gone or terminates.
+                before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in lacking}
+                placed = await self._reads.read_bound_members(lacking[0].namespace)
+                used = {key: {**before[key], **placed.get(key, {})} for key in lacking}
+                for key, members in used.items():
+                    self._cache.store.use_bound_members(key, members)
+        try:
+            yield {key: found for key, pods in groups.items() if not pods and (found := await self._membership(key))}
+        finally:
+            for key, members in used.items():
+                if known.get(key) is members:
+                    self._cache.store.use_bound_members(key, earlier[key])
+
+    def _must_read(self, pod: Pod) -> bool:
+        snapshot, membership = self._cache.snapshot(), pod.membership
+        minimum = gang_minimum(membership, snapshot) if membership is not None else 0
+        if membership is None or not minimum:
+            return False
+        return is_incomplete(membership, minimum, snapshot) or may_terminate(membership.key, minimum, snapshot)
+
+    async def _membership(self, key: GroupKey) -> Membership | None:
+        """The membership of a bound pod of the group that runs; None if no such pod can be read."""
+        await self._refreshed()
+        snapshot = self._cache.snapshot()
+        running = placed_members(key, snapshot)
+        claims = [snapshot.claims[claim] for claim in snapshot.claims_of_group(key)]
+        users = [(one.name, one.uid) for claim in claims for one in claim.reserved_for if one.uid in running]
+        if not users:
+            return None
+        name, uid = min(users)
+        try:
+            pod = await self._reads.read_pod(ObjectKey(key.namespace, name))
+        except ClusterError:
+            return None
+        found = pod.membership
+        return found if found is not None and (found.key, pod.uid) == (key, uid) else None

@@ -22,7 +22,7 @@ from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.runtime import DaemonThreads, Supervisor, read_policy, reloaded_policy
 from extender.sockets import listen_on
-from extender.web.access_control import MOST_TOKEN, Access
+from extender.web.access_control import MAX_TOKEN_BYTES, Access
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES, RejectionLog
 from extender.web.http_server import Server
@@ -67,7 +67,7 @@ def open_pages(pages: Pages, option: str) -> list[socket.socket]:
     Raises WireError, which names the option if the address cannot be bound.
     """
     if pages.token is not None and not is_missing(pages.token):
-        text_of(read_mounted(pages.token, MOST_TOKEN), name_of(pages.token))
+        text_of(read_mounted(pages.token, MAX_TOKEN_BYTES), name_of(pages.token))
     return listen_on(option, *pages.address)
 
 
@@ -79,6 +79,6 @@ def pages_server(console: Console, pages: Pages, rejections: RejectionLog) -> Se
 
 def follow_policy(console: Console, path: Path, known: bytes | None, config_map: ObjectKey | None = None) -> None:
     """Start the task that reads the policy file again. `known` is the content that is already in force."""
-    file = reloaded_policy(path, console.policy.use, console.policy.reject, known)
+    file = reloaded_policy(path, console.use_policy, console.reject_policy, known)
     rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None
     console.supervisor.start("console-policy", partial(file.run, rejected))

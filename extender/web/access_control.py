@@ -15,16 +15,10 @@ from pathlib import Path
 
 from extender.files import read_mounted
 from extender.model import WireError
-from extender.web.asgi import TEXT, Answer, Scope, problem
+from extender.web.asgi import TEXT, Answer, Scope, header, problem
 
-MOST_TOKEN = 4096  # bytes of the token file
+MAX_TOKEN_BYTES = 4096  # bytes of the token file
 _HOST = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([^][:@/\s]+))(?::[0-9]{0,5})?")  # [IPv6], or a name or IPv4; port
-
-
-def header(scope: Scope, wanted: bytes) -> bytes:
-    """The value of the header `wanted`, a lower-case name; empty if the header is absent."""
-    found: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
-    return found
 
 
 def rejection_by_verbs(scope: Scope) -> Answer | None:
@@ -69,7 +63,7 @@ class Access:
         token = b""
         if self._token_file is not None:
             with suppress(WireError):
-                token = read_mounted(self._token_file, MOST_TOKEN).strip()
+                token = read_mounted(self._token_file, MAX_TOKEN_BYTES).strip()
         if not token:
             return problem(
                 403, "closed until there is a token: the option --page-token-file names a file that holds one"

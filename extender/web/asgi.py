@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -19,11 +19,16 @@ if TYPE_CHECKING:  # the node agent must not load the cache and CEL
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-T = TypeVar("T", bytes, bytearray)
 
 _PROBLEM_BYTES = 4096  # of an error text; an invalid policy may have many errors
 
 JSON, TEXT = b"application/json", b"text/plain; charset=utf-8"
+
+
+def header(scope: Scope, wanted: bytes) -> bytes:
+    """The value of the header `wanted`, a lower-case name; empty if the header is absent."""
+    found: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
+    return found
 
 
 class Answer(NamedTuple):
@@ -66,18 +71,19 @@ class BodyReader:
         Raises TooLarge, TooManyBodies, or WireError if the connection ends before: the server closes it if the body
         takes too long.
         """
-        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if int(announced) > most:
-            raise _too_large(most)
+        too_large = TooLarge(f"the body is larger than {most} bytes")
+        if int(header(scope, b"content-length") or 0) > most:
+            raise too_large
         body, more = bytearray(), True
         try:
             while more:
                 part, more = await _part(receive)
+                if len(body) + len(part) > most:
+                    raise too_large
                 if not more and not body:  # it arrived at once, as those of kube-scheduler do
-                    return _checked(part, most)
+                    return part
                 body += part
                 self._left -= len(part)
-                _checked(body, most)
                 if more and self._left < 0:
                     raise TooManyBodies("too many requests are incomplete: try again")
             return bytes(body)
@@ -91,16 +97,6 @@ async def _part(receive: Receive) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise WireError("body", "the connection closed before the body was complete")
     return message.get("body", b""), message.get("more_body", False)
-
-
-def _checked(body: T, most: int) -> T:
-    if len(body) > most:
-        raise _too_large(most)
-    return body
-
-
-def _too_large(most: int) -> TooLarge:
-    return TooLarge(f"the body is larger than {most} bytes")
 
 
 PROBES = ("/livez", "/readyz")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 GAUGE, COUNTER, SUMMARY, HISTOGRAM = GaugeMetricFamily, CounterMetricFamily, SummaryMetricFamily, HistogramMetricFamily
 Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily | HistogramMetricFamily
 S_contra = TypeVar("S_contra", contravariant=True)
+S = TypeVar("S")
 
 _COPY_SECONDS = 1.0  # for which one text answers all requests
 
@@ -29,6 +30,7 @@ Histogram = tuple[Sequence[tuple[str, float]], float]
 """([(bound as text, cumulative number of calls), ...], sum of seconds). The last bound is +Inf."""
 Value = float | tuple[float, float] | Histogram
 """The value of a summary is the pair (count, sum)."""
+Reader = Callable[[S_contra], Value | Mapping[tuple[str, ...], Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,24 @@ class MetricSource(Generic[S_contra]):
     name: str
     family: type[Family]
     help: str
-    value: Callable[[S_contra], Value | Mapping[tuple[str, ...], Value]]
+    value: Reader[S_contra]
     labels: tuple[str, ...] = ()
+
+
+def gauge(name: str, what: str, value: Reader[S], *labels: str) -> MetricSource[S]:
+    return MetricSource(name, GAUGE, what, value, labels)
+
+
+def counter(name: str, what: str, value: Reader[S], *labels: str) -> MetricSource[S]:
+    return MetricSource(name, COUNTER, what, value, labels)
+
+
+def summary(name: str, what: str, value: Reader[S], *labels: str) -> MetricSource[S]:
+    return MetricSource(name, SUMMARY, what, value, labels)
+
+
+def histogram(name: str, what: str, value: Reader[S], *labels: str) -> MetricSource[S]:
+    return MetricSource(name, HISTOGRAM, what, value, labels)
 
 
 class Supervised(Protocol):
@@ -58,50 +76,45 @@ class Process(Supervised, Protocol):
     def client(self) -> ApiClient: ...
 
 
-TASK_FAILURES: MetricSource[Supervised] = MetricSource(
+TASK_FAILURES: MetricSource[Supervised] = counter(
     "berth_task_failures_total",
-    COUNTER,
     "Failures of a background task, which is then restarted, and bugs with one object, which do not end it",
     lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()},
-    ("task",),
+    "task",
 )
 COMMON: tuple[MetricSource[Process], ...] = (
-    MetricSource("berth_ready", GAUGE, "1 once every kind is listed", lambda s: float(not s.informers.not_ready)),
+    gauge("berth_ready", "1 once every kind is listed", lambda s: float(not s.informers.not_ready)),
     TASK_FAILURES,
-    MetricSource(
+    counter(
         "berth_api_requests_total",
-        COUNTER,
         "Requests to the API server other than watches, by method and HTTP status (empty: no answer)",
         lambda s: {key: float(count) for key, count in s.client.answers.items()},
-        ("method", "status"),
+        "method",
+        "status",
     ),
-    MetricSource(
+    gauge(
         "berth_watch_silence_seconds",
-        GAUGE,
         "Seconds since the last event on the watch of a kind, bookmarks included",
         lambda s: {(name,): r.silence for name, r in s.informers.reflectors.items()},
-        ("kind",),
+        "kind",
     ),
-    MetricSource(
+    gauge(
         "berth_watch_failures",
-        GAUGE,
         "Consecutive failures of list or watch of a kind",
         lambda s: {(name,): float(r.failures) for name, r in s.informers.reflectors.items()},
-        ("kind",),
+        "kind",
     ),
-    MetricSource(
+    counter(
         "berth_lists_total",
-        COUNTER,
         "Complete lists of a kind; a list after the first means that a watch was lost, or showed nothing for 5 minutes",
         lambda s: {(name,): float(r.lists) for name, r in s.informers.reflectors.items()},
-        ("kind",),
+        "kind",
     ),
-    MetricSource(
+    gauge(
         "berth_unreadable_objects",
-        GAUGE,
         "Objects whose newest version cannot be read; Berth keeps the last readable version",
         lambda s: {(name,): float(len(r.unreadable)) for name, r in s.informers.reflectors.items()},
-        ("kind",),
+        "kind",
     ),
 )
 

@@ -1,13 +1,49 @@
-"""The ASGI applications of `berth serve`: the verbs, the probes and the metrics, without a framework."""
+"""The ASGI applications of `berth serve`: the verbs, the probes and the metrics, without a framework.
+
+A verb that fails is 200 with `Error`, as kube-scheduler's extender protocol has it; only a request outside the protocol
+gets 4xx.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
 from extender.extension import Service, TracedService, Traces
-from extender.web.asgi import PROBES, TEXT, Answer, Receive, Scope, Send, probe
+from extender.model import BerthError, WireError
+from extender.web.access_control import rejection_by_verbs
+from extender.web.asgi import (
+    PROBES,
+    TEXT,
+    Answer,
+    BodyReader,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+    TooManyBodies,
+    probe,
+    problem,
+)
 from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
 from extender.web.serve_metrics import METRICS
-from extender.web.verbs import Verbs
+from extender.wire import (
+    NameOffsets,
+    decode_args,
+    decode_bind,
+    encode_bind,
+    encode_filter,
+    encode_filter_error,
+    encode_passed,
+    encode_preempt,
+    encode_scores,
+)
+
+MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names have 0.6 MB, 1,000 complete Node objects 14 MB
 
 
 class Probes:
@@ -58,3 +94,97 @@ class ServeApp:
             await self._probes(scope, receive, send)
         else:
             await Answer(404, b"this address only serves the extender's verbs", TEXT).to(send)
+
+
+class Verbs:
+    """Answers POST /filter, /prioritize, /bind and /preempt."""
+
+    def __init__(self, service: Service | TracedService, limits: HttpLimits, rejections: RejectionLog | None) -> None:
+        self._service = service
+        self._bodies = BodyReader(limits)
+        self._rejections = rejections or RejectionLog()
+        self._offsets = NameOffsets()
+        self._log = structlog.get_logger("berth.web")
+        self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            "/filter": self._filter,
+            "/prioritize": self._prioritize,
+            "/bind": self._bind,
+            "/preempt": self._preempt,
+        }
+
+    def handles(self, path: str) -> bool:
+        """Whether the path belongs to a verb."""
+        return path in self._routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, start = scope["path"], time.perf_counter()
+        answer = await self._reply(scope, receive)
+        self._service.calls.observe(path[1:], answer.status, time.perf_counter() - start)
+        await answer.to(send)
+
+    async def _reply(self, scope: Scope, receive: Receive) -> Answer:
+        method, path = scope["method"], scope["path"]
+        if method != "POST":
+            return problem(405, f"{path} takes POST, not {method}")
+        rejected = rejection_by_verbs(scope)
+        if rejected is not None:
+            self._rejections.note("not from kube-scheduler", path=path, status=rejected.status)
+            return rejected
+        try:
+            return Answer(200, await self._routes[path](await self._bodies.read(scope, receive, MAX_BODY)))
+        except TooManyBodies as error:
+            return problem(503, str(error))
+        except TooLarge as error:
+            return problem(413, str(error))
+        except WireError as error:
+            return problem(400, str(error))
+
+    async def _filter(self, body: bytes) -> bytes:
+        args = decode_args(body, self._offsets)
+        identity = args.identity
+        if not (self._service.cached_pod(*identity) or args).concerns_berth:
+            return encode_passed(args)
+        await self._service.refresh.wait()
+        pod = self._service.cached_pod(*identity) or args.pod
+        try:
+            answer = self._service.filter(pod, args.names)
+        except WireError:
+            raise
+        except Exception as error:  # noqa: BLE001 - kube-scheduler must get an error that it retries
+            self._log.exception("filter failed", pod=str(pod.key))
+            return encode_filter_error(f"berth failed on pod {pod.key}: {type(error).__name__}: {error}")
+        if answer.error:
+            return encode_filter_error(answer.error)
+        if answer.passed is None:
+            return encode_passed(args)
+        return encode_filter(args, answer.passed, answer.failed)
+
+    async def _prioritize(self, body: bytes) -> bytes:
+        args = decode_args(body, self._offsets)
+        await self._service.refresh.wait()
+        pod, names = self._service.cached_pod(*args.identity) or args.pod, args.names
+        try:
+            return encode_scores(self._service.prioritize(pod, names))
+        except WireError:
+            raise
+        except Exception:  # noqa: BLE001 - see the comment below
+            # kube-scheduler ignores an error of prioritize. Zeros have the same effect, and the log has the reason.
+            self._log.exception("prioritize failed", pod=str(pod.key))
+            return encode_scores((name, 0) for name in names)
+
+    async def _bind(self, body: bytes) -> bytes:
+        args = decode_bind(body)
+        try:
+            await self._service.bind(args.pod, args.pod_uid, args.node)
+        except asyncio.CancelledError:  # by the server: its time for the exit is over, and the bind goes on
+            return encode_bind(f"Berth shuts down before the bind of pod {args.pod} has ended")
+        except BerthError as error:
+            self._log.warning("bind failed", pod=str(args.pod), node=args.node, problem=str(error))
+            return encode_bind(str(error))
+        except Exception as error:  # noqa: BLE001 - kube-scheduler must get the error as text
+            self._log.exception("bind failed", pod=str(args.pod), node=args.node)
+            return encode_bind(f"berth failed: {type(error).__name__}: {error}")
+        return encode_bind("")
+
+    async def _preempt(self, body: bytes) -> bytes:
+        return encode_preempt(body)

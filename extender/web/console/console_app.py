@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 
 from extender import __version__
-from extender.console import Console
-from extender.web.access_control import Access, header
-from extender.web.asgi import PROBES, Answer, BodyReader, Receive, Scope, Send, probe, problem
-from extender.web.console import explain_routes, fleet_routes, page_routes, policy_routes
+from extender.console import Console, Turns
+from extender.web.access_control import Access
+from extender.web.asgi import PROBES, Answer, BodyReader, Receive, Scope, Send, header, probe, problem
+from extender.web.console import explain_routes, page_routes
 from extender.web.console.console_metrics import METRICS
-from extender.web.console.turns import Turns
 from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
 
@@ -22,7 +22,7 @@ _OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)
 _OF_CLUSTER = ("/v1/explain", "/v1/fleet", "/v1/nodes", "/v1/claims")  # a cache with missing kinds would answer wrongly
 # The answer with 5,000 claims has a megabyte, and takes 25 ms of the event loop.
 _LARGE = ("/v1/fleet", "/v1/nodes", "/v1/claims", "/v1/audit", "/v1/policy")
-_MOST_WAITING = 16  # requests for these
+_MAX_WAITING = 16  # requests for these
 
 
 class ConsoleApp:
@@ -40,7 +40,7 @@ class ConsoleApp:
         self._bodies = BodyReader(limits)
         self._rejections = rejections or RejectionLog()
         self._scrapes = Scrapes(METRICS, console)
-        self._turns = Turns(_MOST_WAITING)
+        self._turns = Turns(_MAX_WAITING, "requests wait for their answer")
         self._app: Any = routes(console)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +51,11 @@ class ConsoleApp:
             await answer.to(send)
         elif scope["path"].startswith(_LARGE):
             async with self._turns.one():
-                await self._app(scope, receive, send)
+                began = time.monotonic()
+                try:
+                    await self._app(scope, receive, send)
+                finally:
+                    self._turns.blocked = time.monotonic() - began
         else:
             await self._app(scope, receive, send)
 
@@ -70,8 +74,8 @@ class ConsoleApp:
         not_ready = self.console.informers.not_ready_text
         if not_ready and path.startswith(_OF_CLUSTER):
             return problem(503, not_ready)
-        if path.startswith(_LARGE) and self._turns.is_full:
-            return problem(429, f"{_MOST_WAITING} requests wait for their answer already: try again")
+        if path.startswith(_LARGE) and self._turns.full:
+            return problem(429, self._turns.full)
         if path == "/v1/explain" and scope["method"] == "POST":
             return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
         return None
@@ -86,7 +90,6 @@ def routes(console: Console) -> FastAPI:
         return JSONResponse({"version": __version__})
 
     app.include_router(explain_routes.router(console))
-    app.include_router(fleet_routes.router(console))
-    app.include_router(policy_routes.router(console))
-    app.include_router(page_routes.router())
+    app.include_router(page_routes.router(console))
+    app.include_router(page_routes.static_files())
     return app

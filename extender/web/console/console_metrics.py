@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from extender.console import Console
-from extender.diagnosis import CHECKS, FleetStats
-from extender.web.metrics import COMMON, COUNTER, GAUGE, SUMMARY, MetricSource, Value
+from extender.explain import CHECKS, FleetStats
+from extender.web.metrics import COMMON, MetricSource, Value, counter, gauge, summary
 
 
-def _by_product(read: Callable[[FleetStats], float]) -> Callable[[Console], Mapping[tuple[str, ...], Value]]:
-    return lambda s: {(product,): read(stats) for product, stats in s.fleet_sampler.stats.items()}
+def _by_product(name: str, what: str, read: Callable[[FleetStats], float]) -> MetricSource[Console]:
+    """A figure of the fleet, by product of the GPUs."""
+    return gauge(
+        name,
+        f"{what}, by product",
+        lambda s: {(product,): read(stats) for product, stats in s.fleet_sampler.stats.items()},
+        "product",
+    )
 
 
 def _findings_of(check: str) -> Callable[[Console], Value]:
@@ -19,102 +25,52 @@ def _findings_of(check: str) -> Callable[[Console], Value]:
 
 METRICS: tuple[MetricSource[Console], ...] = (
     *COMMON,
-    MetricSource(
+    counter(
         "berth_decisions_left_out_total",
-        COUNTER,
         "Pods that left the watch and that the console did not read, because too many left it at once",
         lambda s: s.decision_reader.left_out,
     ),
-    MetricSource("berth_events_total", COUNTER, "Events written", lambda s: s.event_recorder.events),
-    MetricSource(
-        "berth_agents", GAUGE, "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.slices.fabric)
-    ),
-    MetricSource(
+    counter("berth_events_total", "Events written", lambda s: s.event_recorder.events),
+    gauge("berth_agents", "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.slices.fabric)),
+    gauge(
         "berth_agents_silent",
-        GAUGE,
         "Agents silent for so long that Berth ignores their figures of free memory",
         lambda s: len(s.cache.slices.agents.silent),
     ),
-    MetricSource(
+    gauge(
         "berth_agent_age_seconds",
-        GAUGE,
         "Seconds since the last heartbeat of the agent with the oldest one, silent agents excluded",
         lambda s: s.cache.slices.agents.oldest(s.clock()),
     ),
-    MetricSource(
-        "berth_gpus",
-        GAUGE,
-        "GPUs, and parts of GPUs that no driver publishes whole, by product",
-        _by_product(lambda f: f.gpus),
-        ("product",),
-    ),
-    MetricSource(
-        "berth_gpus_free",
-        GAUGE,
-        "GPUs without an allocation or a hold, not even of a share, by product",
-        _by_product(lambda f: f.free),
-        ("product",),
-    ),
-    MetricSource(
-        "berth_gpus_drifting",
-        GAUGE,
-        "GPUs whose memory is in use although no claim has them, by product",
-        _by_product(lambda f: f.drifting),
-        ("product",),
-    ),
-    MetricSource(
-        "berth_gpus_unhealthy",
-        GAUGE,
-        "GPUs that their agent reports as unhealthy, by product",
-        _by_product(lambda f: f.unhealthy),
-        ("product",),
-    ),
-    MetricSource(
+    _by_product("berth_gpus", "GPUs, and parts of GPUs that no driver publishes whole", lambda f: f.gpus),
+    _by_product("berth_gpus_free", "GPUs without an allocation or a hold, not even of a share", lambda f: f.free),
+    _by_product("berth_gpus_drifting", "GPUs whose memory is in use although no claim has them", lambda f: f.drifting),
+    _by_product("berth_gpus_unhealthy", "GPUs that their agent reports as unhealthy", lambda f: f.unhealthy),
+    _by_product(
         "berth_largest_free_nvlink_set",
-        GAUGE,
-        "Size of the largest set of free GPUs that NVLink joins in one ring on a node, by product",
-        _by_product(lambda f: f.largest_set),
-        ("product",),
+        "Size of the largest set of free GPUs that NVLink joins in one ring on a node",
+        lambda f: f.largest_set,
     ),
-    MetricSource(
-        "berth_gpu_memory_unclaimed_bytes",
-        GAUGE,
-        "Memory that no claim has allocated, by product",
-        _by_product(lambda f: f.unclaimed_bytes),
-        ("product",),
+    _by_product("berth_gpu_memory_unclaimed_bytes", "Memory that no claim has allocated", lambda f: f.unclaimed_bytes),
+    _by_product(
+        "berth_gpu_memory_live_free_bytes", "Memory that the agents report as free", lambda f: f.live_free_bytes
     ),
-    MetricSource(
-        "berth_gpu_memory_live_free_bytes",
-        GAUGE,
-        "Memory that the agents report as free, by product",
-        _by_product(lambda f: f.live_free_bytes),
-        ("product",),
-    ),
-    MetricSource(
+    _by_product(
         "berth_gpus_stranded",
-        GAUGE,
-        "Free GPUs, counted in fractions, that a typical recent job cannot use on their node, by product",
-        _by_product(lambda f: f.stranded),
-        ("product",),
+        "Free GPUs, counted in fractions, that a typical recent job cannot use on their node",
+        lambda f: f.stranded,
     ),
-    MetricSource(
+    summary(
         "berth_bandwidth_ratio",
-        SUMMARY,
         "Ratio of the ring bandwidth of bound pods with several GPUs to the best of that size in the fleet",
         lambda s: (s.history.joined, s.history.joined_share),
     ),
     *(
-        MetricSource(
-            f"berth_audit_{check.replace('-', '_')}",
-            GAUGE,
-            f"Audit: {sentence}",
-            _findings_of(check),
-        )
+        gauge(f"berth_audit_{check.replace('-', '_')}", f"Audit: {sentence}", _findings_of(check))
         for check, sentence in CHECKS.items()
     ),
-    MetricSource(
+    gauge(
         "berth_audit_drift",
-        GAUGE,
         "Audit: claims that differed between the cache and the last fresh list",
         lambda s: s.auditor.differing,
     ),

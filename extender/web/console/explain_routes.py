@@ -3,7 +3,7 @@ get."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
@@ -12,18 +12,18 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod
-from extender.diagnosis import Scenario, claims_of
+from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod, WhatIf
+from extender.explain import Scenario, scenario_of
 from extender.manifests import Hypothetical, hypothetical
-from extender.model import BerthError, ObjectKey, WireError, shown
+from extender.model import BerthError, ObjectKey
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
 from extender.wire import Json, json_value
 
 _MAX_BODY = 1024 * 1024  # bytes; etcd stores objects of at most 1.5 MiB
-_MOST_PODS = 200  # of one question; the explanation of a pod has about 3 KB
-_MOST_OBJECTS = 5000  # of one question, with claims and templates; pydantic keeps 700 bytes for each wrong one
-_MOST_NAMES = 1000  # in a list of nodes or pods
+_MAX_PODS = 200  # of one question; the explanation of a pod has about 3 KB
+_MAX_OBJECTS = 5000  # of one question, with claims and templates; pydantic keeps 700 bytes for each wrong one
+_MAX_NAMES = 1000  # in a list of nodes or pods
 
 
 class Question(BaseModel):
@@ -32,13 +32,13 @@ class Question(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     objects: list[dict[str, Any]] = Field(
-        [], max_length=_MOST_OBJECTS, description="pods or workloads, with their claims and claim templates"
+        [], max_length=_MAX_OBJECTS, description="pods or workloads, with their claims and claim templates"
     )
     pod: str | None = Field(None, description="a pod that exists, as namespace/name, instead of objects")
     policy: str | None = Field(None, description="a policy as YAML of at most 16 KiB; by default the active policy")
-    without: list[str] = Field([], max_length=_MOST_NAMES, description="nodes to leave out")
+    without: list[str] = Field([], max_length=_MAX_NAMES, description="nodes to leave out")
     free: list[str] = Field(
-        [], max_length=_MOST_NAMES, description="pods, as namespace/name, whose devices count as free"
+        [], max_length=_MAX_NAMES, description="pods, as namespace/name, whose devices count as free"
     )
     narrate: str = Field("", description="a node whose search is explained step by step")
 
@@ -52,14 +52,12 @@ def router(console: Console) -> APIRouter:
         """Explain a pod that waits or was bound, as if the nodes `without` were absent and the devices of the pods
         `free` (NAMESPACE/NAME) were free. Both are lists with commas.
         """
-        explain = partial(console.explainer.pod, ObjectKey(namespace, pod))
-        return _response(await _answer(_explained(console, explain, without, free)))
+        return _response(await _answer(_pod(console, ObjectKey(namespace, pod), without, free)))
 
     @routes.get("/group/{namespace}/{name}")
     async def explain_group(namespace: str, name: str, without: str = "", free: str = "") -> Response:
         """Explain each group of this name, with the same what-if parameters."""
-        explain = partial(console.explainer.group, ObjectKey(namespace, name))
-        return _response(await _answer(_explained(console, explain, without, free)))
+        return _response(await _answer(_groups(console, ObjectKey(namespace, name), without, free)))
 
     return routes
 
@@ -69,19 +67,24 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
     return await _answer(_explained_body(console, bodies, scope, receive))
 
 
-async def _explained(
-    console: Console, explain: Callable[[Scenario], Awaitable[Json | list[Json]]], without: str, free: str
-) -> Json | list[Json]:
-    return await explain(await _scenario(console, _words(without), _words(free)))
+async def _pod(console: Console, key: ObjectKey, without: str, free: str) -> Json:
+    scenario = await _scenario(console, _words(without), _words(free))
+    return await console.questions.pod(key, WhatIf(scenario))
+
+
+async def _groups(console: Console, key: ObjectKey, without: str, free: str) -> list[Json]:
+    return await console.questions.group(key, await _scenario(console, _words(without), _words(free)))
 
 
 async def _explained_body(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> list[Json]:
-    explainer, body = console.explainer, await bodies.read(scope, receive, _MAX_BODY)
-    question, policy, given = await explainer.read(partial(_read, body))
-    scenario = await _scenario(console, question.without, question.free)
+    questions, body = console.questions, await bodies.read(scope, receive, _MAX_BODY)
+    question, policy, given = await questions.read(partial(_read, body))
+    what_if = WhatIf(await _scenario(console, question.without, question.free), policy, question.narrate)
     if given is not None:
-        return await explainer.hypothetical_all(given, scenario, policy, question.narrate)
-    return [await explainer.pod(explainer.named(question.pod or ""), scenario, policy, question.narrate)]
+        return await questions.hypothetical(given, what_if)
+    name = question.pod or ""
+    key = console.explainer.named(name, console.history.pods_named(name))
+    return [await questions.pod(key, what_if)]
 
 
 async def _answer(explanation: Awaitable[Json | list[Json]]) -> Answer:
@@ -113,7 +116,7 @@ def _read(body: bytes) -> tuple[Question, Policy | None, Hypothetical | None]:
     """
     question = Question.model_validate(json_value(body, "body"))
     policy = load_policy(question.policy) if question.policy is not None else None
-    return question, policy, hypothetical(question.objects, _MOST_PODS) if question.pod is None else None
+    return question, policy, hypothetical(question.objects, _MAX_PODS) if question.pod is None else None
 
 
 def _words(text: str) -> list[str]:
@@ -124,12 +127,4 @@ async def _scenario(console: Console, without: list[str], free: list[str]) -> Sc
     """In turn, because `free` compares each claim of the cluster."""
     if not without and not free:
         return Scenario()
-    return await console.explainer.in_turn(partial(_scenario_of, console, without, free))
-
-
-def _scenario_of(console: Console, without: list[str], free: list[str]) -> Scenario:
-    snapshot = console.cache.snapshot()
-    for name in without:
-        if name not in snapshot.node_infos:
-            raise WireError("without", f"node {shown(name)} is not known")
-    return Scenario(frozenset(without), deallocated=claims_of(snapshot, free))
+    return await console.questions.in_turn(lambda: scenario_of(console.cache.snapshot(), without, free))

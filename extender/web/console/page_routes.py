@@ -1,14 +1,23 @@
-"""The static files of the page: document, style sheet and scripts. All are part of this package."""
+"""The routes of the page and of the fleet commands: static files, nodes, claims, the audit, the policy, and updates.
+
+The static files are part of this package. All else is JSON from the console's cache; updates are server-sent events.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib import resources
 from typing import Any
 
-from fastapi import APIRouter
-from fastapi.responses import Response
+import orjson
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response, StreamingResponse
 
+from extender.console import MAX_WATCHERS, Console, to_json
+
+_MIN_COMPRESSED = 16 * 1024  # bytes; a smaller answer is sent as it is
 _SCRIPTS = ("text", "graph", "fleet", "details", "lists", "page")
 PATHS = {
     "/": ("index.html", "text/html"),
@@ -24,8 +33,81 @@ _HEADERS = {
 }
 
 
-def router() -> APIRouter:
-    """The routes of the static files."""
+def router(console: Console) -> APIRouter:
+    """The routes of the fleet and the policy. Each waits for CacheRefresh.wait: most of them take a snapshot."""
+
+    async def refreshed() -> None:
+        await console.refreshed()
+
+    routes = APIRouter(prefix="/v1", dependencies=[Depends(refreshed)])
+
+    @routes.get("/fleet")
+    async def fleet(request: Request) -> Response:
+        """All nodes with the states of their GPUs, the pods that wait, and the last decisions."""
+        return await _compressed(request, orjson.dumps(console.overview.fleet()))
+
+    @routes.get("/nodes/{name}")
+    async def node(name: str) -> Response:
+        """One node: its devices with their claims and memory, and the links of its GPUs."""
+        found = console.overview.node(name)
+        return _json(found) if found else _json({"error": f"node {name!r} is not known"}, 404)
+
+    @routes.get("/claims")
+    async def claims(request: Request) -> Response:
+        """All claims with their devices and pods."""
+        return await _compressed(request, orjson.dumps(console.overview.claims()))
+
+    @routes.get("/audit")
+    async def audit() -> Response:
+        """The findings of the last round of the audit. The request starts no round."""
+        return _json(to_json(sorted(console.auditor.findings)))
+
+    @routes.get("/policy")
+    async def status() -> Response:
+        """The policy in force, and why a newer file was rejected."""
+        active = console.explainer.policy
+        return _json(
+            {
+                "generation": console.policy_generation,
+                "digest": active.digest,
+                "problem": console.policy_problem,
+                "policy": active.model_dump(mode="json"),
+            }
+        )
+
+    @routes.get("/updates")
+    async def updates() -> Response:
+        """Changes of the fleet as server-sent events (`text/event-stream`), each with the fields of /v1/fleet that
+        changed, and `gone`: the names of deleted nodes. Ends after 10 minutes: then open it again.
+        """
+        if console.overview.is_full:
+            return _json({"error": f"{MAX_WATCHERS} pages are open already"}, 503)
+        events = _events(console.overview.updates())
+        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    return routes
+
+
+async def _events(stream: AsyncIterator[object]) -> AsyncIterator[bytes]:
+    yield b": connected\n\n"
+    async for update in stream:
+        yield b"data: " + orjson.dumps(update) + b"\n\n"
+
+
+async def _compressed(request: Request, content: bytes) -> Response:
+    headers = {}
+    if len(content) > _MIN_COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
+        content = await asyncio.to_thread(gzip.compress, content, 1)  # releases the GIL
+        headers["Content-Encoding"] = "gzip"
+    return Response(content, media_type="application/json", headers=headers)
+
+
+def _json(found: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(found), status, media_type="application/json")
+
+
+def static_files() -> APIRouter:
+    """The routes of the page's document, style sheet and scripts."""
     routes = APIRouter()
     for path, (name, kind) in PATHS.items():
         content = resources.files("extender.web").joinpath("assets", name).read_bytes()

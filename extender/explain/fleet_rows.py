@@ -1,4 +1,4 @@
-"""Rows of the fleet overview with one letter per GPU, and the details of one node.
+"""The fleet as rows for the page and as figures for /metrics: nodes with one letter per GPU, groups of pods, claims.
 
 Letters: f free, h held, u allocated, 1..9 tenths of the memory allocated in shares, d in use without a claim (drift),
 x unhealthy.
@@ -7,28 +7,37 @@ x unhealthy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 
 from extender.allocation import UNUSED, NodeInfo, Snapshot
-from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
+from extender.explain.gang_question import reservations_by_pod
+from extender.explain.near_misses import claims_of_node
 from extender.fabric import largest_joined
+from extender.gangs.gang import gang_minimum
 from extender.model import (
     DISTANCES,
     GPU,
     NANO,
+    WHOLE,
     Claim,
     Graph,
+    GroupKey,
+    ObjectKey,
+    Reservation,
+    Result,
     amount_of_memory,
     driver_of,
     gpu_identities,
     is_part,
     members,
+    name_on_claims,
     one_line,
     product_of,
 )
-from extender.scoring import memory_bytes
+from extender.scoring import left_over, memory_bytes, stranded, unclaimed_bytes
 from extender.wire import Json
 
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
@@ -37,7 +46,8 @@ GROUPS = {
     "rack": "topology.kubernetes.io/rack",
     "clique": "nvidia.com/gpu.clique",
 }
-_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
+_MAX_NODES = 64  # of one group
+_MAX_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -137,7 +147,7 @@ def largest_free_set(node_info: NodeInfo) -> int:
     return largest_joined(node_info.fabric.graph, node_info.positions(~node_info.busy), len(node_info.gpu_bits))
 
 
-def row(node_info: NodeInfo) -> Json:
+def node_row(node_info: NodeInfo) -> Json:
     """The row of one node in the overview, as JSON."""
     labels = node_info.node.labels
     groups = {name: labels[label] for name, label in GROUPS.items() if label in labels}
@@ -183,17 +193,16 @@ def totals(rows: Iterable[Json]) -> dict[str, int]:
     return named
 
 
-def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
+def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
     """The details of one node, as JSON: devices with claims and memory in bytes, and the GPU topology.
 
     The GPUs come first; of each other driver at most 64 devices follow, those in use first.
     """
-    claims = claims_of_node(node_info, claims_by_pool)
-    by_device = _claims_by_device(claims)
+    by_device = _claims_by_device(claims_of_node(node_info, snapshot))
     fabric = node_info.fabric
     bits, devices = shown_bits(node_info), []
     for _, mask in sorted(_other_masks(node_info).items()):
-        bits += [*members(mask & node_info.busy), *members(mask & ~node_info.busy)][:_OTHERS]
+        bits += [*members(mask & node_info.busy), *members(mask & ~node_info.busy)][:_MAX_OTHERS]
     for bit in bits:
         pool_device = node_info.inventory.devices[bit]
         position = node_info.gpu_bits.index(bit) if bit in node_info.gpu_bits else -1
@@ -210,7 +219,7 @@ def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
                 "claims": by_device.get(str(pool_device.id), []),
             }
         )
-    found: Json = {**row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}
+    found: Json = {**node_row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}
     if fabric is not None:
         found["fabric"] = {
             "source": fabric.source.value,
@@ -250,3 +259,150 @@ def _claims_by_device(claims: Iterable[Claim]) -> Mapping[str, list[str]]:
         for result in claim.allocation.results if claim.allocation is not None else ():
             found.setdefault(str(result.device), []).append(str(claim.key))
     return found
+
+
+# -- groups of pods: how many members wait, and which GPUs the others have -----------------------------------------
+
+
+@dataclass(slots=True)
+class _Members:
+    """The members of a group. `devices` are the devices of those that are not waiting, by node."""
+
+    waiting: int = 0
+    held: int = 0  # waiting members with devices held
+    minimum: int = 0
+    bound: set[str] = field(default_factory=set)  # UIDs
+    devices: dict[str, list[Result]] = field(default_factory=dict)
+
+
+def group_rows(snapshot: Snapshot, most: int, gone: Container[str]) -> list[Json]:
+    """At most `most` groups of at least two pods, as JSON: those with waiting pods first, then the largest.
+
+    `gone` are the UIDs of members that are known to terminate.
+    """
+    by_pod = reservations_by_pod(snapshot)
+    waiting = {(key.namespace, key.on_claims): key for key in snapshot.members if key.name}
+    size = Counter({name: len(snapshot.members[key]) for name, key in waiting.items()})
+    size.update({name: len(claims) for name, claims in snapshot.group_claims.items()})
+    names = [name for name, members in size.items() if members > 1]
+    found = list[Json]()
+    for name in sorted(names, key=lambda name: (name not in waiting, -size[name], name)):
+        if len(found) == most:
+            break
+        group = _members(name, waiting.get(name), snapshot, by_pod)
+        group.bound = {uid for uid in group.bound if uid not in gone}
+        if group.waiting + len(group.bound) > 1:
+            found.append(_group_row(name, group, snapshot))
+    return found
+
+
+def _members(
+    name: tuple[str, str], key: GroupKey | None, snapshot: Snapshot, by_pod: dict[str, list[Reservation]]
+) -> _Members:
+    found = _Members()
+    pods = snapshot.members.get(key, {}) if key is not None else {}
+    for uid, pod in pods.items():
+        found.waiting += 1
+        found.held += uid in by_pod
+        found.minimum = found.minimum or (gang_minimum(pod.membership, snapshot) if pod.membership else 0)
+        for reservation in by_pod.get(uid, ()):
+            found.devices.setdefault(reservation.node, []).extend(reservation.results)
+    for claim_key, node in snapshot.group_claims.get(name, {}).items():
+        _add_claim(found, claim_key, node, snapshot, pods.keys())
+    return found
+
+
+def _add_claim(found: _Members, key: ObjectKey, node: str, snapshot: Snapshot, waiting: Container[str]) -> None:
+    claim = snapshot.claims.get(key)
+    if claim is None or claim.allocation is None:
+        return
+    found.bound.update(consumer.uid for consumer in claim.reserved_for if consumer.uid not in waiting)
+    found.devices.setdefault(node, []).extend(claim.allocation.results)
+
+
+def _group_row(name: tuple[str, str], group: _Members, snapshot: Snapshot) -> Json:
+    namespace, on_claims = name
+    nodes = sorted(group.devices)
+    return {
+        "group": f"{namespace}/{name_on_claims(on_claims)}",
+        "minimum": group.minimum,
+        "waiting": group.waiting,
+        "held": group.held,
+        "bound": len(group.bound),
+        "nodes": {node: _shown_gpus(node, group.devices[node], snapshot) for node in nodes[:_MAX_NODES]},
+        "more_nodes": len(nodes[_MAX_NODES:]),
+    }
+
+
+def _shown_gpus(node: str, results: Iterable[Result], snapshot: Snapshot) -> list[int]:
+    """The devices as indexes of the letters in the row of the node."""
+    node_info = snapshot.node_infos.get(node)
+    if node_info is None:
+        return []
+    index = {bit: position for position, bit in enumerate(shown_bits(node_info))}
+    bits = {node_info.inventory.index.get(result.device) for result in results}
+    return sorted(index[bit] for bit in bits if bit in index)
+
+
+# -- figures by GPU product ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class FleetStats:
+    """Sums over the nodes of one product."""
+
+    gpus: int = 0  # number of GPUs
+    free: int = 0  # GPUs without any allocation, share or hold
+    drifting: int = 0  # GPUs in use without a claim
+    unhealthy: int = 0
+    largest_set: int = 0  # largest set of free GPUs that NVLink joins on one node
+    unclaimed_bytes: int = 0
+    live_free_bytes: int = 0  # sum over GPUs with fresh agent data
+    stranded: float = 0.0  # free GPUs or parts of GPUs that the expected request mix cannot use
+
+    def add(self, other: FleetStats) -> None:
+        """Add the statistics of one node. The caller adds `live_free_bytes`, which differs between equal nodes."""
+        self.gpus += other.gpus
+        self.free += other.free
+        self.drifting += other.drifting
+        self.unhealthy += other.unhealthy
+        self.largest_set = max(self.largest_set, other.largest_set)
+        self.unclaimed_bytes += other.unclaimed_bytes
+        self.stranded += other.stranded
+
+
+def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
+    """The statistics by product. Nodes of one allocation signature and the same GPUs share one computation."""
+    found: dict[str, FleetStats] = {}
+    by_signature: dict[tuple[tuple[int, int], tuple[int, ...]], FleetStats] = {}
+    for node_info in snapshot.node_infos.values():
+        bits = tuple(shown_bits(node_info))
+        if bits:
+            key = node_info.state.allocation_signature, bits
+            stats = by_signature.get(key)
+            if stats is None:
+                stats = by_signature[key] = _stats_of(node_info, bits, snapshot)
+            total = found.setdefault(product(node_info), FleetStats())
+            total.add(stats)
+            total.live_free_bytes += _live_free(node_info)
+    return found
+
+
+def _stats_of(node_info: NodeInfo, bits: tuple[int, ...], snapshot: Snapshot) -> FleetStats:
+    others = [bit for bit in bits if bit not in node_info.gpu_bits]
+    left = left_over(node_info) if node_info.fabric is not None else []
+    return FleetStats(
+        gpus=len(bits),
+        free=left.count(WHOLE) + sum(letter(node_info, bit) == "f" for bit in others),
+        drifting=node_info.drift.bit_count(),
+        unhealthy=sum(not gpu.healthy for gpu in node_info.fabric.gpus) if node_info.fabric is not None else 0,
+        largest_set=largest_free_set(node_info),
+        unclaimed_bytes=sum(unclaimed_bytes(node_info, bit) for bit in bits if not node_info.busy >> bit & 1),
+        stranded=stranded(left, snapshot.baseline) / WHOLE,
+    )
+
+
+def _live_free(node_info: NodeInfo) -> int:
+    if node_info.fabric is None or not node_info.agent_is_fresh:
+        return 0
+    return sum(gpu.memory_free_bytes or 0 for gpu in node_info.fabric.gpus)

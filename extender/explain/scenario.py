@@ -132,8 +132,19 @@ def without_own_holds(snapshot: Snapshot, held: Iterable[Result], nodes: Iterabl
     return _with_released(known, held, idle=False)
 
 
-def claims_of(snapshot: Snapshot, pods: Iterable[str]) -> tuple[Claim, ...]:
-    """The allocated claims of pods, given as namespace/name. Raises WireError if one of them has none with devices."""
+def scenario_of(snapshot: Snapshot, without: Iterable[str], free: Iterable[str], option: str = "without") -> Scenario:
+    """The scenario without some nodes, and in which the devices of pods, given as namespace/name, are free.
+
+    Raises WireError if a node is not known, which names the option, or if a pod has no claim with devices.
+    """
+    nodes = list(without)
+    unknown = [name for name in nodes if name not in snapshot.node_infos]
+    if unknown:
+        raise WireError(option, f"node {shown(unknown[0])} is not known")
+    return Scenario(frozenset(nodes), deallocated=_claims_of(snapshot, free))
+
+
+def _claims_of(snapshot: Snapshot, pods: Iterable[str]) -> tuple[Claim, ...]:
     found: dict[str, list[Claim]] = {pod: [] for pod in pods}
     for key, claim in snapshot.claims.items() if found else ():
         if claim.allocation is not None and claim.allocation.results:

@@ -1,17 +1,35 @@
-"""The explanation of one gang on a snapshot: its members, its plan, or why it has none and what would make it fit."""
+"""The explanation of one gang on a snapshot: its members, its plan, or why it has none and what would make it fit.
+
+`explain_gang` answers with the first of these that is true, in the order in which serve decides:
+
+1. No pod of the group waits: it runs, or lacks pods that do not exist (`_all_bound`).
+2. A member is invalid, members disagree, or the group is too large: 'blocked'. Its object does not exist: 'waiting'.
+3. It has no minimum: 'no-gang', each pod is placed alone. Its minimum is bound: 'runs', so are the others.
+4. Serve holds devices for it: 'planned'. Some members do not exist yet: 'waiting'.
+5. It is complete. The planner of serve plans it on the snapshot: it 'fits', or gang_refusal.py says why not. That file
+   plans the gang once more as if all other pods ended, and gang_near_misses.py with single changes; what both share,
+   the room of a gang and the holders of devices, is gang_question.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from extender.allocation import Snapshot
-from extender.diagnosis.gang_explanation import GangExplanation, PlannedMember
-from extender.diagnosis.gang_question import GangQuestion, most_room, where
-from extender.diagnosis.gang_refusal import gang_refusal
-from extender.diagnosis.group_members import HOW_TO_MAKE_A_GANG, bound_members, counts, members_without_node
+from extender.explain.gang_question import (
+    ExplainedMember,
+    GangExplanation,
+    GangQuestion,
+    PlannedMember,
+    PlannerCaches,
+    most_room,
+    reservations_by_pod,
+    where,
+)
+from extender.explain.gang_refusal import gang_refusal
 from extender.gangs.domains import NODE
-from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacks_pod_group
+from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacks_pod_group, placed_members
 from extender.gangs.gang_problem import (
     MAX_TOGETHER,
     GangMembers,
@@ -21,7 +39,6 @@ from extender.gangs.gang_problem import (
     gang_members,
     plan_sizes,
 )
-from extender.gangs.gang_trial import GangMemory
 from extender.model import (
     SCHEDULER,
     Code,
@@ -31,7 +48,6 @@ from extender.model import (
     Membership,
     Pod,
     Reason,
-    Reservation,
     counted,
     error_line,
 )
@@ -39,27 +55,19 @@ from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
     Pending,
-    RankingCache,
     UnschedulableAndUnresolvable,
     held_results,
     requirements_of,
 )
 
-_NAMED = 4  # nodes of a plan in a sentence
+_HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
+_MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
 _NO_MINIMUM = "no minimum is known"
 _UNSEEN = "the others do not exist, have ended, or are bound without devices"
 _UNSERVED = {  # without its CRD, pods with the label are placed alone
     GroupSource.CORE: "",
     GroupSource.SCHEDULER_PLUGINS: "; if the API server does not serve scheduling.x-k8s.io, each pod is placed alone",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerCaches:
-    """The planner's memory between explanations: both fields follow the snapshots of one cache."""
-
-    rankings: RankingCache
-    memory: GangMemory
 
 
 def explain_gang(
@@ -77,10 +85,10 @@ def explain_gang(
     """
     if not pods:
         return _all_bound(key, bound_member or _membership_by_object(key, snapshot), snapshot, policy)
-    asking = min(pods, key=lambda pod: (not counts(pod), pod.key))
+    asking = min(pods, key=lambda pod: (not _counts(pod), pod.key))
     assert asking.membership is not None
     gang = gang_of(asking, asking.membership, snapshot)
-    gang = replace(gang, waiting=tuple(pod for pod in gang.waiting if counts(pod)))
+    gang = replace(gang, waiting=tuple(pod for pod in gang.waiting if _counts(pod)))
     found = GangExplanation(
         str(key),
         key.source.value,
@@ -91,7 +99,7 @@ def explain_gang(
         gang.missing,
         gang.topology,
         gang.topology_label,
-        (*bound_members(key, snapshot), *members_without_node(gang.waiting, pods, snapshot)),
+        (*_bound_members(key, snapshot), *_members_without_node(gang.waiting, pods, snapshot)),
         *_since(gang),
     )
     problem = _problem(gang, pods, snapshot)
@@ -102,14 +110,14 @@ def explain_gang(
         return replace(found, sentence=text)
     if not gang.minimum:
         why = _why_no_gang(asking.membership, snapshot)
-        advice = f"; {HOW_TO_MAKE_A_GANG}" if why == _NO_MINIMUM else ""
+        advice = f"; {_HOW_TO_MAKE_A_GANG}" if why == _NO_MINIMUM else ""
         text = f"group {key} is no gang: {why}, so each pod is placed alone{advice}"
         return replace(found, outcome="no-gang", sentence=text)
     if not gang.missing:
         return _runs(found, gang, snapshot, policy)
-    held = _held(gang.waiting, snapshot)
-    if held:
-        return _planned(found, gang, held, snapshot, policy)
+    planned = _planned(found, gang, snapshot, policy)
+    if planned is not None:
+        return planned
     if not gang.is_complete:
         mistake = _mistake(gang, snapshot, policy)
         return replace(found, sentence=_incomplete(gang, pods, snapshot) + (f"; {mistake}" if mistake else ""))
@@ -119,7 +127,7 @@ def explain_gang(
 
 def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     """Why no plan is made, even if all devices are free; '' without such a reason."""
-    for pod in sorted(pods, key=lambda pod: (not counts(pod), pod.key)):
+    for pod in sorted(pods, key=lambda pod: (not _counts(pod), pod.key)):
         if pod.membership is not None and pod.membership.problem:
             group = f"group {gang.key} is rejected: " if gang.key.name else ""
             return f"{group}pod {pod.key}: {pod.membership.problem}"
@@ -145,7 +153,7 @@ def _explain(
     members = gang_members(gang, snapshot, policy)
     if isinstance(members, UnreadyMember):
         return _unready(found, members, _mistake(gang, snapshot, policy))
-    question = GangQuestion(gang, members, policy, snapshot, context, caches.rankings, caches.memory)
+    question = GangQuestion(gang, members, policy, snapshot, context, caches)
     try:
         result: GangPlan | GangShortage | None = None
         for size in plan_sizes(gang, members):
@@ -157,21 +165,76 @@ def _explain(
     except DeadlineExceeded:
         text = f"group {gang.key}: the work limit of an explanation ended the plan: ask again"
         return replace(found, outcome="unfinished", sentence=text)
-    refusal = gang_refusal(question, result)
-    return replace(
-        found,
-        outcome="gave-up" if result.gave_up and not refusal.never else "refused",
-        sentence=refusal.sentence,
-        level=result.level,
-        domain=result.domain,
-        room=result.room,
-        room_if_empty=refusal.room_if_empty,
-        misses=refusal.misses,
-        cut_short=refusal.cut_short,
-        holders=refusal.holders,
-        more_holders=refusal.more_holders,
-        held_in=refusal.held_in,
-    )
+    return gang_refusal(found, question, result)
+
+
+# -- the pods of a group, and the groups and Jobs of a name ---------------------------------------------------------
+
+
+def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
+    """The groups of this name, with those of their pods that the cache has: they have no node yet.
+
+    The name of a LeaderWorkerSet stands for all its groups of which a pod waits.
+    """
+    keys = [GroupKey(namespace, source, name) for source in GroupSource]
+    found: dict[GroupKey, list[Pod]] = {key: [] for key in keys if snapshot.claims_of_group(key)}
+    for pod in snapshot.pods.values():
+        membership = pod.membership
+        if membership is None or membership.key.namespace != namespace:
+            continue
+        if name in (membership.key.name, membership.owner):
+            found.setdefault(membership.key, []).append(pod)
+    return found
+
+
+def explain_jobs(snapshot: Snapshot, namespace: str, name: str) -> list[GangExplanation]:
+    """The explanations of the Jobs and JobSets of this name whose pods name no group."""
+    found: dict[GroupKey, list[Pod]] = {}
+    for pod in snapshot.pods.values():
+        for key in pod.jobs if pod.key.namespace == namespace else ():
+            if key.name == name:
+                found.setdefault(key, []).append(pod)
+    return [_explain_job(key, pods, snapshot) for key, pods in found.items()]
+
+
+def _explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot) -> GangExplanation:
+    kind = "JobSet" if key.source is GroupSource.JOB_SET else "Job"
+    text = f"{kind} {key} is no gang: it has no minimum, so its pods are placed one by one"
+    waiting = sorted((pod for pod in pods if _counts(pod)), key=lambda pod: pod.key)
+    members = tuple(_members_without_node(waiting, pods, snapshot))
+    return GangExplanation(str(key), key.source.value, "no-gang", f"{text}; {_HOW_TO_MAKE_A_GANG}", members=members)
+
+
+def _counts(pod: Pod) -> bool:
+    """Whether the pod counts as a member that waits."""
+    return pod.is_waiting and pod.scheduler == SCHEDULER
+
+
+def _bound_members(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
+    """The bound members by name. The name of a member without devices is not known: its UID stands for it."""
+    names = dict[str, str]()
+    for claim_key in snapshot.claims_of_group(key):
+        claim = snapshot.claims.get(claim_key)
+        for consumer in claim.reserved_for if claim is not None else ():
+            names[consumer.uid] = f"{key.namespace}/{consumer.name}"
+    placed = placed_members(key, snapshot)
+    found = [ExplainedMember(names.get(uid, uid), "bound", node) for uid, node in placed.items()]
+    return tuple(sorted(found, key=lambda member: member.pod))
+
+
+def _members_without_node(waiting: Sequence[Pod], pods: Sequence[Pod], snapshot: Snapshot) -> Iterator[ExplainedMember]:
+    """The pods without a node: those of `waiting` in its order, then the others of `pods`, not counted."""
+    held = reservations_by_pod(snapshot)
+    counting = {pod.uid for pod in waiting}
+    others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)
+    for pod in (*waiting, *others):
+        reservation = held[pod.uid][-1] if pod.uid in held else None
+        state = reservation.state.value if reservation is not None else "waiting"
+        if pod.uid not in counting:
+            state = "deleted" if pod.deleting or pod.ended else "gated" if pod.gated else "not-ours"
+        node = reservation.node if reservation is not None else ""
+        reason = pod.scheduler_error or pod.unschedulable
+        yield ExplainedMember(str(pod.key), state, node, reason, pod.created)
 
 
 # -- members -------------------------------------------------------------------------------------------------------
@@ -179,7 +242,7 @@ def _explain(
 
 def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot, policy: Policy) -> GangExplanation:
     """The explanation of a group of which no pod waits."""
-    members = bound_members(key, snapshot)
+    members = _bound_members(key, snapshot)
     have = f"group {key} has {counted(len(members), 'pod')} bound, and no pod waits"
     found = GangExplanation(str(key), key.source.value, "bound", have, bound=len(members), members=members)
     if membership is None:
@@ -297,28 +360,16 @@ def _in_domain(found: GangExplanation, nodes: Iterable[str], snapshot: Snapshot,
     return found
 
 
-def _held(pods: Iterable[Pod], snapshot: Snapshot) -> dict[str, list[tuple[str, Reservation]]]:
-    """The reservations of members, by UID, with their claims' UIDs. An allocation ends the reservation of its claim."""
-    uids, found = {pod.uid for pod in pods}, dict[str, list[tuple[str, Reservation]]]()
-    for claim_uid, reservation in snapshot.reservations.items():
-        if reservation.pod_uid in uids:
-            found.setdefault(reservation.pod_uid, []).append((claim_uid, reservation))
-    return found
-
-
-def _planned(
-    found: GangExplanation,
-    gang: Gang,
-    held: Mapping[str, Sequence[tuple[str, Reservation]]],
-    snapshot: Snapshot,
-    policy: Policy,
-) -> GangExplanation:
-    plan = []
+def _planned(found: GangExplanation, gang: Gang, snapshot: Snapshot, policy: Policy) -> GangExplanation | None:
+    """The explanation of a gang for which serve holds devices; None if it holds none."""
+    plan, held = list[PlannedMember](), reservations_by_pod(snapshot)
     for pod in gang.waiting:
-        own = [reservation for _, reservation in held.get(pod.uid, ())]
+        own = held.get(pod.uid, ())
         if own:
             devices = tuple(str(result.device) for reservation in own for result in reservation.results)
             plan.append(PlannedMember(str(pod.key), own[0].node, devices))
+    if not plan:
+        return None
     nodes = sorted({member.node for member in plan})
     found = _in_domain(found, [*nodes, *gang.placed], snapshot, policy)
     place = f" {where(found.level, found.domain)}" if found.level and found.level != NODE else ""
@@ -355,5 +406,5 @@ def _last_answer(gang: Gang) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NODES_NAMED
+    return ", ".join(names[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -13,8 +13,8 @@ from extender.cel.dra.terms import left_side, observed_value
 from extender.model import Device, Slice, counted, one_line
 from extender.scheduling import EvaluationContext, PodRequirements, attributes_like
 
-_SHOWN_VALUES = 3
-_VALUES = 256  # distinct values that are counted
+_MAX_SHOWN = 3
+_MAX_VALUES = 256  # distinct values that are counted
 _DEFAULTS = {"string": '""', "int": "0", "bool": "false", "version": 'semver("0.0.0")'}  # by type of attribute, in CEL
 
 
@@ -41,7 +41,7 @@ class TermStats:
             return f"{self.source}: `{one_line(self.term)}` does not compile: {one_line(self.problem)}"
         others = ", ".join(
             f"{counted(count, 'has', 'have')} {one_line(value)}"
-            for value, count in self.instead.most_common(_SHOWN_VALUES)
+            for value, count in self.instead.most_common(_MAX_SHOWN)
         )
         asked = counted(self.asked, "device")
         missing = [name for name, count in self.published.items() if not count]
@@ -213,7 +213,7 @@ class _Term:
             if lacks and finding.lacking is None:
                 finding.lacking = device.name, lacks
         # With this many distinct values, such as UUIDs, a single value is not useful.
-        value = self._observed(device, driver) if len(finding.instead) < _VALUES else ""
+        value = self._observed(device, driver) if len(finding.instead) < _MAX_VALUES else ""
         if value:
             finding.instead[value] += count
         return False

@@ -1,40 +1,154 @@
-"""Near misses of a gang by the end of other pods: the fewest pods that were found, in each of a few domains.
+"""Near misses of a gang: changes that would make it fit, the cheapest first.
 
-Two searches choose the pods. The first counts how many more members each node has room for without some of its pods,
-and adds these numbers: that is right for equal members. The second ends all pods of some nodes. The planner confirms
-the result on the whole snapshot, and then takes back the end of every pod that the plan does not need.
+Cheap is a change that stops few pods, its own or others, and then few devices. The planner plans the gang with each
+change, and only changes with a plan are named. They are few, and not all that exist.
+
+For the end of other pods (`_Releases`), two searches choose the pods in each of a few domains. The first counts how
+many more members each node has room for without some of its pods, and adds these numbers: that is right for equal
+members. The second ends all pods of some nodes. The planner confirms the result on the whole snapshot, and then takes
+back the end of every pod that the plan does not need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain, combinations, groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, stopped_pods, uses_by_node
-from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
-from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
+from extender.explain.gang_question import (
+    ALLOCATED,
+    DeviceUse,
+    GangNearMiss,
+    GangQuestion,
+    free_devices,
+    stopped_pods,
+    uses_by_node,
+    where,
+    widest_domains,
+)
+from extender.explain.scenario import Scenario, apply_scenario, only_nodes
 from extender.gangs.domains import Domain, natural
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS
 from extender.model import Deadline, DeadlineExceeded, Result, counted
-from extender.scheduling import held_results
+from extender.scheduling import PodRequirements, held_results
 
-_DOMAINS = 8  # in which the end of pods is tried
-_NODES = 64  # of a domain, whose pods are tried
-_USES = 8  # of a node, in the first search
-_PLANS = 480  # for a few nodes, in one explanation
-_STEPS = 100  # of such a plan in a search
-_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
-_NAMED = 8  # holders named in a sentence
-_LIMITS = f"the end of other pods was tried in {_DOMAINS} domains and on {_NODES} nodes of each only"
+_MAX_FOUND = 5  # the cheapest near misses, in one explanation
+_MAX_SIZES = 3  # smaller minimums that are tried
+_MAX_PINS = 3  # shared claims whose other users are tried
+_MAX_DOMAINS = 8  # in which the end of pods is tried
+_MAX_NODES = 64  # of a domain, whose pods are tried
+_MAX_USES = 8  # of a node, in the first search
+_MAX_PLANS = 480  # for a few nodes, in one explanation
+_MAX_STEPS = 100  # of such a plan in a search
+_MAX_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
+_MAX_NAMED = 8  # holders named in a sentence
+_LIMITS = f"the end of other pods was tried in {_MAX_DOMAINS} domains and on {_MAX_NODES} nodes of each only"
 _GAVE_UP = "gave up: the claims allow too many combinations to find the fewest pods whose end helps"
 _MAYBE_FEWER = " (gave up: the end of fewer may do)"
 
 Uses = Mapping[str, Sequence[DeviceUse]]
+
+
+class GangNearMisses:
+    """Near misses of a gang. `shortage` is the result of a plan for its minimum. No method raises DeadlineExceeded.
+
+    `cut_short` is the limit that ended the search; '' if it tried all changes.
+    """
+
+    def __init__(self, shortage: GangShortage) -> None:
+        self._shortage = shortage
+        self._found: list[GangNearMiss] = []
+        self.cut_short = ""
+
+    def cheapest(self) -> tuple[GangNearMiss, ...]:
+        """The near misses found so far, the cheapest first; of equal ones, the gang's own changes first."""
+        return tuple(sorted(self._found, key=lambda one: (one.pods, one.devices))[:_MAX_FOUND])
+
+    def try_own_changes(self, question: GangQuestion) -> None:
+        """Try the gang without its own constraints, and with a smaller minimum."""
+        self._collect(chain(_by_constraint(question), _by_minimum(question, self._shortage)))
+
+    def try_ends(self, question: GangQuestion) -> None:
+        """Try the end of other pods."""
+        self._collect(self._by_ends(_Releases(question, self._shortage)))
+
+    def try_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> None:
+        """Try the end of the pods with which members share claims, the fewest first, and then of others, too."""
+        before = len(self._found)
+        for size in range(1, min(len(pins), _MAX_PINS) + 1):
+            for chosen in combinations(pins[:_MAX_PINS], size):
+                self._collect(self._by_pins(question, chosen))
+            if len(self._found) > before:
+                return
+
+    def _by_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> Iterator[GangNearMiss]:
+        """Raises DeadlineExceeded."""
+        loose = question.without(pins)
+        if loose is None:
+            return
+        found = loose.plan(loose.problem(loose.gang.missing))
+        if isinstance(found, GangPlan):
+            yield _ends(pins, found)
+        else:
+            yield from self._by_ends(_Releases(loose, found, pins, question))
+
+    def _by_ends(self, releases: _Releases) -> Iterator[GangNearMiss]:
+        """Raises DeadlineExceeded."""
+        yield from releases.near_misses()
+        self.cut_short = self.cut_short or releases.cut_short
+
+    def _collect(self, near_misses: Iterator[GangNearMiss]) -> None:
+        try:
+            for one in near_misses:
+                self._found.append(one)
+        except DeadlineExceeded:
+            self.cut_short = "the work limit of an explanation ended the search for changes: ask again"
+
+
+def less_constrained(problem: GangProblem) -> Iterator[tuple[GangProblem, str]]:
+    """The gang without one of its own constraints on the domain, and the words for this change."""
+    if problem.topology == "required":
+        yield replace(problem, topology="preferred"), "with topology preferred instead of required"
+    if problem.topology_label:
+        wanted = f"without the constraint to one value of {problem.topology_label}"
+        yield replace(problem, topology_label=""), wanted
+
+
+def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
+    for changed, wanted in less_constrained(question.problem(question.gang.missing)):
+        found = question.plan(changed)
+        if isinstance(found, GangPlan):
+            yield GangNearMiss(0, 0, f"fits {wanted}, {where(found.level, found.domain)}")
+
+
+def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[GangNearMiss]:
+    """The gang with a smaller minimum. A minimum below 2 is not tried: it makes no gang."""
+    gang, pods = question.gang, question.members.pods[: question.gang.missing]
+    needing = [question.members.requirements.get(pod.uid) for pod in pods]
+    sizes = [
+        size
+        for size in range(1, len(pods))
+        if size + gang.placed.total() > 1 and 0 < len(pods[:size]) - needing[:size].count(None) <= shortage.room
+    ]
+    for size in reversed(sizes[-_MAX_SIZES:]):
+        if isinstance(question.plan(question.problem(size)), GangPlan):
+            lacking = sum(_devices(one) for one in needing[size:] if one is not None)
+            smaller = gang.minimum - len(pods) + size
+            yield GangNearMiss(
+                len(pods) - size, lacking, f"fits with a minimum of {smaller} instead of {gang.minimum} members"
+            )
+            return
+
+
+def _devices(requirements: PodRequirements) -> int:
+    return sum(request.alternatives[0].count for spec in requirements.specs for request in spec.requests)
+
+
+# -- by the end of other pods --------------------------------------------------------------------------------------
 
 
 class _Offer(NamedTuple):
@@ -51,7 +165,7 @@ class _Choice(NamedTuple):
     uses: tuple[DeviceUse, ...]
 
 
-class GangReleases:
+class _Releases:
     """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it."""
 
     def __init__(
@@ -72,15 +186,15 @@ class GangReleases:
         self._problem = question.problem(question.gang.missing)
         # On a single node, members must only find devices: the domain is given.
         self._anywhere = replace(self._problem, topology="none", topology_label="", placed={})
-        self._plans_left = _PLANS
+        self._plans_left = _MAX_PLANS
         self._gave_up = False  # whether a plan of a search ended at its step limit
         self.cut_short = ""
 
     def near_misses(self) -> Iterator[GangNearMiss]:
         """Raises DeadlineExceeded."""
         domains = widest_domains(self._question, self._shortage)
-        self.cut_short = _LIMITS if len(domains) > _DOMAINS else ""
-        for domain in domains[:_DOMAINS]:
+        self.cut_short = _LIMITS if len(domains) > _MAX_DOMAINS else ""
+        for domain in domains[:_MAX_DOMAINS]:
             found = self._in(domain)
             if found is not None:
                 yield found
@@ -89,19 +203,17 @@ class GangReleases:
 
     def _in(self, domain: Domain) -> GangNearMiss | None:
         question, snapshot = self._question, self._question.snapshot
-        node_infos = (snapshot.node_infos[name] for name in domain.nodes)
-        requirements = question.members.requirements
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, requirements, question.context)
-        names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices(uses[name]), natural(name)))
-        if len(names) > _NODES:
+        uses = uses_by_node(question, domain.nodes)
+        names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices_of(uses[name]), natural(name)))
+        if len(names) > _MAX_NODES:
             self.cut_short = _LIMITS
-        for ended in self._searches(domain, {name: uses[name] for name in names[:_NODES]}):
+        for ended in self._searches(domain, {name: uses[name] for name in names[:_MAX_NODES]}):
             found = self._plan(self._problem, snapshot, ended) if ended else None
             if isinstance(found, GangPlan):
                 found, needed, is_least = self._without_unneeded(domain, found, ended)
                 if self._is_fit_with_pins(needed):
                     return None
-                return ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
+                return _ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
         return None
 
     def _is_fit_with_pins(self, ended: Sequence[DeviceUse]) -> bool:
@@ -132,11 +244,9 @@ class GangReleases:
             self.cut_short = _LIMITS
             return None
         self._plans_left -= 1
-        found = self._plan(problem, snapshot, ended, steps=_STEPS)
+        found = self._plan(problem, snapshot, ended, steps=_MAX_STEPS)
         self._gave_up |= isinstance(found, GangShortage) and found.gave_up
         return found
-
-    # -- by addition -----------------------------------------------------------------------------------------
 
     def _room_in(self, domain: Domain) -> int:
         if (domain.level, domain.name) == (self._shortage.level, self._shortage.domain):
@@ -155,8 +265,8 @@ class GangReleases:
         before = self._room(snapshot, ())
         most = min(self._room(snapshot, ordered) - before, needed)
         best = 0
-        several = (largest[:count] for count in range(2, min(len(uses), _USES) + 1))
-        for ended in chain(([use] for use in ordered[:_USES]), several):
+        several = (largest[:count] for count in range(2, min(len(uses), _MAX_USES) + 1))
+        for ended in chain(([use] for use in ordered[:_MAX_USES]), several):
             if best >= most:
                 return
             gain = self._room(snapshot, ended) - before
@@ -170,8 +280,6 @@ class GangReleases:
         if found is None:
             return 0
         return len(self._anywhere.members) if isinstance(found, GangPlan) else found.room
-
-    # -- by removal ------------------------------------------------------------------------------------------
 
     def _by_removal(self, domain: Domain, uses: Uses) -> Sequence[DeviceUse]:
         """The uses of the first few nodes without which there is a plan; none if there is no plan."""
@@ -190,8 +298,6 @@ class GangReleases:
                 low = middle + 1
         return _of(names[:high], uses)
 
-    # -- what is needed --------------------------------------------------------------------------------------
-
     def _without_unneeded(
         self, domain: Domain, plan: GangPlan, ended: Sequence[DeviceUse]
     ) -> tuple[GangPlan, Sequence[DeviceUse], bool]:
@@ -207,7 +313,7 @@ class GangReleases:
                 left = [use for use in needed if not any(use is other for other in dropped)]
                 if not left or len(left) == len(needed):
                     continue
-                if len(dropped) == 1 and len(needed) > _LEFT_OUT:
+                if len(dropped) == 1 and len(needed) > _MAX_LEFT_OUT:
                     is_least = False
                     break
                 found = self._plan(self._problem, snapshot, left)
@@ -225,18 +331,15 @@ class GangReleases:
     def _around(self, domain: Domain, names: Collection[str]) -> Snapshot:
         """The snapshot with these nodes, and with the freest others of the domain."""
         node_infos = self._question.snapshot.node_infos
-        if len(node_infos) <= 2 * _NODES:
+        if len(node_infos) <= 2 * _MAX_NODES:
             return self._question.snapshot
         return only_nodes(self._question.snapshot, (*sorted(names), *self._freest(domain, names)))
 
     def _freest(self, domain: Domain, names: Collection[str]) -> list[str]:
         """The other nodes of the domain with the most free devices."""
-        free = {}
-        for name in domain.nodes:
-            if name not in names:
-                node_info = self._question.snapshot.node_infos[name]
-                free[name] = len(node_info.inventory.devices) - node_info.busy.bit_count()
-        return sorted(free, key=lambda name: (-free[name], natural(name)))[:_NODES]
+        node_infos = self._question.snapshot.node_infos
+        free = {name: free_devices(node_infos[name]) for name in domain.nodes if name not in names}
+        return sorted(free, key=lambda name: (-free[name], natural(name)))[:_MAX_NODES]
 
     def _untouched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:
         """The uses of devices that the plan does not take. Some may keep it from others, such as by counters."""
@@ -249,10 +352,10 @@ class GangReleases:
         return [use for use in uses if not any(result.device in taken for result in use.results)]
 
 
-def ends(uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNearMiss:
+def _ends(uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNearMiss:
     """The near miss by the end of the pods of these uses, with which the gang has this plan."""
     sentence = f"fits {where(plan.level, plan.domain)} without {_named(uses)}{note}"
-    return GangNearMiss(stopped_pods(uses), _devices(uses), sentence, tuple(use.holder for use in uses))
+    return GangNearMiss(stopped_pods(uses), _devices_of(uses), sentence, tuple(use.holder for use in uses))
 
 
 def _of(names: Iterable[str], uses: Uses) -> Sequence[DeviceUse]:
@@ -264,7 +367,7 @@ def _results(uses: Iterable[DeviceUse]) -> tuple[Result, ...]:
     return tuple({(result.device, result.share_id): result for use in uses for result in use.results}.values())
 
 
-def _devices(uses: Iterable[DeviceUse]) -> int:
+def _devices_of(uses: Iterable[DeviceUse]) -> int:
     return sum(use.holder.devices for use in uses)
 
 
@@ -281,15 +384,15 @@ def _choose(offers: Iterable[_Offer], needed: int, deadline: Deadline) -> Sequen
             for offer in own:
                 total = min(gained + offer.gain, needed)
                 uses = (*choice.uses, *offer.uses)
-                pods, devices = stopped_pods(uses), choice.devices + _devices(offer.uses)
+                pods, devices = stopped_pods(uses), choice.devices + _devices_of(offer.uses)
                 if total not in cheapest or (pods, devices) < cheapest[total][:2]:
                     cheapest[total] = _Choice(pods, devices, uses)
     return cheapest[needed].uses if needed in cheapest else ()
 
 
 def _named(uses: Sequence[DeviceUse]) -> str:
-    texts = [_text(use) for use in uses[:_NAMED]]
-    more = [f"{len(uses) - _NAMED} more"] if len(uses) > _NAMED else []
+    texts = [_text(use) for use in uses[:_MAX_NAMED]]
+    more = [f"{len(uses) - _MAX_NAMED} more"] if len(uses) > _MAX_NAMED else []
     return " and ".join([*texts, *more])
 
 

@@ -16,7 +16,7 @@ from extender.allocation import (
     select,
     with_devices_released,
 )
-from extender.diagnosis.node_rows import link_digits
+from extender.explain.fleet_rows import link_digits
 from extender.fabric import bandwidth, is_joined
 from extender.model import Claim, DeadlineExceeded, DeviceClass, DeviceRequest, InvalidClaim, OutOfSteps, members
 from extender.scheduling import EvaluationContext

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from extender.diagnosis.device_holders import Holder, uses_by_node, uses_of_shared_claims
-from extender.diagnosis.emptied_fleet import EmptiedFleet
-from extender.diagnosis.gang_near_misses import GangNearMisses, less_constrained
-from extender.diagnosis.gang_question import (
+from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, inventory
+from extender.explain.gang_near_misses import GangNearMisses, less_constrained
+from extender.explain.gang_question import (
+    GangExplanation,
     GangNearMiss,
     GangQuestion,
+    PlannerCaches,
     equal_members,
     most_room,
+    uses_by_node,
+    uses_of_shared_claims,
     where,
     widest_domains,
 )
-from extender.gangs.gang_problem import MAX_TOGETHER, GangPlan, GangProblem, GangShortage, gang_problem, no_room
-from extender.model import Code, DeadlineExceeded, Reason, counted
-from extender.scheduling import UsableNodes
+from extender.explain.near_misses import options_of
+from extender.gangs.emptied_domains import EmptyNodes, own_devices
+from extender.gangs.gang import own_claims
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import (
+    MAX_TOGETHER,
+    GangMember,
+    GangPlan,
+    GangProblem,
+    GangShortage,
+    gang_problem,
+    no_room,
+)
+from extender.gangs.gang_units import equal_units
+from extender.gangs.node_rooms import NodeRooms
+from extender.model import Code, DeadlineExceeded, InvalidClaim, Reason, counted, members
+from extender.scheduling import PodRequirements, Unschedulable, UsableNodes, problem_for
 
-_HOLDERS = 12  # in one explanation
+_MAX_HOLDERS = 12  # in one explanation
+# Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
+_TOLD = (Code.POOL_UPDATING, Code.POOL_INVALID, Code.TAINTED)
 _FAULTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # taints that Kubernetes sets while they last
-
-
-@dataclass(frozen=True, slots=True)
-class GangRefusal:
-    """Why a gang has no plan. The fields are those of GangExplanation."""
-
-    sentence: str
-    misses: tuple[GangNearMiss, ...]
-    cut_short: str
-    room_if_empty: int | None = None
-    holders: tuple[Holder, ...] = ()
-    more_holders: int = 0
-    held_in: str = ""
-    never: bool = False  # whether the gang does not fit even if all other pods end
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +60,14 @@ class _Empty:
     untainted: GangShortage | None = None
 
 
-def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
-    """Why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
+def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
+    """The explanation with why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
 
     Never raises DeadlineExceeded: that plan asked for the usable nodes, which the question remembers.
     """
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
-    pins = uses_of_shared_claims(
-        question.gang.key, question.members.pods, question.members.requirements, question.snapshot
-    )
+    pins = uses_of_shared_claims(question)
     loose = question.without(pins) or question
     empty = _empty(loose)
     if empty.fleet is not None:
@@ -73,23 +77,33 @@ def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
         near.try_pins(question, pins)
     misses = near.cheapest()
     sentence = "; ".join(_parts(loose, shortage, misses, empty))
-    found = GangRefusal(sentence, misses, near.cut_short, empty.room, never=empty.shortage is not None)
-    return found if found.never else _with_holders(found, question, shortage)
+    found = replace(
+        found,
+        outcome="gave-up" if shortage.gave_up and empty.shortage is None else "refused",
+        sentence=sentence,
+        level=shortage.level,
+        domain=shortage.domain,
+        room=shortage.room,
+        room_if_empty=empty.room,
+        misses=misses,
+        cut_short=near.cut_short,
+    )
+    return found if empty.shortage is not None else _with_holders(found, question, shortage)
 
 
 def _empty(question: GangQuestion) -> _Empty:
     """The chances of the gang in the empty fleet, as far as they are known for certain."""
     problem, found = question.problem(question.gang.missing), _Empty()
     try:
-        fleet = EmptiedFleet(question.gang.key, problem, question.snapshot, question.context)
+        fleet = EmptiedFleet(question, problem)
         found = _Empty(fleet)
-        planned, updating = fleet.plan(problem), fleet.updating()
+        planned, updating = fleet.question.plan(problem), fleet.updating()
         nodes = counted(len(question.snapshot.node_infos), "node")
         general = (f"{Reason(Code.POOL_UPDATING)} on {updating} of {nodes}",) if updating else ()
         found = replace(found, causes=general)
         if isinstance(planned, GangPlan):
             return replace(found, room=len(problem.members))
-        planned = most_room(problem, planned, fleet.plan)
+        planned = most_room(problem, planned, fleet.question.plan)
         if planned.gave_up or not fleet.is_exact:
             return found
         reasons = list(_reasons(question, fleet))
@@ -212,24 +226,141 @@ def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
     """The first constraint without which the gang would fit in the empty fleet."""
     try:
         for changed, wanted in less_constrained(question.problem(question.gang.missing)):
-            if isinstance(fleet.plan(changed), GangPlan):
+            if isinstance(fleet.question.plan(changed), GangPlan):
                 yield f"{wanted} it would fit, but only after other pods end"
                 return
     except DeadlineExceeded:
         return
 
 
-def _with_holders(found: GangRefusal, question: GangQuestion, shortage: GangShortage) -> GangRefusal:
-    """The refusal with the holders of devices in the domain with the most room; unchanged after the deadline."""
-    snapshot = question.snapshot
+def _with_holders(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
+    """The explanation with the holders of devices in the domain with the most room; unchanged after the deadline."""
     try:
         domains = widest_domains(question, shortage)[:1]
-        node_infos = (snapshot.node_infos[name] for domain in domains for name in domain.nodes)
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, question.members.requirements, question.context)
+        uses = uses_by_node(question, [name for domain in domains for name in domain.nodes])
     except DeadlineExceeded:
         return found
     holders = [use.holder for uses_there in uses.values() for use in uses_there]
     holders.sort(key=lambda one: (-one.devices, one.node, one.pods, one.claims))
     held_in = where(domains[0].level, domains[0].name) if holders else ""
-    more = max(len(holders) - _HOLDERS, 0)
-    return replace(found, holders=tuple(holders[:_HOLDERS]), more_holders=more, held_in=held_in)
+    more = max(len(holders) - _MAX_HOLDERS, 0)
+    return replace(found, holders=tuple(holders[:_MAX_HOLDERS]), more_holders=more, held_in=held_in)
+
+
+# -- the fleet without other pods ----------------------------------------------------------------------------------
+
+
+class EmptiedFleet:
+    """A snapshot in which only the devices of one gang are in use. `question` asks for the gang there.
+
+    `usable` are the nodes on which some member of the problem fits then. `is_exact` is false if devices of pools that
+    several nodes share are in use, or if the policy excludes devices that a program uses without a claim: neither are
+    released.
+    """
+
+    def __init__(self, question: GangQuestion, problem: GangProblem) -> None:
+        """Raises DeadlineExceeded."""
+        snapshot, empty_nodes = question.snapshot, EmptyNodes()
+        kept = own_devices(own_claims(question.gang.key, snapshot), snapshot)
+        node_infos = {}
+        for name, node_info in snapshot.node_infos.items():
+            question.context.deadline.check()
+            node_infos[name] = empty_nodes.of(node_info, kept.get(name, ()))
+        emptied, caches = hypothetical_snapshot(snapshot, node_infos, snapshot.version), PlannerCaches()
+        self.question = replace(question, snapshot=emptied, caches=caches)
+        self._node_infos = node_infos
+        self._problem = problem
+        rooms = [
+            NodeRooms(units, emptied, question.context, caches.rankings, caches.memory)
+            for units in equal_units(problem.members)
+        ]
+        self.usable = frozenset(name for one in rooms for name in one.most)
+        drift = any(member.requirements.policy.drift == "filter" for member in problem.members)
+        self.is_exact = not any(
+            (node_info.busy and name not in kept) or (drift and node_info.drift)
+            for name, node_info in node_infos.items()
+        )
+
+    @property
+    def has_taints(self) -> bool:
+        """Whether a device has a taint."""
+        found = (node_info.inventory for node_info in self._node_infos.values())
+        return any(
+            one.devices[bit].device.taints
+            for one in found
+            for bit in members((1 << len(one.devices)) - 1 & ~one.simple)
+        )
+
+    def plan_without_taints(self, problem: GangProblem, on: Snapshot | None = None) -> GangPlan | GangShortage:
+        """Plan on the empty nodes, or on a snapshot, as if no device had a taint. Raises DeadlineExceeded."""
+        context = self.question.context
+        context = replace(context, features=replace(context.features, taints=False), placements=None)
+        return plan_gang(problem, on or self.question.snapshot, context)
+
+    def reasons(self, member: GangMember) -> dict[Reason, int]:
+        """Why nodes have no devices for a member even then, with their number: the most frequent reason if no node has.
+
+        Pools that are updated or invalid, and taints, are always told. Raises DeadlineExceeded.
+        """
+        ranking = self.question.caches.rankings.get_or_create(member.requirements)
+        if not ranking.update(self.question.snapshot, self.question.context):
+            raise DeadlineExceeded
+        found, fits = Counter[Reason](), False
+        for one in ranking.nodes_by_status(self._allowed(member)):
+            if isinstance(one.status, Unschedulable):
+                found[one.status.reason] += one.nodes
+            else:
+                fits = True
+        first = [] if fits else [reason for reason, _ in found.most_common(1)]
+        told = sorted((reason for reason in found if reason.code in _TOLD), key=str)
+        return {reason: found[reason] for reason in dict.fromkeys((*first, *told))}
+
+    def _allowed(self, member: GangMember) -> set[str]:
+        selectors = member.requirements.node_selectors
+        return {
+            name
+            for name, node_info in self._node_infos.items()
+            if (member.nodes is None or name in member.nodes)
+            and all(selector.matches(name, node_info.node.labels) for selector in selectors)
+        }
+
+    def updating(self) -> int:
+        """The number of nodes that may get more devices for a member, because a pool there is being updated.
+
+        A pool counts if its driver has devices of a class that a member asks for, or if no device of the driver is
+        known. Raises DeadlineExceeded.
+        """
+        allowed = set[str]().union(*map(self._allowed, self._problem.members))
+        updated = {
+            name: {pool.key.driver for pool in self._node_infos[name].inventory.pools if pool.incomplete}
+            for name in allowed
+        }
+        if not any(updated.values()):
+            return 0
+        known, wanted = set[str](), set[str]()
+        kinds = {member.requirements.key: member.requirements for member in self._problem.members}.values()
+        for node_info in map(_with_known_slices, self._node_infos.values()):
+            self.question.context.deadline.check()
+            known |= {one.id.driver for one in node_info.inventory.devices}
+            wanted |= set(self._drivers(node_info, kinds))
+        return sum(bool(drivers & wanted or drivers - known) for drivers in updated.values())
+
+    def _drivers(self, node_info: NodeInfo, kinds: Iterable[PodRequirements]) -> Iterator[str]:
+        """The drivers of the node's devices that are of a class which the pods ask for."""
+        for requirements in kinds:
+            problem = problem_for(node_info, requirements.for_node(node_info.node), self.question.context)
+            for _, name, option in options_of(problem):
+                try:
+                    match = problem.select(name, replace(option, selectors=())).match
+                except InvalidClaim:
+                    continue
+                yield from (node_info.inventory.devices[bit].id.driver for bit in members(match))
+
+
+def _with_known_slices(node_info: NodeInfo) -> NodeInfo:
+    """The node as if the known slices of its pools were all."""
+    pools = node_info.inventory.pools
+    if not any(pool.incomplete for pool in pools):
+        return node_info
+    known = (replace(one, incomplete=False, slices=one.origin, placed=[]) if one.incomplete else one for one in pools)
+    return replace(node_info, inventory=inventory(node_info.node, tuple(known)), state=NodeState())

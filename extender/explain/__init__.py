@@ -1,0 +1,44 @@
+"""Explanations of placements: verdicts, near misses, what-if scenarios, consistency checks and fleet statistics.
+
+All functions depend only on a snapshot and a policy, and return plain values. They may take 100 ms, so `berth serve`
+without a console does not import this package. This package has no I/O, clock or asyncio.
+"""
+
+from extender.explain.compared_sets import ComparedSets, compare_sets
+from extender.explain.consistency import CHECKS, Finding, check_consistency
+from extender.explain.fleet_rows import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
+from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
+from extender.explain.gang_question import GangExplanation, PlannerCaches
+from extender.explain.pod_explanation import Explanation, explain, no_devices, other_scheduler
+from extender.explain.scenario import Scenario, apply_scenario, scenario_of, with_new_group, without_own_holds
+from extender.explain.selector_stats import failing_terms
+
+__all__ = [
+    "CHECKS",
+    "ComparedSets",
+    "Explanation",
+    "Finding",
+    "FleetStats",
+    "GangExplanation",
+    "PlannerCaches",
+    "Scenario",
+    "apply_scenario",
+    "check_consistency",
+    "claim_rows",
+    "compare_sets",
+    "explain",
+    "explain_gang",
+    "explain_jobs",
+    "failing_terms",
+    "fleet_stats",
+    "group_rows",
+    "groups_named",
+    "no_devices",
+    "node_detail",
+    "node_row",
+    "other_scheduler",
+    "scenario_of",
+    "totals",
+    "with_new_group",
+    "without_own_holds",
+]

@@ -1,0 +1,458 @@
+"""Near misses: changes that would make an unschedulable pod fit, the cheapest first.
+
+`near_misses` asks four questions about a pod that no node fits: are there so many free devices on any node; which
+claims must end (`_Releases` evaluates up to 24 nodes without some of their claims); what has no matching device at all;
+and which term of a selector does no device pass (selector_stats.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from heapq import nsmallest
+from typing import NamedTuple
+
+from extender.allocation import (
+    Interned,
+    Inventory,
+    NodeInfo,
+    PoolDevice,
+    Problem,
+    Snapshot,
+    attribute_values,
+    with_devices_released,
+)
+from extender.explain.scenario import Scenario, apply_scenario
+from extender.explain.selector_stats import NodeSample, selector_stats
+from extender.fabric import largest_joined
+from extender.model import (
+    FREEABLE_CODES,
+    Claim,
+    Code,
+    DeviceId,
+    DeviceRequest,
+    InvalidClaim,
+    ObjectKey,
+    Pod,
+    Result,
+    counted,
+    members,
+    name_on_claims,
+    own_name,
+    readable,
+    union,
+)
+from extender.policy import Policy
+from extender.scheduling import (
+    EvaluationContext,
+    FilterStatus,
+    Placement,
+    PodRequirements,
+    Unschedulable,
+    attributes_like,
+    evaluate,
+    needs_reservation,
+    problem_for,
+    requirements_of,
+)
+
+_MAX_NODES = 24  # nodes of different states on which a release of claims is tried
+_MAX_TRIES = 160  # evaluations per explanation
+_MAX_FOUND = 3  # near misses by release
+_MAX_NAMED = 4  # devices of a claim named in a sentence
+_MAX_CLAIMS = 8  # named in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """One change that would help. `cost` is the number of devices that must become free or are missing.
+
+    `of_group`: a pod of a group must end. Its group cannot run without it, so such a near miss comes last.
+    """
+
+    cost: int
+    sentence: str
+    of_group: bool = False
+
+
+class EquivalentNodes(NamedTuple):
+    """Nodes of one equivalence class that are unschedulable for one reason."""
+
+    status: Unschedulable
+    nodes: int  # number of nodes
+    first: list[str]  # names of the first few nodes, sorted
+    node_info: NodeInfo  # of the first node
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pod that no node fits. `samples` is one node per attribute signature among the nodes of `classes`.
+
+    `elsewhere` are the nodes that cannot use the devices of an allocated claim of the pod. `ignores_identity`: the
+    requirements read no name, UUID or other value that differs between equal devices.
+    """
+
+    pod: Pod
+    requirements: PodRequirements
+    snapshot: Snapshot
+    policy: Policy
+    context: EvaluationContext
+    classes: Sequence[EquivalentNodes]
+    samples: Collection[NodeSample]
+    elsewhere: Sequence[NodeInfo]
+    ignores_identity: bool
+
+
+def near_misses(refusal: Refusal) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The near misses, the cheapest first, and the terms of selectors, as sentences. Raises DeadlineExceeded."""
+    samples = refusal.samples if refusal.ignores_identity else None
+    terms = selector_stats(refusal.requirements, refusal.snapshot, samples, refusal.context)
+    released = _Releases(refusal).near_misses()
+    helps = any(one.cost for one in released)  # then what no device has, such as for another alternative, comes last
+    found = [
+        *_by_device_count(refusal),
+        *released,
+        *_by_devices(refusal),
+        # Terms that no device passes, and terms that fail on devices without an attribute.
+        *(NearMiss(0, term.sentence()) for term in terms if term.asked and (term.failed or not term.passed)),
+    ]
+    found.sort(key=lambda one: (helps and not one.cost, one.of_group, one.cost))
+    return tuple(dict.fromkeys(one.sentence for one in found)), tuple(term.sentence() for term in terms)
+
+
+# -- claims and the devices that they hold -------------------------------------------------------------------------
+
+
+def claims_of_node(node_info: NodeInfo, snapshot: Snapshot) -> list[Claim]:
+    """The claims that have devices of a node, those of groups last, and then those with the fewest devices first."""
+    found = {claim.key: claim for pool in node_info.inventory.pools for claim in snapshot.claims_on(pool.key)}
+    return sorted(found.values(), key=lambda claim: (bool(claim.group), len(_results([claim])), claim.key))
+
+
+def _others_on_node(node_info: NodeInfo, snapshot: Snapshot, requirements: PodRequirements) -> list[Claim]:
+    """The claims that have devices of a node, without those of the pod itself."""
+    own = {claim.key for claim in requirements.allocated_claims}
+    return [claim for claim in claims_of_node(node_info, snapshot) if claim.key not in own]
+
+
+def holders_of_usable(
+    node_info: NodeInfo, snapshot: Snapshot, requirements: PodRequirements, context: EvaluationContext
+) -> tuple[str, ...]:
+    """The claims that hold devices of a node which the pod could use, as text. Raises DeadlineExceeded."""
+    usable = _usable_devices(node_info, requirements, context)
+    claims = _others_on_node(node_info, snapshot, requirements)
+    return tuple(_held_by(claim, usable) for claim in claims if any(r.device in usable for r in _results([claim])))
+
+
+def _usable_devices(
+    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
+) -> frozenset[DeviceId]:
+    """The devices that the pod could use, and those that draw on the same counters. Raises DeadlineExceeded."""
+    inventory = node_info.inventory
+    wanted = union([mask for _, _, mask in _matching(node_info, requirements.for_node(node_info.node), context)])
+    return frozenset(inventory.devices[bit].id for bit in members(wanted | with_same_counters(inventory, wanted)))
+
+
+def with_same_counters(inventory: Inventory, devices: int) -> int:
+    """Mask of the devices that consume a counter set of one of these devices."""
+    sets = {
+        (inventory.devices[bit].pool, use.counter_set)
+        for bit in members(devices & ~inventory.simple)
+        for use in inventory.devices[bit].device.consumes
+    }
+    if not sets:
+        return 0
+    others = enumerate(inventory.devices)
+    return sum(
+        1 << bit for bit, one in others if any((one.pool, use.counter_set) in sets for use in one.device.consumes)
+    )
+
+
+def _results(claims: Iterable[Claim]) -> list[Result]:
+    """The devices that claims hold; admin access holds none."""
+    allocations = (claim.allocation for claim in claims if claim.allocation is not None)
+    return [result for allocation in allocations for result in allocation.results if not result.admin_access]
+
+
+def _held_by(claim: Claim, usable: frozenset[DeviceId]) -> str:
+    """Those of the usable devices that a claim holds (if none, all), as 'gpu-0, gpu-1, held by training/llm-0'."""
+    results = _results([claim])
+    devices = [r.device.device for r in [r for r in results if r.device in usable] or results]
+    more = f" and {len(devices) - _MAX_NAMED} more" if len(devices) > _MAX_NAMED else ""
+    group = f" of group {name_on_claims(claim.group)}" if claim.group else ""
+    return f"{', '.join(devices[:_MAX_NAMED])}{more}, held by {claim.key}{group}"
+
+
+# -- by the end of claims ------------------------------------------------------------------------------------------
+
+
+class _SharedClaims:
+    """The allocated claims of a pod that only others use: once these end, the claim can get other devices."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+        allocated = refusal.requirements.allocated_claims
+        self.claims = tuple(claim for claim in allocated if needs_reservation(claim, refusal.pod))
+        self._known: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.requirements}
+
+    def without(self, ended: Iterable[Claim]) -> PodRequirements | None:
+        """The pod's requirements without the allocation of those of these claims that it shares; None if it has none
+        then.
+        """
+        claims = tuple(claim for claim in ended if claim in self.claims)
+        if claims not in self._known:
+            changed = apply_scenario(self._refusal.snapshot, (), Scenario(deallocated=claims))
+            found = requirements_of(self._refusal.pod, changed, self._refusal.policy)
+            self._known[claims] = found if isinstance(found, PodRequirements) else None
+        return self._known[claims]
+
+
+class _Releases:
+    """Near misses by release of claims, each with no claim that need not end.
+
+    A node that does not fit without any claim is skipped. If the requirements read no identity, all nodes with equal
+    attributes and equal busy devices are skipped with it. If all nodes that may fit after a release are like one of
+    those tried and none does, one near miss says so.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = refusal
+        self._shared = _SharedClaims(refusal)
+        self._tries = 0
+        self._unfit: set[tuple[object, ...]] = set()
+        self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
+
+    def near_misses(self) -> list[NearMiss]:
+        """At most 3. Raises DeadlineExceeded."""
+        nodes, may_fit = self._nodes_to_try()
+        is_like_all = may_fit == len(nodes) or (self._refusal.ignores_identity and len(nodes) < _MAX_NODES)
+        proves = bool(nodes) and is_like_all
+        for node_info in nodes:
+            proves &= self._try(node_info)
+            if self._tries >= _MAX_TRIES:
+                proves = False
+                break
+        if proves and not self._found:
+            return [NearMiss(0, "freeing devices does not help: it would not fit with all of them free either")]
+        # A shared claim may be in the way on several nodes: the end of some claims may suffice on another node.
+        least = [one for keys, one in self._found if not any(others < keys for others, _ in self._found)]
+        return sorted(least, key=lambda one: (one.of_group, one.cost, one.sentence))[:_MAX_FOUND]
+
+    def _nodes_to_try(self) -> tuple[list[NodeInfo], int]:
+        """One node per allocation signature that may fit after a release, at most 24; and the number of all such nodes.
+
+        The nodes with the most free devices come first.
+        """
+        elsewhere = self._refusal.elsewhere if self._shared.claims else ()
+        freeable = [one for one in self._refusal.classes if one.status.reason.code in FREEABLE_CODES]
+        found: dict[tuple[tuple[int, int], bool], NodeInfo] = {}
+        for is_elsewhere, node_info in [
+            *((True, node_info) for node_info in elsewhere),
+            *((False, one.node_info) for one in freeable),
+        ]:
+            found.setdefault((node_info.state.allocation_signature, is_elsewhere), node_info)
+        first = nsmallest(_MAX_NODES, found.values(), key=lambda one: (one.busy.bit_count(), one.node.name))
+        return first, len(elsewhere) + sum(one.nodes for one in freeable)
+
+    def _try(self, node_info: NodeInfo) -> bool:
+        """Look for claims of a node whose end helps. Returns whether it is certain that there are none, if none is
+        found.
+        """
+        refusal, shared = self._refusal, self._shared.claims
+        claims = [*shared, *_others_on_node(node_info, refusal.snapshot, refusal.requirements)]
+        local, empty = refusal.requirements.for_node(node_info.node), with_devices_released(node_info, _results(claims))
+        key = (local.key, empty.state.attribute_signature, empty.busy, empty.drift)
+        if key in self._unfit:
+            return True
+        status = self._status(node_info, claims)
+        if shared and not isinstance(status, Placement):  # its new devices may lack what the old ones have
+            claims = claims[len(shared) :]
+            status = self._status(node_info, claims)
+        if isinstance(status, Placement):
+            needed = _needed(claims, partial(self._fits, node_info))
+            usable = _usable_devices(node_info, self._shared.without(needed) or refusal.requirements, refusal.context)
+            self._found.append((frozenset(claim.key for claim in needed), _by_release(node_info, needed, usable)))
+        elif refusal.ignores_identity and not shared and empty.state.attribute_signature is not None:
+            self._unfit.add(key)
+        # A hold that is no claim's ends by itself, and a search that gave up proves nothing.
+        gave_up = isinstance(status, Unschedulable) and status.reason.code is Code.OUT_OF_BUDGET
+        return not gave_up and not node_info.held
+
+    def _status(self, node_info: NodeInfo, released: Sequence[Claim]) -> FilterStatus | None:
+        """The status of a node without these claims; None if the pod cannot use the node then."""
+        self._tries += 1
+        changed = self._shared.without(released)
+        if changed is None or changed.mismatch(node_info.node) is not None:
+            return None
+        hypothetical = with_devices_released(node_info, _results(released))
+        return evaluate(hypothetical, changed.for_node(node_info.node), self._refusal.context)
+
+    def _fits(self, node_info: NodeInfo, released: Sequence[Claim]) -> bool:
+        return isinstance(self._status(node_info, released), Placement)
+
+
+def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Claim]:
+    """Claims whose release makes a node fit, such that no smaller part of them does; the first are preferred.
+
+    The release of all `claims` does. The last claim of the shortest list that suffices is needed, and so on.
+    The result has the order of `claims`.
+    """
+    needed: list[Claim] = []
+    while not fits(needed):
+        shortest = bisect_left(range(len(claims)), True, key=lambda count: fits([*needed, *claims[:count]]))
+        needed.append(claims[shortest - 1])
+        claims = claims[: shortest - 1]
+    needed.reverse()
+    # The end of a share can cost counters that are overdrawn, so that less may fit where more does not.
+    for claim in reversed(needed.copy()):
+        others = [one for one in needed if one is not claim]
+        if others and fits(others):
+            needed = others
+    return needed
+
+
+def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[DeviceId]) -> NearMiss:
+    more = " and more" if len(claims) > _MAX_CLAIMS else ""
+    held = "; ".join(_held_by(claim, usable) for claim in claims[:_MAX_CLAIMS]) + more
+    devices = len({result.device for result in _results(claims)})
+    of_group = any(claim.group for claim in claims)
+    return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free", of_group)
+
+
+# -- by what no node, or no device, has ----------------------------------------------------------------------------
+
+
+def _by_device_count(refusal: Refusal) -> list[NearMiss]:
+    """Near misses by count: requests for more devices than any node has free. Raises DeadlineExceeded.
+
+    If the requirements read no identity, nodes with equal attributes share the match masks.
+    """
+    requirements = refusal.requirements
+    wanted: dict[str, DeviceRequest] = {}  # by name; with extended resources, requests differ by node
+    free: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    linked: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    known: dict[tuple[object, Interned | None], list[tuple[int, DeviceRequest, int]]] = {}
+    for _, nodes, _, node_info in refusal.classes:
+        local = requirements.for_node(node_info.node)
+        key = (local.key, node_info.state.attribute_signature)
+        masks = known.get(key) if refusal.ignores_identity else None
+        if masks is None:
+            masks = known[key] = _matching(node_info, local, refusal.context)
+        for _, option, mask in masks:
+            if option.mode != "ExactCount":
+                continue
+            wanted.setdefault(option.name, option)
+            left = mask & ~node_info.busy
+            free[option.name][left.bit_count()] += nodes
+            if requirements.intent.topology == "required":
+                linked[option.name][_largest_joined(node_info, left, option.count)] += nodes
+    missing = (
+        _missing_devices(option, free[option.name], linked[option.name], requirements) for option in wanted.values()
+    )
+    return [near_miss for near_miss in missing if near_miss is not None]
+
+
+def _matching(
+    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
+) -> list[tuple[int, DeviceRequest, int]]:
+    """Position of the claim, request and mask of matching devices, up to the first selector that fails."""
+    problem, found = problem_for(node_info, requirements, context), list[tuple[int, DeviceRequest, int]]()
+    with suppress(InvalidClaim):
+        for claim, name, option in options_of(problem):
+            found.append((claim, option, problem.select(name, option).match))
+    return found
+
+
+def options_of(problem: Problem) -> Iterator[tuple[int, str, DeviceRequest]]:
+    """Each alternative of each request, with the position and the name of its claim."""
+    for claim, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
+        yield from ((claim, name, option) for request in spec.requests for option in request.alternatives)
+
+
+def _largest_joined(node_info: NodeInfo, free: int, wanted: int) -> int:
+    if node_info.fabric is None:
+        return 0
+    return largest_joined(node_info.fabric.graph, node_info.positions(free), wanted)
+
+
+def _missing_devices(
+    option: DeviceRequest, free: Counter[int], linked: Counter[int], requirements: PodRequirements
+) -> NearMiss | None:
+    most = max(free, default=0)
+    if most and most < option.count:
+        wanted = f"{option.count} free devices for request {option.name}"
+        return NearMiss(option.count - most, f"no node has {wanted}; {_nodes(free[most])} {most}")
+    if requirements.intent.topology == "required" and option.count > 1:
+        joined = max(linked, default=0)
+        if joined < option.count:
+            wanted = f"{option.count} GPUs on one NVLink set free"
+            return NearMiss(option.count - joined, f"no node has {wanted}; {_nodes(linked[joined])} {joined}")
+    return None
+
+
+def _nodes(count: int) -> str:
+    return counted(count, "node has", "nodes have")
+
+
+Sampled = Mapping[PoolDevice, int]
+"""Devices with the number of nodes that have an equal one."""
+
+
+def _sampled(refusal: Refusal) -> dict[tuple[int, str], tuple[DeviceRequest, Sampled]]:
+    """The devices that match each request, by claim and request name. Raises DeadlineExceeded."""
+    found: dict[tuple[int, str], tuple[DeviceRequest, dict[PoolDevice, int]]] = {}
+    for node_info, nodes in refusal.samples:
+        local = refusal.requirements.for_node(node_info.node)
+        for claim, option, mask in _matching(node_info, local, refusal.context):
+            _, devices = found.setdefault((claim, option.name), (option, {}))
+            for one in (node_info.inventory.devices[bit] for bit in members(mask)):
+                devices[one] = nodes if one.slice.selection.node_name else 1
+    return dict(found)
+
+
+def _by_devices(refusal: Refusal) -> list[NearMiss]:
+    """Near misses by what no matching device has: so much capacity, or an attribute that a constraint compares.
+
+    Raises DeadlineExceeded.
+    """
+    specs = refusal.requirements.specs
+    if not any(spec.constraints or any(o.capacity for r in spec.requests for o in r.alternatives) for spec in specs):
+        return []
+    matching, misses = _sampled(refusal), list[NearMiss]()
+    for option, devices in matching.values():
+        for name, amount in (option.capacity or {}).items():
+            offered = ((one.device.capacity, own_name(name, one.id.driver)) for one in devices)
+            most = max((have[own].value for have, own in offered if own in have), default=None)
+            if most is not None and amount > most:
+                wanted = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
+                misses.append(NearMiss(0, f"{wanted}; the largest device has {readable(most.nanos)}"))
+    for claim, spec in enumerate(specs):
+        asked = {name: found for (of, name), found in matching.items() if of == claim}
+        for constraint in (one for one in spec.constraints if one.attribute):
+            covered = {
+                name: devices
+                for name, (option, devices) in asked.items()
+                if constraint.covers(name) and constraint.attribute not in dict(option.derived)
+            }
+            misses += _without_attribute(constraint.attribute, covered, lists=refusal.context.features.list_attributes)
+    return misses
+
+
+def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists: bool) -> Iterator[NearMiss]:
+    """Yield the requests of which no matching device has the attribute; if none has one, one near miss for all."""
+
+    def has(one: PoolDevice) -> bool:
+        return attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None
+
+    lacking = {name: devices for name, devices in covered.items() if devices and not any(map(has, devices))}
+    if lacking.keys() == covered.keys():
+        lacking = {"": {one: nodes for devices in lacking.values() for one, nodes in devices.items()}}
+    for name, devices in lacking.items():
+        if devices:
+            of = f" for request {name}" if name else ""
+            hint = attributes_like(attribute, (one.device for one in devices))
+            yield NearMiss(0, f"0 of {counted(sum(devices.values()), 'device')}{of} have {attribute}{hint}")

@@ -1,0 +1,429 @@
+"""The explanation of one pod on a snapshot: its best nodes, or the reasons why no node fits and what would help.
+
+`explain` tells it in four steps:
+
+1. The question. The requirements of the pod are read. A pod that asks for no devices, waits for a claim or cannot fit
+   on any node has its answer at once.
+2. The verdicts. A ranking has the status of every node, and evaluates equal nodes once. Nodes that kube-scheduler
+   excludes whatever devices they have (node selector, affinity, taints, the node of an allocated claim) get a status of
+   their own. `without_holds` are nodes as the pod sees them: there, the devices that it holds itself are free.
+3. The reasons. Unschedulable nodes are counted by the text of their reason. For one node of each reason, a recorded
+   search (`trace`) says why each device was rejected.
+4. What would help. If no node fits, near_misses.py looks for changes with which one does, the cheapest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from types import MappingProxyType
+
+from extender.allocation import CAUSES, CauseRecorder, Interned, NodeInfo, Snapshot
+from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
+from extender.explain.selector_stats import NodeSample
+from extender.model import (
+    FREEABLE_CODES,
+    SCHEDULER,
+    Code,
+    DeadlineExceeded,
+    InvalidClaim,
+    Pod,
+    Reason,
+    WireError,
+    counted,
+    members,
+    one_line,
+    shown,
+)
+from extender.policy import Policy
+from extender.scheduling import (
+    EvaluationContext,
+    FilterStatus,
+    NodeRanking,
+    NodesOfStatus,
+    Pending,
+    Placement,
+    PodRequirements,
+    RankingCache,
+    ScoredNode,
+    Skip,
+    Unschedulable,
+    UnschedulableAndUnresolvable,
+    UsableNodes,
+    evaluate,
+    held_results,
+    problem_for,
+    requirements_of,
+    scored_node,
+    unprovided_resource,
+)
+
+_MAX_EXAMPLES = 3  # node names per reason
+_MAX_BEST = 5
+_MAX_REJECTIONS = 200  # lines about rejected devices
+_MAX_CAUSES = 4  # causes in one list
+_MAX_CAUSE_BYTES = 1024  # of one cause, which can name 100 devices
+NodeInfos = Mapping[str, NodeInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class UnschedulableNodes:
+    """Nodes that are unschedulable for the same reason. `causes` are the device causes on one of them."""
+
+    code: str
+    reason: str
+    nodes: int
+    examples: tuple[str, ...]
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The explanation of a pod.
+
+    `outcome` is 'fits', 'refused' (no node fits), 'blocked' (unresolvable), 'waiting' (pending) or 'not-ours' (skip).
+    """
+
+    pod: str
+    outcome: str
+    sentence: str
+    nodes: int = 0  # number of nodes in the snapshot
+    fitting: int = 0  # number of nodes that fit
+    best: tuple[ScoredNode, ...] = ()
+    unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, the most frequent first
+    misses: tuple[str, ...] = ()  # near misses, the cheapest first
+    terms: tuple[str, ...] = ()  # selector terms with device counts
+    narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A pod that needs devices, on a snapshot."""
+
+    pod: Pod
+    requirements: PodRequirements
+    snapshot: Snapshot
+    policy: Policy
+    context: EvaluationContext
+    ranking: NodeRanking
+    without_holds: NodeInfos
+
+    def node_info(self, name: str) -> NodeInfo:
+        """The node as the pod sees it."""
+        return self.without_holds.get(name) or self.snapshot.node_infos[name]
+
+
+def explain(
+    pod: Pod,
+    snapshot: Snapshot,
+    policy: Policy,
+    context: EvaluationContext,
+    rankings: RankingCache | None = None,
+    without_holds: NodeInfos = MappingProxyType({}),
+    narrated: str = "",
+) -> Explanation:
+    """The explanation of a pod.
+
+    `rankings` follow the snapshot's cache; None if the snapshot or the policy is hypothetical. `without_holds` are
+    NodeInfos that replace the snapshot's: there, the devices that the pod itself holds are free. `narrated` is the name
+    of a node whose search is described line by line. Raises WireError for an unknown node, and DeadlineExceeded.
+    """
+    requirements = requirements_of(pod, snapshot, policy)
+    name = str(pod.key)
+    if resource := unprovided_resource(pod, snapshot):
+        requirements = UnschedulableAndUnresolvable(Reason(Code.NO_RESOURCE, (resource,)))
+    match requirements:
+        case Skip():
+            return Explanation(name, "not-ours", no_devices(pod))
+        case Pending():
+            return Explanation(name, "waiting", requirements.message)
+        case UnschedulableAndUnresolvable():
+            sentence = f"pod {name} fits nowhere: {requirements.reason}"
+            return Explanation(name, "blocked", sentence, len(snapshot.node_infos))
+        case PodRequirements():
+            ranking = rankings.get_or_create(requirements) if rankings is not None else NodeRanking(requirements)
+            question = _Question(pod, requirements, snapshot, policy, context, ranking, without_holds)
+            narration = _narration(narrated, question) if narrated else ()
+            return replace(_explanation(question), narration=narration)
+
+
+def no_devices(pod: Pod) -> str:
+    """The sentence about a pod that requests no devices."""
+    return f"pod {pod.key} requests no devices: Berth accepts all nodes"
+
+
+def other_scheduler(pod: Pod) -> str:
+    """The sentence about a pod that Berth does not place because of its schedulerName; '' if Berth places it."""
+    if pod.scheduler == SCHEDULER:
+        return ""
+    named = f"names scheduler {one_line(pod.scheduler)}" if pod.scheduler else "names no scheduler"
+    return f"pod {pod.key} {named}; Berth does not place it: write schedulerName: {SCHEDULER}"
+
+
+def _narration(node: str, question: _Question) -> tuple[str, ...]:
+    if node not in question.snapshot.node_infos:
+        raise WireError("narrate", f"node {shown(node)} is not known")
+    found = trace(question.node_info(node), question.requirements, question.context)
+    return trace_search(found, question.context)
+
+
+def _explanation(question: _Question) -> Explanation:
+    """Raises DeadlineExceeded."""
+    snapshot, context, ranking, name = question.snapshot, question.context, question.ranking, str(question.pod.key)
+    excluded = _excluded(question)
+    if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
+        raise DeadlineExceeded
+    allowed = set(snapshot.node_infos).difference(*excluded.values()) if excluded else None
+    statuses = {
+        node: evaluate(node_info, question.requirements.for_node(node_info.node), context)
+        for node, node_info in question.without_holds.items()
+        if allowed is None or node in allowed
+    }
+    unschedulable, nodes = _AllUnschedulable(), 0
+    for one in _nodes_by_status(ranking, excluded, allowed, statuses):
+        nodes += one.nodes
+        if isinstance(one.status, Unschedulable):
+            node_info = question.node_info(one.first[0])
+            unschedulable.add(EquivalentNodes(one.status, one.nodes, one.first, node_info))
+    reasons = unschedulable.by_reason(question)
+    fitting = nodes - unschedulable.nodes
+    if fitting:
+        best = [
+            scored_node(question.node_info(node), placement, question.requirements, snapshot)
+            for node, placement in _best(ranking, allowed, statuses)
+        ]
+        sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
+        return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
+    misses, terms = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else ((), ())
+    return Explanation(name, "refused", _refused(name, reasons, misses), nodes, 0, (), reasons, misses, terms)
+
+
+# -- verdicts ------------------------------------------------------------------------------------------------------
+
+
+def _excluded(question: _Question) -> Mapping[Code, list[str]]:
+    """The nodes that the pod may not use, whatever devices they have, by the reason. Raises DeadlineExceeded."""
+    pod, snapshot, deadline = question.pod, question.snapshot, question.context.deadline
+    nodes = {name: one.node for name, one in snapshot.node_infos.items()}
+    usable = UsableNodes(1).of([pod], nodes, snapshot.version, deadline) if pod.constraints_are_known else {}
+    left = {name: node for name, node in nodes.items() if name in usable[pod.uid]} if usable else nodes
+    found = {Code.NODE_CONSTRAINTS: [name for name in nodes if name not in left]} if usable else {}
+    if question.requirements.node_selectors:
+        found |= question.requirements.mismatches(left.values(), deadline=deadline)
+    return found
+
+
+def _nodes_by_status(
+    ranking: NodeRanking,
+    excluded: Mapping[Code, list[str]],
+    allowed: set[str] | None,
+    newer: Mapping[str, FilterStatus],
+) -> Iterator[NodesOfStatus]:
+    """All nodes by status. The status of a node outside `allowed` says why the node is excluded.
+
+    Statuses in `newer` replace those of the ranking.
+    """
+    yield from (NodesOfStatus(status, 1, [name]) for name, status in newer.items())
+    for code, names in excluded.items():
+        if names:
+            yield NodesOfStatus(Unschedulable(Reason(code)), len(names), nsmallest(_MAX_EXAMPLES, names))
+    yield from ranking.nodes_by_status(allowed, newer)
+
+
+def _best(
+    ranking: NodeRanking, allowed: set[str] | None, newer: Mapping[str, FilterStatus]
+) -> list[tuple[str, Placement]]:
+    """The best nodes by score."""
+    found = [one for one in ranking.best(allowed, _MAX_BEST + len(newer)) if one[0] not in newer]
+    found += [(name, status) for name, status in newer.items() if isinstance(status, Placement)]
+    return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_MAX_BEST]
+
+
+# -- reasons -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _NodesByReason:
+    """Nodes that are unschedulable for one reason. `shown` are the ones whose first name sorts first."""
+
+    shown: EquivalentNodes
+    nodes: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, equivalent: EquivalentNodes) -> None:
+        self.nodes += equivalent.nodes
+        self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
+        self.examples = sorted([*self.examples, *equivalent.first])[:_MAX_EXAMPLES]
+
+
+@dataclass(slots=True)
+class _AllUnschedulable:
+    """All unschedulable nodes: by equivalence class, by reason text, and one sample per attribute signature."""
+
+    classes: list[EquivalentNodes] = field(default_factory=list)
+    reasons: dict[str, _NodesByReason] = field(default_factory=dict)
+    samples: dict[Interned | None, NodeSample] = field(default_factory=dict)
+    nodes: int = 0
+
+    def add(self, equivalent: EquivalentNodes) -> None:
+        self.nodes += equivalent.nodes
+        if equivalent.status.reason.code is not Code.NODE_CONSTRAINTS:  # of no use, whatever happens to their devices
+            self.classes.append(equivalent)
+            signature = equivalent.node_info.state.attribute_signature
+            node_info, nodes = self.samples.get(signature, (equivalent.node_info, 0))
+            self.samples[signature] = node_info, nodes + equivalent.nodes
+        self.reasons.setdefault(equivalent.status.text, _NodesByReason(equivalent)).add(equivalent)
+
+    def by_reason(self, question: _Question) -> tuple[UnschedulableNodes, ...]:
+        """The nodes by reason, the most frequent reason first. Raises DeadlineExceeded."""
+        ordered = sorted(self.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
+        return tuple(_with_causes(one, question) for one in ordered)
+
+
+def _with_causes(one: _NodesByReason, question: _Question) -> UnschedulableNodes:
+    node_info, status = one.shown.node_info, one.shown.status
+    held: tuple[str, ...] = ()
+    if status.reason.code in FREEABLE_CODES:
+        held = holders_of_usable(node_info, question.snapshot, question.requirements, question.context)
+    why = causes(trace(node_info, question.requirements, question.context), held)
+    return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)
+
+
+# -- what would help, and the sentences ----------------------------------------------------------------------------
+
+
+def _what_would_help(
+    question: _Question, unschedulable: _AllUnschedulable, excluded: Mapping[Code, list[str]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The near misses, the cheapest first, and the terms of selectors. Raises DeadlineExceeded."""
+    refusal = Refusal(
+        question.pod,
+        question.requirements,
+        question.snapshot,
+        question.policy,
+        question.context,
+        unschedulable.classes,
+        list(unschedulable.samples.values()),
+        [question.snapshot.node_infos[node] for node in excluded.get(Code.ELSEWHERE, ())],
+        question.ranking.ignores_identity(question.context),
+    )
+    return near_misses(refusal)
+
+
+def _fits(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
+    sentence = f"pod {name} fits on {fitting} of {counted(nodes, 'node')}"
+    if not best:
+        return sentence
+    return f"{sentence}; {best[0].node} is best: {', '.join(best[0].all_devices) or 'no devices'}"
+
+
+def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
+    away = len(excluded.get(Code.NODE_CONSTRAINTS, ()))
+    left = f"{nodes - away} of {counted(nodes, 'node')}"
+    return f"; node selector, node affinity, taints and cordons leave {left}" if away else ""
+
+
+def _refused(name: str, reasons: tuple[UnschedulableNodes, ...], misses: tuple[str, ...]) -> str:
+    if not reasons:
+        return f"pod {name} fits nowhere: the cluster has no node"
+    most, nodes = reasons[0], sum(one.nodes for one in reasons)
+    nearest = f"; {misses[0]}" if misses else ""
+    return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
+
+
+# -- the recorded search on one node -------------------------------------------------------------------------------
+
+
+class _SearchRecorder(CauseRecorder):
+    """Records causes, and also the first rejections in the order of the search."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejections: list[tuple[str, int, str, str]] = []
+        self.left_out = 0  # rejections that are not recorded
+
+    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
+        super().rejected(request, bit, cause, detail)
+        if len(self.rejections) < _MAX_REJECTIONS:
+            self.rejections.append((request, bit, cause, detail))
+        else:
+            self.left_out += 1
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTrace:
+    """The result of a search, with its records."""
+
+    node_info: NodeInfo
+    requirements: PodRequirements  # on this node
+    status: FilterStatus
+    recorder: _SearchRecorder
+
+
+def trace(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> SearchTrace:
+    """Evaluate the requirements on a node and record the search. Raises DeadlineExceeded."""
+    recorder, local = _SearchRecorder(), requirements.for_node(node_info.node)
+    return SearchTrace(node_info, local, evaluate(node_info, local, context, recorder), recorder)
+
+
+def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
+    """Sentences with device names by cause, then the sentences in `more`; at most 4, then 'and n more'."""
+    reason = found.status.reason if isinstance(found.status, Unschedulable) else None
+    if reason is not None and reason.code in (Code.INVALID, Code.OUT_OF_BUDGET):
+        return reason.params  # an interrupted search has no complete causes
+    devices: dict[tuple[str, str], set[str]] = {}
+    for (_, bit), why in sorted(found.recorder.causes.items()):
+        devices.setdefault(why, set()).add(_device(found.node_info, bit))
+    sentences = [f"{', '.join(sorted(names))}: {_why(cause, detail)}" for (cause, detail), names in devices.items()]
+    sentences = [one_line(sentence, _MAX_CAUSE_BYTES) for sentence in (*sentences, *more)]
+    left = len(sentences) - _MAX_CAUSES
+    return (*sentences[:_MAX_CAUSES], f"and {left} more") if left > 0 else tuple(sentences)
+
+
+def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, ...]:
+    """The search as lines: the matches of selectors, the rejected devices with causes, and the chosen devices."""
+    node_info, status, recorder = found.node_info, found.status, found.recorder
+    lines = [
+        f"node {node_info.node.name}: {counted(len(node_info.inventory.devices), 'device')}",
+        *_matched(node_info, found.requirements, context),
+    ]
+    for request, bit, cause, detail in recorder.rejections:
+        lines.append(f"request {request}: {_device(node_info, bit)} {_why(cause, detail)}")
+    if recorder.left_out:
+        lines.append(f"and {recorder.left_out} more of these")
+    if isinstance(status, Unschedulable):
+        return (*lines, f"unschedulable: {status.text}")
+    devices = ", ".join(str(result.device) for result in held_results(node_info, status)) or "nothing left to allocate"
+    parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in status.parts)
+    return (*lines, f"chosen: {devices}", *parts, f"score {status.score:.3f}")
+
+
+def _device(node_info: NodeInfo, bit: int) -> str:
+    return node_info.inventory.devices[bit].id.device
+
+
+def _why(cause: str, detail: str) -> str:
+    return f"{CAUSES[cause]} ({detail})" if detail else CAUSES[cause]
+
+
+def _matched(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> list[str]:
+    problem = problem_for(node_info, requirements, context)
+    lines: list[str] = []
+    for _, name, option in options_of(problem):
+        try:
+            selection = problem.select(name, option)
+        except InvalidClaim as error:
+            return [*lines, str(error)]
+        for label, mask in (
+            ("selectors match", selection.match | selection.unsupported),
+            ("left out", selection.unsupported),
+            ("held by a pod being scheduled", selection.match & node_info.held),
+            ("in use", selection.match & node_info.busy & ~node_info.held),
+            ("left", selection.match & ~node_info.busy),
+        ):
+            names = ", ".join(_device(node_info, bit) for bit in members(mask))
+            if names or label in ("selectors match", "left"):
+                lines.append(f"request {option.name}: {label} {names or 'nothing'}")
+        lines += [selection.explain(bit) for bit in members(selection.error)[:3]]
+    return lines
