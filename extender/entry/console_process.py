@@ -74,7 +74,7 @@ async def run(
         servers = start_pages(console, opened, policies, known, rejections)
         if pages.tls is not None:
             console.supervisor.start("certificates", reloaded_certificates(list(servers), pages.tls).run)
-        await serve_all(servers, console.overview.end_updates)
+        await serve_all(servers)
 
 
 @dataclass(frozen=True, slots=True)

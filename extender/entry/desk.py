@@ -36,11 +36,6 @@ class DeskConsole:
         self._opened = open_pages(Pages(address, token=token, hosts=hosts), "--console") if address else None
         self._console: Console | None = None
 
-    def end_updates(self) -> None:
-        """See FleetOverview.end_updates."""
-        if self._console is not None:
-            self._console.overview.end_updates()
-
     async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
         """Make the console over the cache of a service. It ends with the stack."""
         cluster = ConsoleCluster(

@@ -97,11 +97,10 @@ async def run(
         if policy_file is not None:
             file = reloaded_policy(policy_file, service.use_policy, service.filter_service.reject_policy, known)
             service.supervisor.start("policies", file.run)
-        running, end_waits = dict(zip(servers, sockets, strict=True)), [service.binder.end_waits]
+        running = dict(zip(servers, sockets, strict=True))
         if desk is not None:
             running |= await desk.start(stack, service, policy, policy_file, known, rejections)
-            end_waits.append(desk.end_updates)
-        await serve_all(running, *end_waits)
+        await serve_all(running, service.binder.end_waits)
 
 
 @asynccontextmanager
