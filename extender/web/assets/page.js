@@ -79,7 +79,9 @@ function alive() {
 }
 
 function late(problem) {
-  $("link").textContent = problem.message; $("link").className = "";
+  // A TypeError of fetch means that nothing answers; its text differs between browsers.
+  $("link").textContent = problem instanceof TypeError ? "not connected" : problem.message;
+  $("link").className = "";
   if (Date.now() - answered < LATE || !$("token").hidden) return;
   $("dead").textContent = "The console does not answer. "
     + `The page shows the cluster as it was at ${new Date(answered).toLocaleTimeString()}.`;
