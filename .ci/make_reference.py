@@ -215,7 +215,6 @@ REPLIES: Mapping[str, Any] = {
     "GET /v1/nodes/{name}": NodeDetail,
     "GET /v1/claims": list[berth_client.ClaimReply],
     "GET /v1/audit": list[Finding],
-    "GET /v1/updates": None,  # a stream
     "GET /v1/policy": berth_client.PolicyStatusReply,
 }
 

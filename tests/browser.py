@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,19 +131,33 @@ async def _connected(session: aiohttp.ClientSession, address: str) -> AsyncItera
 @asynccontextmanager
 async def browsing(url: str, width: int = 1280, height: int = 800) -> AsyncIterator[Page]:
     """A tab at this address, with storage of its own."""
+    async with tabs(url, 1, width, height) as (page,):
+        yield page
+
+
+@asynccontextmanager
+async def tabs(url: str, count: int, width: int = 1280, height: int = 800) -> AsyncIterator[list[Page]]:
+    """Tabs of one browser at this address: they share its connections and storage. Each believes that it is seen."""
     root = f"127.0.0.1:{await asyncio.to_thread(_chromium)}"
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
         async with session.get(f"http://{root}/json/version") as reply:
             address = (await reply.json())["webSocketDebuggerUrl"]
-        async with _connected(session, address) as browser:
-            context = (await browser.send("Target.createBrowserContext"))["browserContextId"]
+        browser = await stack.enter_async_context(_connected(session, address))
+        context = (await browser.send("Target.createBrowserContext"))["browserContextId"]
+        pages = []
+        for _ in range(count):
             target = await browser.send("Target.createTarget", url="about:blank", browserContextId=context)
-            async with _connected(session, f"ws://{root}/devtools/page/{target['targetId']}") as page:
-                for domain in ("Runtime", "Log", "Network", "Page"):
-                    await page.send(f"{domain}.enable")
-                await page.send("Emulation.setFocusEmulationEnabled", enabled=True)  # else elements get no focus events
-                await page.size(width, height)
-                await page.send("Page.navigate", url=url)
-                await page.until(f"location.href.startsWith({url!r}) && document.readyState === 'complete'")
-                yield page
-            await browser.send("Target.disposeBrowserContext", browserContextId=context)
+            socket = f"ws://{root}/devtools/page/{target['targetId']}"
+            pages.append(await stack.enter_async_context(_connected(session, socket)))
+            await _show(pages[-1], url, width, height)
+        yield pages
+        await browser.send("Target.disposeBrowserContext", browserContextId=context)
+
+
+async def _show(page: Page, url: str, width: int, height: int) -> None:
+    for domain in ("Runtime", "Log", "Network", "Page"):
+        await page.send(f"{domain}.enable")
+    await page.send("Emulation.setFocusEmulationEnabled", enabled=True)  # else elements get no focus events
+    await page.size(width, height)
+    await page.send("Page.navigate", url=url)
+    await page.until(f"location.href.startsWith({url!r}) && document.readyState === 'complete'")

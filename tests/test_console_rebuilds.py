@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -129,10 +129,6 @@ def event(console: Console) -> Coroutine[Any, Any, object]:
     return console.questions.brief("u-p", 1.0)
 
 
-def page(console: Console) -> Coroutine[Any, Any, object]:
-    return cast("Coroutine[Any, Any, object]", anext(console.overview.updates()))
-
-
 def fleet(console: Console) -> Coroutine[Any, Any, object]:
     return get(console, "/v1/fleet")
 
@@ -163,7 +159,7 @@ async def most_in_a_turn(builder: CountingBuilder, ended: Callable[[], bool]) ->
 ENDLESS = [sampler, set_comparer, decisions]
 QUESTIONS = [question, question_about_a_group, question_with_a_scenario, event]
 WITH_READS = [question_about_a_bound_pod, question_about_a_member, question_about_a_bound_group]
-OTHERS = [page, fleet, node, claims]
+OTHERS = [fleet, node, claims]
 
 
 @pytest.mark.parametrize("work", [*ENDLESS, *QUESTIONS, *WITH_READS, *OTHERS])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,16 +100,3 @@ async def test_a_bind_that_takes_longer_than_the_exit_of_its_server_gets_an_answ
         with pytest.raises(ServerEnded):
             await serving
         go_on.set()
-
-
-@pytest.mark.parametrize("command", ["serve", "console"])
-async def test_sigterm_ends_the_updates_of_open_pages(command: str, tmp_path: Path) -> None:
-    """The stream ended in the middle, and the log had a trace."""
-    url, verbs = f"http://127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    address = url.removeprefix("http://")
-    options = ("--listen", verbs, "--console", address) if command == "serve" else ("--listen", address)
-    async with sandbox(tmp_path), httpx.AsyncClient(timeout=HANG_SECONDS) as client, AsyncExitStack() as stack:
-        async with process(tmp_path, command, *options):
-            await answers(f"{url}/readyz", 200)
-            updates = await stack.enter_async_context(client.stream("GET", f"{url}/v1/updates"))
-        assert (await updates.aread()).startswith(b": connected")

@@ -252,9 +252,9 @@ async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
         await b.settled()
         for n in range(20):
             await refused(b, f"p{n}", "in use")
-        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0, b.console.refreshed)
-        pages = [overview.updates() for _ in range(10)]
-        news = await asyncio.gather(*(anext(page) for page in pages))
+        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0)
+        cursor = overview.fleet()["cursor"]
+        news = [overview.fleet(cursor) for _ in range(10)]
         assert counting.count == 2, "the clock stands still: one round for ten pages"
         assert len(news) == 10, "every page gets the news"
 

@@ -123,10 +123,8 @@ async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_on
     async with berthing(NODES) as b:
         counting = Counting(b)
         await refused_gang(b)
-        overview = FleetOverview(
-            b.console.cache, DecisionHistory(), counting, FleetTrend(), lambda: 5.0, b.console.refreshed
-        )
-        news = await anext(overview.updates())
+        overview = FleetOverview(b.console.cache, DecisionHistory(), counting, FleetTrend(), lambda: 5.0)
+        news = overview.fleet(overview.fleet()["cursor"])
         (row,) = news["pending"]
         assert (row["pods"], news["waiting"]) == (20, 20)
         assert row["nearest"] == "group default/job fits with a minimum of 3 instead of 20 members"

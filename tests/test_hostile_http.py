@@ -254,9 +254,9 @@ async def test_a_new_connection_takes_the_place_of_one_whose_body_is_incomplete(
 
 async def test_a_new_connection_is_closed_where_all_others_are_in_use() -> None:
     async with berth(replace(LIMITS, connections=2)) as port:
-        busy = [await connected(port, b"GET /v1/updates HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(2)]
+        busy = [await connected(port, FILTER + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n") for _ in range(2)]
         for reader, _ in busy:
-            await reader.readuntil(b": connected")
+            await reader.readuntil(b"100 Continue")
         assert await left(await connected(port)) == b""
         await hang_up(busy[0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -18,9 +18,10 @@ from extender.sandbox import carried_machines, fabric_slice, listening
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.web.console.console_app import ConsoleApp
-from tests.browser import CHROMIUM, NAMES, Page, browsing
-from tests.eventually import HANG_SECONDS
+from tests.browser import CHROMIUM, NAMES, Page, browsing, tabs
+from tests.eventually import HANG_SECONDS, eventually
 from tests.explain_worlds import refused
+from tests.process_worlds import free_port
 from tests.running_berth import berthing, claim, pod
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
@@ -307,6 +308,48 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
             await page.size(420, 900)
             await page.until(f"$('heads').children.length === 4 && {CUT} === 0")
             assert page.errors == []
+
+
+async def test_twenty_tabs_of_one_browser_are_live() -> None:
+    """A browser has six connections to a host for all its tabs. Each tab kept one, so the seventh never opened."""
+    async with berthing({"n1": "t4-4"}) as b, tabs(str(b.client.base_url), 20) as pages:
+        for page in pages:
+            await page.until(LIVE)
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        assert not await b.bind("p", "n1")
+        for page in pages:
+            await page.until("document.getElementById('decisions').innerText.includes('default/p')")
+            assert page.errors == []
+
+
+async def test_a_hidden_page_asks_nothing() -> None:
+    async with unattended() as (_, url), browsing(url) as page:
+        await page.until(LIVE)
+        await page.run("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+        await page.run("new Promise((resolve) => setTimeout(resolve, 2 * PAUSE))")  # a question may be on its way
+        before = len(page.requested)
+        await page.run("new Promise((resolve) => setTimeout(resolve, 3 * PAUSE))")
+        assert len(page.requested) == before
+        await page.run("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+        await eventually(lambda: len(page.requested) > before)
+
+
+async def test_a_page_without_its_console_says_since_when_and_recovers(tmp_path: Path) -> None:
+    """It showed old data as if it were live."""
+    port = free_port()
+    async with berthing({"n1": "t4-4"}) as b, AsyncExitStack() as stack:
+        async with listening(ConsoleApp(b.console), "127.0.0.1", port) as url:
+            page = await stack.enter_async_context(browsing(url))
+            await page.until(LIVE)
+        await page.until("!document.getElementById('dead').hidden")
+        await page.picture(tmp_path / "dead.png")
+        text = await page.run("document.getElementById('dead').innerText")
+        assert re.match(r"The console does not answer\. The page shows the cluster as it was at \d+:\d\d:\d\d", text)
+        assert await page.run("getComputedStyle(document.querySelector('main')).opacity") == "0.45"
+        async with listening(ConsoleApp(b.console), "127.0.0.1", port):
+            await page.until(f"document.getElementById('dead').hidden && {LIVE}")
 
 
 async def test_without_a_browser_the_same_data() -> None:

@@ -6,12 +6,10 @@ HTTP, and code that serve needs, do not belong here.
 from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Explainer, UnknownGroup, UnknownPod, WhatIf, to_json
-from extender.console.fleet_overview import MAX_WATCHERS
 from extender.console.forked_call import ForkedCallFailed
 from extender.console.questions import Questions, TooManyQuestions, Turns
 
 __all__ = [
-    "MAX_WATCHERS",
     "Console",
     "ConsoleCluster",
     "DecisionHistory",

@@ -1,22 +1,23 @@
 """The data of the page, and the figures of the fleet for /metrics.
 
-`FleetOverview` has one row per node, built once per change of the node and shared by all open pages, and a stream of
-changes. `FleetSampler` computes the figures of the whole fleet in the background, and keeps a trend of two of them.
+`FleetOverview` has one row per node, built once per change of the node and shared by all open pages. A page asks again
+and again, and gets only what has changed since its last reply: no page keeps a connection. `FleetSampler` computes the
+figures of the whole fleet in the background, and keeps a trend of two of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from itertools import count
 from math import inf
+from secrets import token_hex
 from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from extender.allocation import NodeInfo
+from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecidedPod, DecisionHistory
@@ -25,15 +26,13 @@ from extender.explain import FleetStats, claim_rows, fleet_stats, group_rows, no
 from extender.model import SCHEDULER, Pod
 from extender.wire import Json
 
-_UPDATE_SECONDS = 1.0  # between two updates to a page
-_MAX_DECISIONS = 100  # decisions in one update
+_REFRESH_SECONDS = 1.0  # between two searches for waiting pods and groups
+_MAX_DECISIONS = 100  # decisions in one reply
 _MAX_EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
 _WORK_SECONDS = 0.1  # of one explanation
 _MAX_GROUPS = 30  # rows of groups
 _MAX_PENDING = 50  # rows of waiting pods; `waiting` counts all pods
-MAX_WATCHERS = 64
-_LISTS = ("pending", "waiting", "groups")  # parts that an update omits if they have not changed
-_LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may take all that a quiet fleet sends
+_CURSOR_NUMBERS = 4  # after the epoch, see _Seen
 _SAMPLE_SECONDS = 5.0  # between two samples of the fleet
 _MAX_POINTS = 240  # of the trend
 _MAX_SPACING_SECONDS = 160.0  # between two points; so the trend has the last 10 hours at most
@@ -112,6 +111,20 @@ class FleetSampler:
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
+class _Seen(NamedTuple):
+    """What a page has seen: the versions of the cache, the history and the lists, and the time of its last reply."""
+
+    epoch: str
+    version: int
+    recorded: int
+    refreshes: int
+    sampled_ms: int  # of the console's clock
+
+    @property
+    def text(self) -> str:
+        return "-".join(map(str, self))
+
+
 class _Nearest(NamedTuple):
     """The nearest miss of a pod, with the versions of the pod and of the snapshot that it is about."""
 
@@ -121,7 +134,7 @@ class _Nearest(NamedTuple):
 
 
 class FleetOverview:
-    """Rows of all nodes, and a stream of their changes. `clock` returns seconds. `refreshed`: see CacheRefresh.wait."""
+    """Rows of all nodes, and their changes since an earlier reply. `clock` returns seconds."""
 
     def __init__(
         self,
@@ -130,44 +143,66 @@ class FleetOverview:
         explainer: Explainer,
         trend: FleetTrend,
         clock: Callable[[], float],
-        refreshed: Callable[[], Awaitable[None]],
     ) -> None:
         self._cache = cache
         self._history = history
         self._explainer = explainer
         self._trend = trend
         self._clock = clock
-        self._refreshed = refreshed
         self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
         self._refreshes = 0  # changes that refreshes found
         self._groups: list[Json] = []  # rows, as of the last refresh
         self._waiting: list[Pod] = []  # pods that wait, the namespaces in turn, as of the last refresh
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
         self._nearest: LRUCache[str, _Nearest] = LRUCache(_MAX_PENDING)  # by pod UID
-        self._watchers = 0
-        self._ended = asyncio.Event()
+        self._epoch = token_hex(4)  # of this process: versions of another one mean nothing here
 
-    def fleet(self) -> Json:
-        """The whole fleet, for a page that opens."""
-        self._find_waiting()
-        self._find_groups()
+    def fleet(self, since: str = "") -> Json:
+        """The whole fleet, or only what has changed since the reply with the `cursor` that a page gives back.
+
+        `whole` says which. A cursor that is too old, or of another process, gets the whole fleet.
+        """
+        seen = self._seen(since)
+        if seen is None:
+            self._find_waiting()
+            self._find_groups()
+        else:
+            self._refresh()
         snapshot = self._cache.snapshot()
+        changed = snapshot.changed_since(seen.version) if seen is not None else None
+        if seen is None or changed is None:
+            return self._whole(snapshot)
+        infos = snapshot.node_infos
+        lists = self._lists() if self._refreshes != seen.refreshes else {}
+        return {
+            **self._times(snapshot, whole=False, since=seen.sampled_ms / 1000),
+            "nodes": [self._row(infos[name]) for name in sorted(changed) if name in infos],
+            "gone": [name for name in sorted(changed) if name not in infos],
+            "decisions": self._decisions(seen.recorded),
+            **lists,
+        }
+
+    def _whole(self, snapshot: Snapshot) -> Json:
         rows = [self._row(snapshot.node_infos[name]) for name in sorted(snapshot.node_infos)]
         for name in self._rows.keys() - snapshot.node_infos.keys():
             del self._rows[name]
-        known = {
-            "version": snapshot.version,
-            "revision": self._revision,
-            "nodes": rows,
-            "totals": totals(rows),
-            **self._pods(0),
-        }
-        return {**known, "remembered_since": self._history.since, "now": now_rfc3339(), "trend": self._ages(-inf)}
+        known = {"version": snapshot.version, "remembered_since": self._history.since, "totals": totals(rows)}
+        times = self._times(snapshot, whole=True, since=-inf)
+        return {**times, **known, "nodes": rows, "decisions": self._decisions(0), **self._lists()}
 
-    @property
-    def _revision(self) -> int:
-        """Grows with every change that a page shows."""
-        return self._cache.snapshot().version + self._history.version + self._refreshes
+    def _times(self, snapshot: Snapshot, *, whole: bool, since: float) -> Json:
+        """The part of every reply: its cursor, the time, and the points of the trend after `since`."""
+        now_ms = int(self._clock() * 1000)
+        cursor = _Seen(self._epoch, snapshot.version, self._history.version, self._refreshes, now_ms)
+        return {"cursor": cursor.text, "whole": whole, "now": now_rfc3339(), "trend": self._ages(since)}
+
+    def _seen(self, cursor: str) -> _Seen | None:
+        """What a page has seen; None if it has seen nothing of this process."""
+        epoch, *numbers = cursor.split("-")
+        is_own = epoch == self._epoch and len(numbers) == _CURSOR_NUMBERS
+        if not is_own or not all(number.isdecimal() and len(number) < 20 for number in numbers):  # noqa: PLR2004
+            return None
+        return _Seen(epoch, *map(int, numbers))
 
     def node(self, name: str) -> Json | None:
         """All details of one node; None if the node is unknown."""
@@ -179,62 +214,9 @@ class FleetOverview:
         """One row for each claim."""
         return claim_rows(self._cache.snapshot())
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the maximum number of pages is open."""
-        return self._watchers >= MAX_WATCHERS
-
-    def end_updates(self) -> None:
-        """End the streams of updates of all pages, because the process ends."""
-        self._ended.set()
-
-    def updates(self) -> AsyncIterator[Json]:
-        """Yield the changes since this call once a second, if there are any.
-
-        A page opens this before it asks for the fleet, so that it misses nothing; it ignores an update whose `revision`
-        is below that of the fleet. Ends after 10 minutes; the page then opens it again.
-        """
-        return self._updates(self._revision, self._cache.snapshot().version, self._history.version, self._clock())
-
-    async def _updates(self, revision: int, version: int, recorded: int, sampled: float) -> AsyncIterator[Json]:
-        if self.is_full:  # checked again: several requests may have seen the same free place
-            return
-        self._watchers += 1
-        ends = self._clock() + _LIFE_SECONDS
-        try:
-            waiting: Json = {}
-            while self._clock() < ends:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_UPDATE_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
-                        await self._ended.wait()
-                        return
-                await self._refreshed()
-                self._refresh()
-                snapshot = self._cache.snapshot()
-                trend = self._ages(sampled)
-                if self._revision == revision and not trend:
-                    continue
-                sampled = self._clock()
-                changed = snapshot.changed_since(version)
-                names = changed if changed is not None else snapshot.node_infos.keys() | self._rows.keys()
-                rows = [
-                    self._row(node_info)
-                    for name in sorted(names)
-                    if (node_info := snapshot.node_infos.get(name)) is not None
-                ]
-                gone = [name for name in sorted(names) if name not in snapshot.node_infos]
-                pods = self._pods(recorded)
-                same = {name: pods[name] for name in _LISTS} == waiting
-                waiting = {name: pods.pop(name) for name in _LISTS}
-                revision, version, recorded = self._revision, snapshot.version, self._history.version
-                changes = {"nodes": rows, "gone": gone, "trend": trend, **pods, **({} if same else waiting)}
-                yield {"revision": revision, **changes}
-        finally:
-            self._watchers -= 1
-
     def _refresh(self) -> None:
         """Find the waiting pods and the nearest miss of a few, once in a period, however many pages are open."""
-        if self._clock() - self._refreshed_at < _UPDATE_SECONDS:
+        if self._clock() - self._refreshed_at < _REFRESH_SECONDS:
             return
         self._refreshed_at = self._clock()
         self._find_waiting()
@@ -301,11 +283,13 @@ class FleetOverview:
             known = self._rows[node_info.node.name] = (node_info, node_row(node_info))
         return known[1]
 
-    def _pods(self, since: int) -> Json:
-        recent = self._history.recent(_MAX_DECISIONS, since)
-        decided = [_decision(entry) for entry in recent]
+    def _decisions(self, since: int) -> list[Json]:
+        return [_decision(entry) for entry in self._history.recent(_MAX_DECISIONS, since)]
+
+    def _lists(self) -> Json:
+        """The waiting pods and the groups. They change with `_refreshes` alone."""
         pending = [_pending(pod, pods, self._nearest_of(pod).text) for pod, pods in self._waiting_rows()]
-        return {"pending": pending, "waiting": len(self._waiting), "groups": self._groups, "decisions": decided}
+        return {"pending": pending, "waiting": len(self._waiting), "groups": self._groups}
 
 
 def _pending(pod: Pod, pods: int, nearest: str) -> Json:

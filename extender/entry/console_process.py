@@ -58,7 +58,7 @@ async def run(
         served = pages_server(console, pages, rejections)
         if pages.tls is not None:
             console.supervisor.start("certificates", reloaded_certificates([served], pages.tls).run)
-        await serve_all({served: sockets}, console.overview.end_updates)
+        await serve_all({served: sockets})
 
 
 def open_pages(pages: Pages, option: str) -> list[socket.socket]:

@@ -87,7 +87,7 @@ async def run(
         if policy_file is not None:
             file = reloaded_policy(policy_file, service.use_policy, service.filter_service.reject_policy, known)
             service.supervisor.start("policies", file.run)
-        running, end_waits = dict(zip(servers, sockets, strict=True)), [service.binder.end_waits]
+        running = dict(zip(servers, sockets, strict=True))
         if console is not None:
             from extender.entry.all_in_one import console_over
             from extender.entry.console_process import follow_policy, pages_server
@@ -96,5 +96,4 @@ async def run(
             if policy_file is not None:
                 follow_policy(over, policy_file, known)
             running[pages_server(over, console, rejections)] = pages_sockets
-            end_waits.append(over.overview.end_updates)
-        await serve_all(running, *end_waits)
+        await serve_all(running, service.binder.end_waits)

@@ -39,7 +39,7 @@ class HttpLimits:
 VERBS = HttpLimits()
 # kubelet and a Prometheus send one request in a second each, at most.
 PROBES = HttpLimits(connections=64, bodies_bytes=1024 * 1024, per_client=100)
-# Pages end after 1 s, since the stream of an open page does not end by itself.
+# Pages end after 1 s: a page asks again.
 # The claims of 5,000 full nodes of 8 GPUs have 9 MB. The users of one port forward share an address.
 PAGES = HttpLimits(
     connections=256, bodies_bytes=16 * 1024 * 1024, unsent_bytes=64 * 1024 * 1024, end_seconds=1, per_client=200

@@ -1,5 +1,5 @@
 "use strict";
-// Addresses within the page, server-sent updates, and the start.
+// Addresses within the page, the questions for changes, and the start.
 
 // -- addresses: #/node/NAME, #/pod/NS/NAME, #/group/NS/NAME, #/fleet/LEVEL/in/LEVEL/VALUE… ------------------------
 
@@ -41,14 +41,17 @@ function route() {
 
 // -- live ---------------------------------------------------------------------------------------------------------
 
-// An update from before the fleet's answer brings at most points of the trend.
 function take(update) {
   const now = Date.now(), last = fleet.trend[fleet.trend.length - 1]?.[0] || 0;
+  if (update.whole) {
+    fleet.nodes.clear();
+    Object.assign(fleet, { decisions: [], trend: [] });
+    map.places = [];
+  }
+  fleet.cursor = update.cursor;
   const points = update.trend.map(([ago, free, largest]) => [now - 1000 * ago, free, largest]);
-  fleet.trend.push(...points.filter(([time]) => time > last + 1000));
+  fleet.trend.push(...points.filter(([time]) => update.whole || time > last + 1000));
   fleet.trend.splice(0, fleet.trend.length - 480);
-  if (update.revision < fleet.revision) return;
-  fleet.revision = update.revision;
   for (const node of update.nodes) fleet.nodes.set(node.name, node);
   for (const name of update.gone || []) fleet.nodes.delete(name);
   isSorted = false;
@@ -64,45 +67,43 @@ function take(update) {
   if (update.decisions.length || !$("decisions").children.length) showDecisions();
 }
 
-async function read(reply) {
-  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const events = (rest + value).split("\n\n");
-    rest = events.pop();
-    for (const event of events) if (event.startsWith("data: ")) take(JSON.parse(event.slice(6)));
-  }
+// The page asks for changes while somebody sees it, and keeps no connection: a browser has six for all its tabs.
+const PAUSE = 800, LATE = 5000; // milliseconds between two questions; without an answer until the page says so
+let answered = Date.now(), wake = () => {};
+
+function alive() {
+  answered = Date.now();
+  $("token").hidden = $("dead").hidden = true;
+  document.body.classList.remove("late");
+  $("link").textContent = "live"; $("link").className = "live";
 }
 
-async function connect(signal) {
-  const reply = await fetch("/v1/updates", { ...headers(), signal }); // before the fleet, so that no change is missed
-  const answer = await ask("/v1/fleet");
-  if (!reply.ok) throw new Error(reply.statusText);
-  fleet.nodes.clear();
-  Object.assign(fleet, { decisions: [], trend: [], revision: 0 });
-  map.places = [];
-  take(answer);
-  $("token").hidden = true;
-  $("link").textContent = "live"; $("link").className = "live";
-  return reply;
+function late(problem) {
+  // A TypeError of fetch means that nothing answers; its text differs between browsers.
+  $("link").textContent = problem instanceof TypeError ? "not connected" : problem.message;
+  $("link").className = "";
+  if (Date.now() - answered < LATE || !$("token").hidden) return;
+  $("dead").textContent = "The console does not answer. "
+    + `The page shows the cluster as it was at ${new Date(answered).toLocaleTimeString()}.`;
+  $("dead").hidden = false;
+  document.body.classList.add("late");
 }
 
 async function start() {
   for (let isRouted = false; ;) {
-    const stop = new AbortController();
     try {
-      const reply = await connect(stop.signal);
-      if (!isRouted) route();
-      isRouted = true;
-      await read(reply);
-    } catch (problem) { $("link").textContent = problem.message; }
-    stop.abort();
-    $("link").className = "";
-    await new Promise((resolve) => setTimeout(resolve, 2000));
+      if (!document.hidden) {
+        take(await ask(`/v1/fleet?since=${fleet.cursor}`));
+        alive();
+        if (!isRouted) route();
+        isRouted = true;
+      }
+    } catch (problem) { late(problem); }
+    await new Promise((resolve) => { wake = resolve; setTimeout(resolve, PAUSE); });
   }
 }
 
+document.addEventListener("visibilitychange", () => wake());
 $("search").oninput = find;
 $("find").onsubmit = (event) => { event.preventDefault(); $("found").querySelector("button")?.click(); };
 $("close").onclick = () => $("detail").close();
@@ -112,6 +113,7 @@ $("token").onsubmit = (event) => {
   event.preventDefault();
   token = $("secret").value;
   sessionStorage.setItem("berth-token", token);
+  wake();
 };
 document.addEventListener("keydown", (event) => {
   const isTyping = /INPUT|SELECT/.test(document.activeElement.tagName);

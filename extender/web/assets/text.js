@@ -55,7 +55,7 @@ let token = sessionStorage.getItem("berth-token") || "";
 const headers = () => (token ? { headers: { Authorization: `Bearer ${token}` } } : {});
 
 async function ask(path) {
-  const reply = await fetch(path, headers());
+  const reply = await fetch(path, { ...headers(), signal: AbortSignal.timeout(30000) });
   if (reply.status === 401) { $("token").hidden = false; throw new Error("a token is needed"); }
   const answer = await reply.json();
   if (!reply.ok) throw new Error(answer.error || reply.statusText);

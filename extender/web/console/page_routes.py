@@ -1,21 +1,21 @@
-"""The routes of the page and of the fleet commands: static files, nodes, claims, the audit, the policy, and updates.
+"""The routes of the page and of the fleet commands: static files, nodes, claims, the audit and the policy.
 
-The static files are part of this package. All else is JSON from the console's cache; updates are server-sent events.
+The static files are part of this package. All else is JSON from the console's cache.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from importlib import resources
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 
-from extender.console import MAX_WATCHERS, Console, to_json
+from extender.console import Console, to_json
 
 _MIN_COMPRESSED = 16 * 1024  # bytes; a smaller answer is sent as it is
 _SCRIPTS = ("text", "graph", "fleet", "details", "lists", "page")
@@ -42,9 +42,11 @@ def router(console: Console) -> APIRouter:
     routes = APIRouter(prefix="/v1", dependencies=[Depends(refreshed)])
 
     @routes.get("/fleet")
-    async def fleet(request: Request) -> Response:
-        """All nodes with the states of their GPUs, the pods that wait, and the last decisions."""
-        return await _compressed(request, orjson.dumps(console.overview.fleet()))
+    async def fleet(request: Request, since: str = "") -> Response:
+        """All nodes with the states of their GPUs, the pods that wait, and the last decisions. With `since`, the
+        `cursor` of an earlier reply: only what has changed, and `gone`, the names of deleted nodes, unless `whole`.
+        """
+        return await _compressed(request, orjson.dumps(console.overview.fleet(since)))
 
     @routes.get("/nodes/{name}")
     async def node(name: str) -> Response:
@@ -75,23 +77,7 @@ def router(console: Console) -> APIRouter:
             }
         )
 
-    @routes.get("/updates")
-    async def updates() -> Response:
-        """Changes of the fleet as server-sent events (`text/event-stream`), each with the fields of /v1/fleet that
-        changed, and `gone`: the names of deleted nodes. Ends after 10 minutes: then open it again.
-        """
-        if console.overview.is_full:
-            return _json({"error": f"{MAX_WATCHERS} pages are open already"}, 503)
-        events = _events(console.overview.updates())
-        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-
     return routes
-
-
-async def _events(stream: AsyncIterator[object]) -> AsyncIterator[bytes]:
-    yield b": connected\n\n"
-    async for update in stream:
-        yield b"data: " + orjson.dumps(update) + b"\n\n"
 
 
 async def _compressed(request: Request, content: bytes) -> Response:
