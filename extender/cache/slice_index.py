@@ -113,7 +113,11 @@ class SliceIndex:
     def _effective(self, name: str) -> Slice | None:
         """The slice of a name as the other indexes have it: with taints, unless it is of an agent."""
         published = self.published.get(name)
-        return published if published is None or _is_of_agent(published) else self.pools.by_pool[published.pool][name]
+        return (
+            published
+            if published is None or _is_of_agent(published)
+            else self.pools.by_pool[published.pool][published.name]
+        )
 
     def _add(self, new: Slice) -> None:
         node = new.selection.node_name
