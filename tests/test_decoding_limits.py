@@ -1,4 +1,4 @@
-"""Decoding of slices, claims, request bodies and selectors remembers no more than its bounds."""
+"""Decoding of slices, claims and selectors remembers no more than its bounds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from benchmarks.fleet import Fleet
 from extender.cel.dra import Masks, compile_selector
 from extender.model import GROUP_ANNOTATION, OURS_ANNOTATION, Slice
-from extender.wire import NameOffsets, SliceDecoder, decode_claim
-from extender.wire.node_names import NodeNames
+from extender.wire import SliceDecoder, decode_claim
 from extender.wire.resource_claims import SpecCache
 from tests.running_berth import claim
 
@@ -37,17 +36,10 @@ def test_shared_values_of_the_decoder_end_with_their_slices() -> None:
     decoder = SliceDecoder(orders=2)
 
     def decode(number: int) -> Slice:
-        device = {
-            "name": "d",
-            "attributes": {f"a{number}": {"int": 1}},
-            "capacity": {"memory": {"value": f"{number + 1}Gi"}},
-        }
-        return decoder.decode(
-            {
-                "metadata": {"name": "s"},
-                "spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [device, device]},
-            }
-        )
+        capacity = {"memory": {"value": f"{number + 1}Gi"}}
+        device = {"name": "d", "attributes": {f"a{number}": {"int": 1}}, "capacity": capacity}
+        spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [device, device]}
+        return decoder.decode({"metadata": {"name": "s"}, "spec": spec})
 
     kept = [decode(number) for number in range(4)]
     assert all(one.devices[0].capacity is one.devices[1].capacity for one in kept)
@@ -63,10 +55,8 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     cache = SpecCache(limit_bytes=100_000)
 
     def content(number: int, size: int) -> bytes:
-        return b'{"devices":{"config":[{"opaque":{"driver":"d","parameters":{"a":"%s"}}}]},"n":%d}' % (
-            b"x" * size,
-            number,
-        )
+        parameters = b'{"driver":"d","parameters":{"a":"%s"}}' % (b"x" * size)
+        return b'{"devices":{"config":[{"opaque":%s}]},"n":%d}' % (parameters, number)
 
     assert cache.decode(content(0, 10)) is cache.decode(content(0, 10))
     for number in range(60):
@@ -76,16 +66,6 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     before = len(cache)
     assert cache.decode(content(1, 120_000)).config, "too large to be remembered"
     assert len(cache) == before, "too large to be remembered"
-
-
-def test_names_whose_place_is_remembered_are_bounded() -> None:
-    offsets = NameOffsets(most=3)
-    text = b'["a","b","c","d","e"]'
-    names = NodeNames(text, slice(0, len(text)), offsets)
-    for _ in range(2):
-        for name in "abcde":
-            assert names.has_all([name])
-            assert 1 <= len(offsets) <= 3
 
 
 def test_a_pattern_remembers_few_texts_and_stays_right() -> None:
