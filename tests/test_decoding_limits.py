@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_masks_are_bounded_as_a_product_by_bytes() -> None:
 
 
 def test_shared_values_of_the_decoder_end_with_their_slices() -> None:
-    decoder = SliceDecoder(orders=2)
+    decoder = SliceDecoder()
 
     def decode(number: int) -> Slice:
         capacity = {"memory": {"value": f"{number + 1}Gi"}}
@@ -44,10 +45,13 @@ def test_shared_values_of_the_decoder_end_with_their_slices() -> None:
     kept = [decode(number) for number in range(4)]
     assert all(one.devices[0].capacity is one.devices[1].capacity for one in kept)
     assert decode(0).devices[0].capacity is kept[0].devices[0].capacity
-    assert decoder.interned() == {"schemas": 4, "capacities": 4, "orders": 2}
+    assert decode(1).devices[0].attributes.schema is kept[1].devices[0].attributes.schema
+    devices = [one.devices[0] for one in kept]
+    shared: list[Any] = [*(ref(one.capacity) for one in devices), *(ref(one.attributes.schema) for one in devices)]
     kept.clear()
+    devices.clear()
     gc.collect()
-    assert decoder.interned() == {"schemas": 0, "capacities": 0, "orders": 2}
+    assert [one() for one in shared] == [None] * 8
 
 
 def test_specs_are_bounded_by_their_bytes() -> None:
