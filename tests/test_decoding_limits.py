@@ -1,17 +1,17 @@
-"""Decoding of slices, claims, request bodies and selectors remembers no more than its bounds."""
+"""Decoding of slices, claims and selectors remembers no more than its bounds."""
 
 from __future__ import annotations
 
 import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 
 from benchmarks.fleet import Fleet
 from extender.cel.dra import Masks, compile_selector
 from extender.model import ALLOCATOR_ANNOTATION, GROUP_ANNOTATION, Slice
-from extender.wire import NameOffsets, SliceDecoder, decode_claim
-from extender.wire.node_names import NodeNames
+from extender.wire import SliceDecoder, decode_claim
 from extender.wire.resource_claims import SpecCache
 from tests.running_berth import claim
 
@@ -34,28 +34,24 @@ def test_masks_are_bounded_as_a_product_by_bytes() -> None:
 
 
 def test_shared_values_of_the_decoder_end_with_their_slices() -> None:
-    decoder = SliceDecoder(orders=2)
+    decoder = SliceDecoder()
 
     def decode(number: int) -> Slice:
-        device = {
-            "name": "d",
-            "attributes": {f"a{number}": {"int": 1}},
-            "capacity": {"memory": {"value": f"{number + 1}Gi"}},
-        }
-        return decoder.decode(
-            {
-                "metadata": {"name": "s"},
-                "spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [device, device]},
-            }
-        )
+        capacity = {"memory": {"value": f"{number + 1}Gi"}}
+        device = {"name": "d", "attributes": {f"a{number}": {"int": 1}}, "capacity": capacity}
+        spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [device, device]}
+        return decoder.decode({"metadata": {"name": "s"}, "spec": spec})
 
     kept = [decode(number) for number in range(4)]
     assert all(one.devices[0].capacity is one.devices[1].capacity for one in kept)
     assert decode(0).devices[0].capacity is kept[0].devices[0].capacity
-    assert decoder.interned() == {"schemas": 4, "capacities": 4, "orders": 2}
+    assert decode(1).devices[0].attributes.schema is kept[1].devices[0].attributes.schema
+    devices = [one.devices[0] for one in kept]
+    shared: list[Any] = [*(ref(one.capacity) for one in devices), *(ref(one.attributes.schema) for one in devices)]
     kept.clear()
+    devices.clear()
     gc.collect()
-    assert decoder.interned() == {"schemas": 0, "capacities": 0, "orders": 2}
+    assert [one() for one in shared] == [None] * 8
 
 
 def test_specs_are_bounded_by_their_bytes() -> None:
@@ -63,10 +59,8 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     cache = SpecCache(limit_bytes=100_000)
 
     def content(number: int, size: int) -> bytes:
-        return b'{"devices":{"config":[{"opaque":{"driver":"d","parameters":{"a":"%s"}}}]},"n":%d}' % (
-            b"x" * size,
-            number,
-        )
+        parameters = b'{"driver":"d","parameters":{"a":"%s"}}' % (b"x" * size)
+        return b'{"devices":{"config":[{"opaque":%s}]},"n":%d}' % (parameters, number)
 
     assert cache.decode(content(0, 10)) is cache.decode(content(0, 10))
     for number in range(60):
@@ -76,16 +70,6 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     before = len(cache)
     assert cache.decode(content(1, 120_000)).config, "too large to be remembered"
     assert len(cache) == before, "too large to be remembered"
-
-
-def test_names_whose_place_is_remembered_are_bounded() -> None:
-    offsets = NameOffsets(most=3)
-    text = b'["a","b","c","d","e"]'
-    names = NodeNames(text, slice(0, len(text)), offsets)
-    for _ in range(2):
-        for name in "abcde":
-            assert names.has_all([name])
-            assert 1 <= len(offsets) <= 3
 
 
 def test_a_pattern_remembers_few_texts_and_stays_right() -> None:

@@ -20,7 +20,9 @@ from extender.model import (
     ObjectKey,
     Reason,
     WireError,
+    counted,
     cut,
+    one_line,
     parse_quantity,
     shown,
 )
@@ -35,18 +37,21 @@ from tests.running_berth import berthing, claim, pod
 HUGE = "Ω" * 125_000  # 250,000 bytes; the API allows 256 KiB of annotations
 
 
-@given(st.text(), st.integers(3, 64))
+@given(st.text() | st.sampled_from(["é" * (USER_BYTES // 2), "Ω" * 1000]), st.integers(3, USER_BYTES))
 def test_cut_keeps_a_beginning_and_breaks_no_character(text: str, most: int) -> None:
-    short = cut(text, most)
+    encoded, short = text.encode(errors="replace"), cut(text, most)
     assert len(short.encode(errors="replace")) <= most
-    assert short == text or (short.endswith("…") and text.encode(errors="replace").decode().startswith(short[:-1]))
-    assert (short == text) or len(text.encode(errors="replace")) > most
+    assert (short == text) == (len(encoded) <= most)
+    assert short == text or (short.endswith("…") and encoded.decode().startswith(short[:-1]))
+    line = one_line(text, most)
+    assert len(line.encode()) <= most
+    assert line.isprintable()
+    assert line == short or not text.isprintable()
 
 
-def test_a_text_at_the_limit_is_whole() -> None:
-    assert cut("a" * USER_BYTES) == "a" * USER_BYTES
-    assert cut("é" * (USER_BYTES // 2)) == "é" * (USER_BYTES // 2)
-    assert len(cut("é" * (USER_BYTES // 2) + "a").encode()) <= USER_BYTES
+def test_one_has_no_plural() -> None:
+    assert [counted(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+    assert [counted(n, "pod waits", "pods wait") for n in (1, 2)] == ["1 pod waits", "2 pods wait"]
 
 
 @pytest.mark.parametrize("code", Code)
