@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from extender.allocation import NodeInfo, Preference, Problem, troubled
 from extender.cache import tainted
 from extender.fabric import DRIVER as FABRIC_DRIVER
-from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import name_of, read_file
 from extender.manifests import objects_of_part
 from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Pod, Slice, TaintRule, WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
-from extender.scoring import ByTopology
 from extender.wire import (
     DocumentPart,
     Json,
@@ -60,30 +57,6 @@ class Objects:
     pods: list[Pod] = field(default_factory=list)
     namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)  # name to labels
     guesses_nodes: bool = False
-
-    def preference(self, node: Node, problem: Problem) -> Preference:
-        """Return the order in which `berth serve` would try the devices of this node."""
-        found = problem.inventory
-        gpus = [
-            (bit, pool_device.device) for bit, pool_device in enumerate(found.devices) if gpu_uuid(pool_device.device)
-        ]
-        devices = [device for _, device in gpus]
-        live = self.fabric.get(node.name)
-        agent_fabric, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())
-        fabric = choose_fabric(agent_fabric, devices, Graphs()) if gpus else None
-        bits = {gpu_uuid(device): bit for bit, device in gpus}
-        positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
-        trouble = troubled(found, fabric, positions)
-        node_info = NodeInfo(
-            node,
-            found,
-            problem.allocated_state,
-            fabric=fabric,
-            gpu_bits=positions,
-            busy=problem.taken,
-            troubled=trouble,
-        )
-        return ByTopology(node_info, Policy())
 
 
 def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | None = None) -> Objects:
