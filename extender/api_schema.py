@@ -52,6 +52,7 @@ _MOST = {
     "bindingFailureConditions": 4,
 }  # fmt: skip
 _MOST_PARAMETERS, _MOST_TEXT, _MOST_VALUES, _MOST_DOMAIN = 10 * 1024, 64, 32, 63
+_MAX_LISTED = 8  # fields of an object that a correction lists
 _REMEMBERED = 4096  # types of the client and their fields; it has about 1,000
 
 
@@ -61,10 +62,15 @@ class FieldFault(NamedTuple):
     path: str
     problem: str
     correction: str = ""
-    unknown: str | None = None  # the name of a field that the API does not have
-    known: tuple[str, ...] = ()  # the fields beside an unknown one
-    inside: tuple[str, ...] = ()  # the fields of these, as outer.inner
+    is_unknown: bool = False  # whether the API does not have the field
     severity: str = "error"  # "warning": kube-apiserver accepts it
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like this one, as a correction; '' if none is."""
+    lowered = {one.lower(): one for one in known}
+    found = get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
+    return f"did you mean {lowered[found[0]]}?" if found else ""
 
 
 def has_schema(obj: Json) -> bool:
@@ -263,9 +269,7 @@ def _of_selectors(obj: Json, where: str) -> Iterator[FieldFault]:
 
 def _one_of(value: Any, allowed: tuple[str, ...], path: str) -> Iterator[FieldFault]:
     if value and value not in allowed:
-        lowered = {one.lower(): one for one in allowed}
-        like = get_close_matches(str(value).lower(), lowered, n=1)
-        advice = f"did you mean {lowered[like[0]]}?" if like else f"write one of {', '.join(allowed)}"
+        advice = did_you_mean(str(value), allowed) or f"write one of {', '.join(allowed)}"
         yield FieldFault(path, f"Unsupported value: {shown(value)}: supported values: {', '.join(allowed)}", advice)
 
 
@@ -489,7 +493,7 @@ def _of_model(obj: Json, model: Any, path: str) -> Iterator[FieldFault]:
         where = f"{path}.{name}".lstrip(".")
         if name not in types:
             problem = f"Kubernetes {RELEASE} has no such field"
-            yield FieldFault(where, problem, unknown=name, known=tuple(types), inside=tuple(_inside(types)))
+            yield FieldFault(where, problem, _hint(name, types), is_unknown=True)
         elif value is not None:
             is_text = name in _TEXT_MAPS and types[name] == "Dict[str, str]"
             yield from faults_of_value(value, "Dict[str, text]" if is_text else types[name], where)
@@ -501,11 +505,21 @@ def _types(model: Any) -> Mapping[str, str]:
     return MappingProxyType({model.attribute_map[name]: kind for name, kind in model.openapi_types.items()})
 
 
-def _inside(types: Mapping[str, str]) -> Iterator[str]:
+def _hint(name: str, types: Mapping[str, str]) -> str:
+    """The field that the user may have meant instead: a field of the same object, or one inside of these."""
+    if name == "$patch":
+        return "this is a patch, not an object: check what kubectl kustomize prints"
+    if name in ("name", "namespace", "labels", "annotations") and "metadata" in types:
+        return f"did you mean metadata.{name}?"
+    if found := did_you_mean(name, types):
+        return found
     for outer, kind in types.items():
         model = getattr(models, kind, None)
         if model is not None and outer != "metadata":
-            yield from (f"{outer}.{inner}" for inner in model.attribute_map.values())
+            for inner in model.attribute_map.values():
+                if did_you_mean(name, [inner]):
+                    return f"did you mean {outer}.{inner}?"
+    return f"known here: {', '.join(sorted(types))}" if len(types) <= _MAX_LISTED else ""
 
 
 class _Type(NamedTuple):

@@ -13,17 +13,17 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.allocation import Features
+from extender.cel.dra import Dialect
 from extender.cli.allocate_command import answers_of
 from extender.cli.cluster_dump import dump_of
-from extender.cli.impossible_pods import impossible_pods
 from extender.cli.main import commands
-from extender.cli.object_files import objects_of
 from extender.extension.filter_service import FilterService
-from extender.manifests import HypotheticalPod
+from extender.lint import CheckedManifests, check_devices
+from extender.manifests import decoded_objects
 from extender.model import FREEABLE_CODES, Code
 from extender.policy import Policy
 from extender.scheduling import Evaluator
-from extender.wire import Json, decode_claim, decode_pod
+from extender.wire import Json, decode_pod
 from tests.explain_worlds import asking, explained, objects_of_world
 from tests.oracle import random_world
 from tests.oracle_worlds import asking_objects, cluster_objects, varied
@@ -171,7 +171,7 @@ def check_world(seed: int) -> None:
     shared = share_a_claim(objects, asked, rng)
     found, where = explained(objects, asked), f"seed {seed}: {world}"
     fits = found["outcome"] == "fits"
-    offline = answers_of(objects_of([("", one) for one in [*objects, *asked]]), "preferred", None)
+    offline = answers_of(decoded_objects([("", one) for one in [*objects, *asked]]), "preferred", None)
     assert any(one["allocations"] is not None for one in offline) == fits, (where, offline, texts(found))
     service = FilterService(dump_of([*objects, *asked]), Policy(), Evaluator(Features()), lambda: 0.0)
     wanted = {**asked[-1], "metadata": {**asked[-1]["metadata"], "uid": "uid-want"}}
@@ -189,8 +189,10 @@ def check_world(seed: int) -> None:
     if any("freeing devices does not help" in miss for miss in found["misses"]):
         assert not empty, (where, texts(found))
     if not shared and not fails:  # nothing is held in the world of lint
-        alone = [HypotheticalPod(decode_pod(asked[-1]), tuple(decode_claim(one) for one in asked[:-1]))]
-        lint = [one.problem for one in impossible_pods(alone, objects_of([]), objects, lambda _: False)]
+        files = CheckedManifests([("", one) for one in asked], [], set())
+        supply = [("", one) for one in objects if one["kind"] in ("DeviceClass", "ResourceSlice")]
+        cluster = dump_of(one for one in objects if one["kind"] not in ("Pod", "ResourceClaim")).snapshot()
+        lint = [one.problem for one in check_devices(files, supply, Dialect(), cluster) if one.severity != "note"]
         assert empty or lint, (where, texts(found))
         assert not (empty and any("even with all devices free" in one for one in lint)), where
     advice = freed(found)

@@ -22,10 +22,10 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"wire", "cel", "fabric"},
     {"policy", "files", "sockets"},
     {"allocation", "api_schema"},
-    {"scoring", "manifests"},
+    {"scoring"},
     {"cache", "scheduling"},
-    {"diagnosis"},
-    {"cluster"},
+    {"diagnosis", "manifests"},
+    {"cluster", "lint"},
     {"runtime"},
     {"extension", "console"},
     {"web"},
@@ -36,6 +36,7 @@ LAYERS = [  # from below; docs/architecture.md draws them
 ]
 CORE = {
     "model",
+    "lint",
     "manifests",
     "policy",
     "wire",
@@ -52,15 +53,16 @@ ALLOWED = {
     "__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime",
     "decimal", "difflib", "enum", "functools", "hashlib", "heapq", "ipaddress", "itertools", "math", "operator", "re",
     "reprlib", "struct", "sys", "types", "typing", "urllib.parse", "weakref", "zoneinfo",
+    "extender.api_schema",  # the models of the official client as tables
     "cachetools", "orjson", "pydantic", "re2", "yaml",
 }  # fmt: skip
 BUILTINS = {"open", "print", "input", "__import__"}
 AWAITING = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
 ATTRIBUTES = {"now", "utcnow", "today", "stdin", "stdout", "stderr"}  # of datetime and sys
-SERVE = CORE - {"diagnosis", "manifests"} | {"cluster", "runtime", "extension"}
+SERVE = CORE - {"diagnosis", "lint", "manifests"} | {"cluster", "runtime", "extension"}
 COLD = (
     "extender.console", "extender.diagnosis", "extender.web.console", "extender.entry.console_process",
-    "extender.entry.desk", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
+    "extender.entry.desk", "extender.lint", "extender.manifests", "extender.cel.dra.terms", "fastapi", "starlette",
 )  # fmt: skip
 OF_SERVE = (
     "extender.extension", "extender.web.verbs", "extender.web.serve_app", "extender.web.serve_metrics",

@@ -27,11 +27,11 @@ from extender.allocation import (
     usage_of,
 )
 from extender.cel.dra import Dialect, Masks
-from extender.cli.manifest_checks import checked_files
-from extender.cli.object_files import Objects, objects_of
+from extender.cli.object_files import checked_files
 from extender.cli.output import Screen, say_json
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import must_exist, name_of, read_file
+from extender.manifests import DecodedObjects, decoded_objects
 from extender.model import (
     Allocation,
     Claim,
@@ -102,7 +102,7 @@ def allocate_command(
         return
     if not files:
         raise WireError("FILE", "is missing: give files, or --cases DIR")
-    found = objects_of(checked_files(files))
+    found = decoded_objects(checked_files(files))
     answers = answers_of(found, order, node)
     _print(found, answers, output)
     if all(answer["allocations"] is None for answer in answers):
@@ -149,7 +149,7 @@ def _search(problem: Problem, order: str, preference: Preference | None, recorde
 # -- cluster objects -----------------------------------------------------------------------------------------
 
 
-def answers_of(found: Objects, order: str, only: str | None) -> list[Json]:
+def answers_of(found: DecodedObjects, order: str, only: str | None) -> list[Json]:
     """The answer for each node, or for the one named `only`. Raises WireError."""
     nodes = [node for node in found.nodes if only in (None, node.name)]
     if not nodes:
@@ -161,7 +161,7 @@ def answers_of(found: Objects, order: str, only: str | None) -> list[Json]:
     return [_one_node(found, node, order) for node in nodes]
 
 
-def _one_node(found: Objects, node: Node, order: str) -> Json:
+def _one_node(found: DecodedObjects, node: Node, order: str) -> Json:
     refusals = list(_refusals(found, node))
     if refusals:
         return {"node": node.name, "error": None, "allocations": None, "why": refusals}
@@ -182,7 +182,7 @@ def _one_node(found: Objects, node: Node, order: str) -> Json:
     return {"node": node.name, "error": None, "allocations": [encode_allocation(a) for a in made]}
 
 
-def _preference(found: Objects, node: Node, problem: Problem) -> Preference:
+def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preference:
     """The order in which `berth serve` would try the devices of this node."""
     inventory = problem.inventory
     gpus = [(bit, one.device) for bit, one in enumerate(inventory.devices) if gpu_uuid(one.device)]
@@ -204,7 +204,7 @@ def _preference(found: Objects, node: Node, problem: Problem) -> Preference:
     return ByTopology(node_info, Policy())
 
 
-def _asked(found: Objects, node: Node) -> list[Claim]:
+def _asked(found: DecodedObjects, node: Node) -> list[Claim]:
     """The claims without devices, also those that pods with extended resources would get on the node."""
     resources, claims = extended_resources(found.classes.values()), list(found.claims)
     for pod in found.pods:
@@ -217,7 +217,7 @@ def _asked(found: Objects, node: Node) -> list[Claim]:
     return claims
 
 
-def _refusals(found: Objects, node: Node) -> Iterator[str]:
+def _refusals(found: DecodedObjects, node: Node) -> Iterator[str]:
     """Why the claims or pods cannot get the node, whatever its devices are."""
     for claim in found.claims:
         if claim.deleting:
@@ -255,7 +255,7 @@ def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
     return lines
 
 
-def _print(found: Objects, answers: list[Json], output: str) -> None:
+def _print(found: DecodedObjects, answers: list[Json], output: str) -> None:
     if output == "json":
         for line in answers:
             say_json(line)

@@ -17,8 +17,7 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, load_groups, take_dump
-from extender.cli.manifest_checks import checked_files
-from extender.cli.object_files import policy_of, policy_text
+from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import Kubeconfig
 from extender.cli.output import Screen, say, say_content, say_json, table_screen
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod

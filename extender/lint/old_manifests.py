@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import orjson
 
 from extender.api_schema import is_label
-from extender.cli.lint_finding import LintFinding
-from extender.cli.old_expressions import corrected_expression
+from extender.lint.finding import LintFinding
+from extender.lint.selector_findings import corrected_expression
 from extender.manifests import pod_templates
 from extender.wire import Json, get, many, need
 

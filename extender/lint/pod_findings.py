@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from extender.api_schema import faults_of_value, request_names
-from extender.cli.claim_kinds import Claims
-from extender.cli.lint_finding import LintFinding, did_you_mean
+from extender.api_schema import did_you_mean, faults_of_value, request_names
+from extender.lint.claim_kinds import Claims
+from extender.lint.finding import LintFinding
 from extender.manifests import PodTemplate, pod_templates
 from extender.model import GPU, NIC, OTHER, SCHEDULER, WireError
 from extender.wire import ANNOTATION_PREFIX, Json, get
@@ -84,7 +84,7 @@ def _unused(spec: Json, name: str, kinds: set[str], where: str) -> Iterator[Lint
 
 def _has_unknown_field(container: Json) -> bool:
     """Whether a field has a name that the API does not have: it may be `resources`, misspelt."""
-    return any(fault.unknown is not None for fault in faults_of_value(container, "V1Container", ""))
+    return any(fault.is_unknown for fault in faults_of_value(container, "V1Container", ""))
 
 
 def _scheduler(name: str, path: str, *, has_claims: bool, ours: bool) -> Iterator[LintFinding]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from extender.cli.lint_finding import LintFinding
+from extender.lint.finding import LintFinding
 from extender.manifests import pod_templates
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Pod, WireError, counted
 from extender.scheduling import MOST_TOGETHER, disagreement, minimum_of
@@ -26,7 +26,7 @@ class _Member(NamedTuple):
     pods: int | None
 
 
-def gang_findings(objects: list[tuple[str, Json]]) -> Iterator[LintFinding]:
+def gang_findings(objects: list[tuple[str, Json]], _: Iterable[Json] = ()) -> Iterator[LintFinding]:
     """Yield what is wrong with the groups of these (location, object) pairs."""
     found: list[LintFinding] = []
     groups, policies = _groups(objects, found)
