@@ -466,10 +466,15 @@ def _of_count(count: Any, mode: Any, path: str) -> Iterator[FieldFault]:
         yield FieldFault(path, f"Invalid value: {count}: must be greater than zero", "write the number of devices")
 
 
+def claim_spec(obj: Json) -> tuple[Json, str]:
+    """The spec of a claim or of a template's claims, and its path. Raises WireError."""
+    spec = get(obj, "spec", dict, "", {})
+    is_template = obj.get("kind") == "ResourceClaimTemplate"
+    return (get(spec, "spec", dict, "spec", {}), "spec.spec") if is_template else (spec, "spec")
+
+
 def _devices(obj: Json) -> tuple[Json, str]:
-    spec, path = get(obj, "spec", dict, "", {}), "spec"
-    if obj.get("kind") == "ResourceClaimTemplate":
-        spec, path = get(spec, "spec", dict, path, {}), "spec.spec"
+    spec, path = claim_spec(obj)
     return get(spec, "devices", dict, path, {}), f"{path}.devices"
 
 

@@ -29,6 +29,7 @@ from extender.model import (
     PoolKey,
     Quantity,
     Slice,
+    WireError,
     counted,
     driver_of,
     members,
@@ -52,6 +53,7 @@ class Given:
     """
 
     objects: DecodedObjects
+    unreadable: list[WireError]  # the objects that cannot be decoded
     files: list[Json]
     pods: list[HypotheticalPod]
     dialect: Dialect
@@ -203,6 +205,10 @@ def _gives(device: Device, driver: str, wanted: dict[str, Quantity], features: F
     return taken is not None and fits(device, taken, {}, {})
 
 
+def _unreadable(given: Given) -> Iterator[LintFinding]:
+    return (LintFinding("error", problem.path, problem.problem) for problem in given.unreadable)
+
+
 def _admin_access(given: Given) -> Iterator[LintFinding]:
     """The claims with admin access, except those in a namespace of the files that allows it."""
     metadata = [obj.get("metadata") or {} for obj in given.files if obj.get("kind") == "Namespace"]
@@ -322,6 +328,7 @@ CHECKS: tuple[Callable[[Given], Iterator[LintFinding]], ...] = (
     _unknown_classes,
     _counts,
     _missing_in_slices,
+    _unreadable,
     _admin_access,
     _refused_pods,
     _impossible_topologies,

@@ -71,12 +71,11 @@ def check_devices(
     problems: dict[int, WireError] = {}
     objects = decoded_objects(checked.objects + supply, problems)
     # An object with an error is often unreadable because of it.
-    unknown = [problem for position, problem in problems.items() if position not in checked.faulty]
-    yield from (LintFinding("error", problem.path, problem.problem) for problem in unknown)
+    unreadable = [problem for position, problem in problems.items() if position not in checked.faulty]
     files, pods = [made for _, made in checked.objects], list[HypotheticalPod]()
     with suppress(WireError):  # other checks name the faults of pods and templates
         pods = hypothetical_pods(files)
-    given = Given(objects, files, pods, dialect, snapshot)
+    given = Given(objects, unreadable, files, pods, dialect, snapshot)
     for check in CHECKS:
         yield from check(given)
 
