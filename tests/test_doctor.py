@@ -11,9 +11,14 @@ import pytest
 import yaml
 
 from extender.cache import ClusterCache
-from extender.cli.doctor_cluster import cluster as cluster_findings
-from extender.cli.doctor_command import quota_blocks, version_findings, waiting, webhooks
-from extender.cli.doctor_configuration import configuration
+from extender.cli.doctor_command import (
+    cluster_findings,
+    configuration_findings,
+    quota_blocks,
+    version_findings,
+    waiting,
+    webhooks,
+)
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, fabric_slice, listening
 from extender.sandbox.machines import gpu_slice, node_object
@@ -42,7 +47,7 @@ def kubeconfig(server: str) -> str:
 
 
 def test_the_project_s_own_configuration_is_healthy() -> None:
-    assert list(configuration(CONFIG)) == []
+    assert list(configuration_findings(CONFIG)) == []
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
     ],
 )
 def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) -> None:
-    (found,) = configuration(changed(edit))
+    (found,) = configuration_findings(changed(edit))
     assert words in found.problem
     assert found.effect
     assert found.remedy
@@ -73,7 +78,7 @@ def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) 
 def test_the_time_of_a_bind_is_compared_with_the_policy() -> None:
     def findings_for(timeout: str) -> list[str]:
         text = changed(lambda c: c["extenders"][1].update(httpTimeout=timeout))
-        return [found.problem for found in configuration(text, policy=Policy(binding_wait_seconds=600))]
+        return [found.problem for found in configuration_findings(text, policy=Policy(binding_wait_seconds=600))]
 
     assert [findings_for(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
     (short,) = findings_for("10m9.9s")
