@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from extender.cli.cluster_dump import take_dump
+from extender.cli.snapshot_command import take_dump
 from extender.entry.console_process import application
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.commands import berth_beside

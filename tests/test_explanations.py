@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from extender.allocation import Features
 from extender.cel.dra import Dialect
 from extender.cli.allocate_command import answers_of
-from extender.cli.cluster_dump import dump_of
 from extender.cli.main import commands
+from extender.cli.snapshot_command import dump_of
 from extender.extension.filter_service import FilterService
 from extender.lint import CheckedManifests, check_devices
 from extender.manifests import decoded_objects

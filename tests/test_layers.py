@@ -219,7 +219,7 @@ def loaded_by(names: Iterable[str]) -> list[str]:
 
 def test_serve_loads_nothing_of_the_console() -> None:
     """The packages and the entry point of serve, and all that they import in turn."""
-    loaded = loaded_by(["extender.entry.serve_process", *map(module, SERVES)])
+    loaded = loaded_by(["extender.cli.serve_command", *map(module, SERVES)])
     assert len(SERVES) > 50
     assert "extender.web.verbs" in loaded
     assert [name for name in loaded if name.startswith(COLD)] == []
@@ -239,7 +239,7 @@ def test_no_function_of_serve_imports_the_console() -> None:
 
 def test_the_console_loads_nothing_of_serve() -> None:
     """The packages and the entry point of the console, all that they import in turn, and imports within functions."""
-    loaded = loaded_by(map(module, CONSOLES))
+    loaded = loaded_by(["extender.cli.console_command", *map(module, CONSOLES)])
     assert len(CONSOLES) > 40
     assert "extender.web.console.console_app" in loaded
     assert [name for name in loaded if name.startswith(OF_SERVE)] == []

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extender.cli.allocate_command import _one_node
-from extender.cli.cluster_dump import dump_of
+from extender.cli.snapshot_command import dump_of
 from extender.manifests import decoded_objects
 
 Json = dict[str, Any]

@@ -28,6 +28,7 @@ from extender.allocation import (
 )
 from extender.cel.dra import Dialect, Masks
 from extender.cli.object_files import checked_files
+from extender.cli.options import Output
 from extender.cli.output import Screen, say_json
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import must_exist, name_of, read_file
@@ -83,7 +84,7 @@ def allocate_command(
         Literal["preferred", "in-tree"],
         typer.Option(help="in-tree takes the first solution in kube-scheduler's order."),
     ] = "preferred",
-    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+    output: Output = "table",
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
 ) -> None:
     """Show the devices that claims would get on each node, or why none.

@@ -7,16 +7,16 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from extender.allocation import NodeInfo, field_of
 from extender.cache import ClusterCache
-from extender.cli.cluster_dump import dump_of, list_items, take_objects
 from extender.cli.object_files import policy_of
-from extender.cli.options import Kubeconfig
+from extender.cli.options import Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
+from extender.cli.snapshot_command import dump_of, list_items, take_objects
 from extender.cluster import ApiClient, ClusterError, Forbidden, NotFound, NotServed, load_credentials
 from extender.diagnosis import Finding, check_consistency
 from extender.fabric import DRIVER, gpu_uuid
@@ -93,7 +93,7 @@ def doctor_command(
         typer.Option(help="The KubeSchedulerConfiguration in use. Default: the ConfigMap berth-scheduler-config."),
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="The policy in use. Default: the ConfigMap berth-policy.")] = None,
-    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Examine a cluster for mistakes that stop Berth.
 

@@ -1,12 +1,11 @@
-"""`berth explain` and `berth snapshot`."""
+"""`berth explain`: why a pod or a group waits, or where a pod would go."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -16,10 +15,10 @@ from rich.table import Table
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
-from extender.cli.cluster_dump import load_dump, load_groups, take_dump
 from extender.cli.object_files import checked_files, policy_of, policy_text
-from extender.cli.options import Kubeconfig
-from extender.cli.output import Screen, say, say_content, say_json, table_screen
+from extender.cli.options import WideOutput
+from extender.cli.output import Screen, say, say_json, table_screen
+from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, claims_of
 from extender.manifests import hypothetical, is_device_class
@@ -31,7 +30,6 @@ from extender.wire import Json
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
-Output = Literal["table", "wide", "json"]
 
 
 def explain_command(
@@ -57,7 +55,7 @@ def explain_command(
     narrate: Annotated[
         str, typer.Option(metavar="NODE", help="Print the steps of the search on this node, unless the pod is bound.")
     ] = "",
-    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    output: WideOutput = "table",
 ) -> None:
     """Say why a pod or a group waits, or where a pod would go.
 
@@ -86,9 +84,7 @@ def explain_command(
         raise typer.Exit(1)
 
 
-def _explain_group(
-    key: ObjectKey, snapshot: Path | None, console: tuple[str, str], what_if: Json, output: Output
-) -> None:
+def _explain_group(key: ObjectKey, snapshot: Path | None, console: tuple[str, str], what_if: Json, output: str) -> None:
     """Print the groups of this name. `console` is its URL and the token."""
     if snapshot is not None:
         cache, bound = load_groups(snapshot)
@@ -104,20 +100,6 @@ def _explain_group(
             show_group(explanation, _WIDE if output == "wide" else _BRIEF)
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
-
-
-def snapshot_command(
-    kubeconfig: Kubeconfig = None,
-) -> None:
-    """Print the objects that Berth watches, as one JSON list.
-
-    The file has no container environments and no secrets.
-
-    Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
-    """
-    with Screen(stderr=True).status("reading the cluster"):
-        content = asyncio.run(take_dump(kubeconfig))
-    say_content(content)
 
 
 def _pod_name(words: list[str], *, has_file: bool) -> str | None:
@@ -182,7 +164,7 @@ def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
     return Scenario(frozenset(what_if["without"]), deallocated=claims_of(snapshot, what_if["free"]))
 
 
-def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
+def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
     """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
     groups = [explanation["group"] for explanation in found if "group" in explanation]
     if len(groups) > 1 and output != "json":
@@ -208,7 +190,7 @@ def _tell_classes(given: list[Json]) -> None:
             say(f"berth: the answer uses DeviceClass {name} of the files: kubectl apply it before the pods", err=True)
 
 
-def _show_members(members: list[Json], outcome: str, output: Output, *, narrated: bool) -> None:
+def _show_members(members: list[Json], outcome: str, output: str, *, narrated: bool) -> None:
     """Print the explanation that the pods of a group would get without the group."""
     console = table_screen()
     if output != "wide" and not narrated:
@@ -222,7 +204,7 @@ def _show_members(members: list[Json], outcome: str, output: Output, *, narrated
             console.print(f"  {line}")
 
 
-def _show(found: Json, output: Output) -> None:
+def _show(found: Json, output: str) -> None:
     """Print the explanation of a pod as a table."""
     console = table_screen()
     decision: Json | None = found.get("decision")

@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, Server, Token, ask
+from extender.cli.options import WideOutput
 from extender.cli.output import say_json, table_screen
 from extender.model import counted
 from extender.wire import Json
 
-Output = Literal["table", "wide", "json"]
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12
 
@@ -28,7 +28,7 @@ def nodes_command(
     names: Annotated[list[str] | None, typer.Argument(help="Only nodes whose name contains one of these.")] = None,
     server: Server = SERVER,
     token: Token = "",
-    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    output: WideOutput = "table",
 ) -> None:
     """List nodes with the state of every GPU, and other devices.
 
@@ -51,7 +51,7 @@ def nodes_command(
 def claims_command(
     server: Server = SERVER,
     token: Token = "",
-    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    output: WideOutput = "table",
 ) -> None:
     """List claims with their devices and pods.
 
@@ -75,7 +75,9 @@ def top_command(
     server: Server = SERVER,
     token: Token = "",
     once: Annotated[bool, typer.Option("--once", help="Print the fleet once and end.")] = False,
-    output: Annotated[Output, typer.Option(help="How to print; json prints the fleet once and ends.")] = "table",
+    output: Annotated[
+        Literal["table", "wide", "json"], typer.Option(help="How to print; json prints the fleet once and ends.")
+    ] = "table",
     seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two updates.")] = 2.0,
 ) -> None:
     """Watch free GPUs, waiting pods and decisions.

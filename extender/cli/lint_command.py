@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 import yaml
 
 from extender.allocation import Snapshot
-from extender.cli.cluster_dump import dump_of
 from extender.cli.object_files import documents, print_findings, read_manifests
+from extender.cli.options import Output
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of
+from extender.cli.snapshot_command import dump_of
 from extender.files import name_of
 from extender.lint import CheckedManifests, LintFinding, check_devices, check_manifests
 from extender.model import WireError
@@ -36,7 +37,7 @@ def lint_command(
     fix: Annotated[
         bool, typer.Option("--fix", help="Print the corrected manifests; findings go to standard error.")
     ] = False,
-    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Check classes, claims and pods against the schema and slices.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Selector, check_cost, compile_selector
 from extender.cel.dra.terms import failed_term
 from extender.cli.object_files import checked_files
+from extender.cli.options import Output
 from extender.cli.output import Screen, say, say_json
 from extender.files import name_of, read_file
 from extender.lint import one_sentence
@@ -30,7 +31,7 @@ def select_command(
     as_new: Annotated[
         str | None, typer.Option(help="Check as the API server of this version does, e.g. 1.36.", metavar="VERSION")
     ] = None,
-    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Evaluate a device selector.
 
