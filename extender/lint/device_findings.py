@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import Features, Snapshot, consumption, fits, unknown_counter
 from extender.api_schema import did_you_mean
-from extender.cel.dra import Dialect, Masks
+from extender.cel import BudgetExceeded, CompileError, EvalError, position
+from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.diagnosis import Explanation, Scenario, apply_scenario, explain, failing_terms
 from extender.fabric import fabric_of, largest_joined
 from extender.lint.claim_kinds import drivers_in
 from extender.lint.finding import LintFinding
-from extender.lint.selector_findings import selector_findings
 from extender.manifests import DecodedObjects, HypotheticalPod
 from extender.model import (
     GPU,
+    MARKER_CLASS,
     OTHER,
     Capacity,
     Claim,
@@ -33,6 +34,7 @@ from extender.model import (
     counted,
     driver_of,
     members,
+    one_line,
     own_name,
 )
 from extender.policy import Policy
@@ -41,6 +43,8 @@ from extender.wire import Json, decode_pod
 
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room
+_OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
+_MAX_SENTENCE_BYTES = 1024
 _REASONS = 3  # of nodes, in one finding
 
 
@@ -99,7 +103,80 @@ def _faulty_classes(given: Given) -> Iterator[LintFinding]:
 
 
 def _selectors(given: Given) -> Iterator[LintFinding]:
-    return selector_findings(given.objects, given.dialect)
+    """The selectors that do not compile, those that read names without a value, and those that match no device."""
+    devices = [(device, s.pool.driver) for s in given.objects.slices if not s.problem for device in s.devices]
+    for class_ in given.objects.classes.values():
+        where = given.objects.origins[f"DeviceClass {class_.name}"]
+        for i, expression in enumerate(class_.selectors):
+            # Berth's own class holds an annotation and matches no device by design.
+            seen = [] if class_.name == MARKER_CLASS else devices
+            yield from _selector(f"{where}, spec.selectors[{i}]", expression, given.dialect, seen)
+    for _, option, where in given.options():
+        for i, expression in enumerate(option.selectors):
+            yield from _selector(f"{where}, selectors[{i}]", expression, given.dialect, devices)
+
+
+def _selector(
+    where: str, expression: str, dialect: Dialect, devices: list[tuple[Device, str]]
+) -> Iterator[LintFinding]:
+    try:
+        selector = compile_selector(expression, dialect)
+        if not dialect.stored:
+            check_cost(expression, dialect)
+    except CompileError as error:
+        problem = one_sentence(error)
+        hint = "compare amounts with compareTo: a.compareTo(b) >= 0" if _OF_AMOUNTS in problem else ""
+        yield LintFinding("error", where, problem, hint)
+        return
+    if dialect.stored:
+        try:
+            check_cost(expression, Dialect(stored=False, list_types=False))
+        except CompileError as error:
+            hint = "shorten the lists that the expression iterates over, or check less"
+            if error.issues:  # of the types; the stored form has none
+                hint = "an API server with the feature gate DRAListTypeAttributes accepts it"
+            yield LintFinding("warning", where, f"the API server would reject it as new: {one_sentence(error)}", hint)
+    if not devices:
+        return
+    for read in sorted(selector.reads):
+        kind, _, name = read.partition(":")
+        if not name or name.endswith("*"):
+            continue
+        if not any(_publishes(device, kind, name, driver) for device, driver in devices):
+            yield LintFinding("warning", where, f"`{name}` is published by 0 of {counted(len(devices), 'device')}")
+    matched, problem = _outcome(selector, devices)
+    if not matched:
+        first = f" (first error: {problem})" if problem else ""
+        yield LintFinding("warning", where, f"matches 0 of {counted(len(devices), 'device')}{first}")
+
+
+def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
+    if kind == "attributes":
+        return name in device.attributes.schema.index
+    return _capacity(device, name, driver) is not None
+
+
+def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int, str]:
+    """Return (number of devices that match, first error or '')."""
+    matched, problem = 0, ""
+    for device, driver in devices:
+        try:
+            matched += selector.match(device, driver)
+        except (EvalError, BudgetExceeded) as error:
+            problem = problem or f"{driver} device {device.name}: {error}"
+    return matched, problem
+
+
+def one_sentence(error: CompileError) -> str:
+    """Return the issues of the compiler in one line, each with line and column."""
+    if not error.issues:
+        return one_line(str(error), _MAX_SENTENCE_BYTES)
+    places = [position(error.source, issue.offset) for issue in error.issues]
+    found = [
+        f"{issue.message} (line {line}, column {column})"
+        for issue, (line, column) in zip(error.issues, places, strict=True)
+    ]
+    return one_line(f"compilation failed: {'; '.join(found)}", _MAX_SENTENCE_BYTES)
 
 
 def _unknown_classes(given: Given) -> Iterator[LintFinding]:

@@ -11,7 +11,7 @@ import orjson
 
 from extender.api_schema import claim_spec, is_label
 from extender.lint.finding import LintFinding
-from extender.lint.selector_findings import corrected_expression
+from extender.lint.old_expressions import corrected_expression
 from extender.manifests import pod_templates
 from extender.wire import Json, get, many, need
 

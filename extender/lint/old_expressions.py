@@ -1,20 +1,15 @@
-"""Checks of selectors.
-
-`corrected_expression` finds and corrects what articles and older versions teach: wrong domains, memory read as an
-attribute, amounts compared as numbers. `selector_findings` compiles the expressions and runs them on the devices that
-the files have.
-"""
+"""Finds and corrects mistakes in selectors: wrong domains, memory read as an attribute, amounts compared as numbers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import prod
 
-from extender.cel import BudgetExceeded, CompileError, EvalError, position
-from extender.cel.dra import Dialect, Selector, check_cost, compile_selector
+from extender.cel import CompileError
+from extender.cel.dra import Dialect, compile_selector
 from extender.lint.finding import LintFinding
-from extender.manifests import DecodedObjects
-from extender.model import MARKER_CLASS, Device, counted, one_line, own_name, parse_quantity, shown
+from extender.model import parse_quantity, shown
 from extender.wire import Json, get
 
 # A name without a dot may be a domain: ["x"].y reads x/y. As a value, it is an attribute that lacks its domain.
@@ -56,8 +51,6 @@ _LITERAL = re.compile(r"\bquantity\(\s*([\"'])([^\"'\\]*)\1\s*\)")
 _ATTRIBUTES = re.compile(r"device\.attributes\[\??\s*[\"']([^\"']+)[\"']")
 _HAS_UNIT = re.compile(r"memory|storage|bandwidth|bytes|size", re.IGNORECASE)  # in names of amounts
 _NO_ATTRIBUTE = "memory is a capacity, not an attribute"
-_OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
-_MAX_SENTENCE_BYTES = 1024
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"))
 
 
@@ -83,13 +76,8 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
     if wrong:
         better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], straight)
         fixed = all(map(_is_clear, wrong)) and _compiles(better)
-        yield LintFinding(
-            "error",
-            where,
-            _problem(wrong[0], text),
-            f"write {' '.join(better.split()) if fixed else _example(wrong[0]['domain'], _name(wrong[0]))}",
-            fixed,
-        )
+        advice = " ".join(better.split()) if fixed else _example(wrong[0]["domain"], _name(wrong[0]))
+        yield LintFinding("error", where, _problem(wrong[0], text), f"write {advice}", fixed)
         if fixed:
             cel["expression"] = text = better
     elif domain := _domain_of_memory(text, published):
@@ -169,10 +157,7 @@ def _quantity(found: re.Match[str]) -> str:
 
 
 def _product(text: str) -> int:
-    count = 1
-    for factor in text.split("*"):
-        count *= int(factor)
-    return count
+    return prod(map(int, text.split("*")))
 
 
 def _problem(wrong: re.Match[str], text: str) -> str:
@@ -202,12 +187,13 @@ def _domain_of_memory(text: str, published: frozenset[str]) -> str:
     for kind, _, path in (read.partition(":") for read in sorted(reads)):
         domain, _, name = path.rpartition("/")
         if kind == "attributes" and name in ("memory", "*") and f"{domain}/memory" not in published:
-            return domain or _domain_in(text)
+            return domain or _first(_ATTRIBUTES, text)
     return ""
 
 
-def _domain_in(text: str) -> str:
-    found = _ATTRIBUTES.search(text)
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    """The driver or domain that the text names first; NVIDIA's if it names none."""
+    found = pattern.search(text)
     return found[1] if found is not None else "gpu.nvidia.com"
 
 
@@ -231,119 +217,26 @@ def _compiles(text: str) -> bool:
 def _old_forms(text: str, where: str) -> Iterator[LintFinding]:
     field = _FIELD.search(text)
     if field:
-        amount = f'.compareTo(quantity("{field["amount"] or "40Gi"}")) {field["op"] or ">="} 0'
-        better = f'capacity["gpu.nvidia.com"].memory{amount}'
-        if field["name"] != "memory":
-            better = f'attributes["gpu.nvidia.com"].{field["name"]}'
-        problem, correction = f"a device has no field {field['name']!r}", f"write device.{better}, with your driver"
-        yield LintFinding("error", where, problem, correction)
+        better = f'attributes["gpu.nvidia.com"].{field["name"]}'
+        if field["name"] == "memory":
+            amount = f'quantity("{field["amount"] or "40Gi"}")'
+            better = f'capacity["gpu.nvidia.com"].memory.compareTo({amount}) {field["op"] or ">="} 0'
+        problem = f"a device has no field {field['name']!r}"
+        yield LintFinding("error", where, problem, f"write device.{better}, with your driver")
     compiles = _compiles(text)
     for bare in _NO_DOMAIN.finditer(text):
         is_value = bare["before"] or (bare["after"] and not bare["field"])
         if not is_value and (compiles or bare["field"]):
             continue
         kind, name = bare["kind"], bare["name"]
-        driver = _DRIVER.search(text)
-        domain = driver[1] if driver is not None else "gpu.nvidia.com"
-        yield LintFinding(
-            "warning" if compiles else "error",
-            where,
-            f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute',
-            f'write the domain first: device.{"capacity" if name == "memory" else kind}["{domain}"].{name}',
-        )
+        problem = f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute'
+        domain, kind = _first(_DRIVER, text), "capacity" if name == "memory" else kind
+        advice = f'write the domain first: device.{kind}["{domain}"].{name}'
+        yield LintFinding("warning" if compiles else "error", where, problem, advice)
         break
     old = _OLD_ACCESSOR.search(text)
     if old:
-        hint = (
-            "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0"
-            if old[1] == "quantity"
-            else f"delete .{old[1]}: values have their type already"
-        )
-        yield LintFinding("warning", where, f".{old[1]} is how classic DRA read a value", hint)
-
-
-# -- compiled and run on devices --------------------------------------------------------------------------------
-
-
-def selector_findings(objects: DecodedObjects, dialect: Dialect) -> Iterator[LintFinding]:
-    """Yield the selectors that do not compile, those with unpublished names, and those that match no device."""
-    devices = [(device, s.pool.driver) for s in objects.slices if not s.problem for device in s.devices]
-    for where, expression in _selectors(objects):
-        # Berth's own class holds an annotation and matches no device by design.
-        of_own = where.startswith(f"{objects.origins.get(f'DeviceClass {MARKER_CLASS}')},")
-        yield from _selector(where, expression, dialect, [] if of_own else devices)
-
-
-def _selectors(objects: DecodedObjects) -> Iterator[tuple[str, str]]:
-    for class_ in objects.classes.values():
-        for i, expression in enumerate(class_.selectors):
-            yield f"{objects.origins[f'DeviceClass {class_.name}']}, spec.selectors[{i}]", expression
-    for claim in objects.claims:
-        for request in claim.spec.requests:
-            for option in request.alternatives:
-                for i, expression in enumerate(option.selectors):
-                    where = objects.origins[f"ResourceClaim {claim.key}"]
-                    yield f"{where}, request {option.name}, selectors[{i}]", expression
-
-
-def _selector(
-    where: str, expression: str, dialect: Dialect, devices: list[tuple[Device, str]]
-) -> Iterator[LintFinding]:
-    try:
-        selector = compile_selector(expression, dialect)
-        if not dialect.stored:
-            check_cost(expression, dialect)
-    except CompileError as error:
-        problem = one_sentence(error)
-        hint = "compare amounts with compareTo: a.compareTo(b) >= 0" if _OF_AMOUNTS in problem else ""
-        yield LintFinding("error", where, problem, hint)
-        return
-    if dialect.stored:
-        try:
-            check_cost(expression, Dialect(stored=False, list_types=False))
-        except CompileError as error:
-            hint = "shorten the lists that the expression iterates over, or check less"
-            if error.issues:  # of the types; the stored form has none
-                hint = "an API server with the feature gate DRAListTypeAttributes accepts it"
-            yield LintFinding("warning", where, f"the API server would reject it as new: {one_sentence(error)}", hint)
-    if not devices:
-        return
-    for read in sorted(selector.reads):
-        kind, _, name = read.partition(":")
-        if not name or name.endswith("*"):
-            continue
-        if not any(_publishes(device, kind, name, driver) for device, driver in devices):
-            yield LintFinding("warning", where, f"`{name}` is published by 0 of {counted(len(devices), 'device')}")
-    matched, problem = _outcome(selector, devices)
-    if not matched:
-        first = f" (first error: {problem})" if problem else ""
-        yield LintFinding("warning", where, f"matches 0 of {counted(len(devices), 'device')}{first}")
-
-
-def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
-    if kind == "attributes":
-        return name in device.attributes.schema.index
-    return own_name(name, driver) in device.capacity
-
-
-def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int, str]:
-    """Return (number of devices that match, first error or '')."""
-    matched, problem = 0, ""
-    for device, driver in devices:
-        try:
-            matched += selector.match(device, driver)
-        except (EvalError, BudgetExceeded) as error:
-            problem = problem or f"{driver} device {device.name}: {error}"
-    return matched, problem
-
-
-def one_sentence(error: CompileError) -> str:
-    """Return the issues of the compiler in one line, each with line and column."""
-    if not error.issues:
-        return one_line(str(error), _MAX_SENTENCE_BYTES)
-    places = [position(error.source, issue.offset) for issue in error.issues]
-    found = [
-        f"{issue.message} (line {line}, column {column})"
-        for issue, (line, column) in zip(error.issues, places, strict=True)
-    ]
-    return one_line(f"compilation failed: {'; '.join(found)}", _MAX_SENTENCE_BYTES)
+        advice = f"delete .{old[1]}: values have their type already"
+        if old[1] == "quantity":
+            advice = "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0"
+        yield LintFinding("warning", where, f".{old[1]} is how classic DRA read a value", advice)
