@@ -10,7 +10,7 @@ import yaml
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice
 from tests.commands import berth
-from tests.lint_worlds import CLEAN, claim, class_, dra, exactly, lint, says, written
+from tests.lint_worlds import CLEAN, Json, claim, class_, dra, exactly, lint, says, written
 from tests.process_starter import ROOT
 
 MISTAKES = """
@@ -188,7 +188,8 @@ def test_a_pod_with_more_claims_or_requests_than_berth_reads_is_an_error(
 @pytest.mark.parametrize("field", ["constraints", "config"])
 @pytest.mark.parametrize("name", [{}, [], 5])
 def test_a_name_of_a_request_that_is_no_text_is_told(tmp_path: Path, field: str, name: object) -> None:
-    found = lint(tmp_path, claim(exactly("gpu.nvidia.com"), **{field: [{"requests": [name]}]}))
+    more: Json = {field: [{"requests": [name]}]}
+    found = lint(tmp_path, claim(exactly("gpu.nvidia.com"), **more))
     assert f"spec.devices.{field}[0].requests[0]: must be a string, is " in found.stdout
     assert found.code == 1
 
@@ -223,7 +224,7 @@ SHARED = {
 @pytest.mark.parametrize("beside", [True, False])
 def test_what_no_device_has(tmp_path: Path, constraint: str, requests: dict, words: str, beside: bool) -> None:
     """The slices are in a file beside the claim, or in a snapshot."""
-    capacity = {"capacity": {"requests": requests}} if requests else {}
+    capacity: Json = {"capacity": {"requests": requests}} if requests else {}
     asked = claim(exactly("gpu", **capacity), constraints=[{"matchAttribute": constraint}])
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
     slice_ = {"driver": "gpu.example.com", "nodeName": "n", "pool": pool, "devices": [SHARED]}
