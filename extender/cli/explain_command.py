@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Annotated
@@ -80,8 +80,7 @@ def explain_command(
         found = _ask(server, token, name, {**question, "policy": text})
     _show_all(found, output, narrated=bool(narrate))
     _tell_classes(question["objects"])
-    if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
-        raise typer.Exit(1)
+    _end(found)
 
 
 def _explain_group(key: ObjectKey, snapshot: Path | None, console: tuple[str, str], what_if: Json, output: str) -> None:
@@ -97,7 +96,12 @@ def _explain_group(key: ObjectKey, snapshot: Path | None, console: tuple[str, st
         if output == "json":
             say_json(explanation)
         else:
-            show_group(explanation, _WIDE if output == "wide" else _BRIEF)
+            _show_group(explanation, _WIDE if output == "wide" else _BRIEF)
+    _end(found)
+
+
+def _end(found: list[Json]) -> None:
+    """Exit with code 1 if no node fits."""
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
 
@@ -173,7 +177,7 @@ def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
         if output == "json":
             say_json(explanation)
         elif "group" in explanation:
-            show_group(explanation, _WIDE if output == "wide" else _BRIEF)
+            _show_group(explanation, _WIDE if output == "wide" else _BRIEF)
             members = [one for one in found if one.get("gang") == explanation["group"]]
             _show_members(members, explanation["outcome"], output, narrated=narrated)
         elif explanation.get("gang") not in groups:
@@ -200,8 +204,7 @@ def _show_members(members: list[Json], outcome: str, output: str, *, narrated: b
         console.print(f"if it were in no group: {one['alone']}")
         if output == "wide":
             _show_nodes(console, one, _WIDE)
-        for line in one["narration"]:
-            console.print(f"  {line}")
+        _print_indented(console, one["narration"])
 
 
 def _show(found: Json, output: str) -> None:
@@ -210,7 +213,7 @@ def _show(found: Json, output: str) -> None:
     decision: Json | None = found.get("decision")
     sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
     if found.get("alone"):
-        show_sentence(console, sentence)
+        _show_sentence(console, sentence)
     else:
         console.print(sentence, style="bold")
     for miss in found.get("misses", ())[1:]:
@@ -222,8 +225,7 @@ def _show(found: Json, output: str) -> None:
         console.print(f"if it were in no group: {found['alone']}{more}")
     if not found.get("alone") or output == "wide":
         _show_nodes(console, found, _WIDE if output == "wide" else _BRIEF)
-    for line in found.get("narration", ()):
-        console.print(f"  {line}")
+    _print_indented(console, found.get("narration", ()))
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
 
@@ -236,8 +238,7 @@ def _show_nodes(console: Screen, found: Json, rows: int) -> None:
         console.print(_unschedulable(found["unschedulable"], rows))
     if found.get("terms"):
         console.print("selectors, term by term:")
-        for line in found["terms"]:
-            console.print(f"  {line}")
+        _print_indented(console, found["terms"])
 
 
 def _decided(pod: str, decision: Json) -> str:
@@ -257,9 +258,7 @@ def _reused(chosen: Json) -> list[str]:
 
 
 def _best(candidates: list[Json]) -> Table:
-    table = Table(title="best nodes", title_justify="left")
-    for name in ("node", "score", "devices", "predicted GB/s", "why"):
-        table.add_column(name)
+    table = Table("node", "score", "devices", "predicted GB/s", "why", title="best nodes", title_justify="left")
     for one in candidates:
         why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
         gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
@@ -269,9 +268,8 @@ def _best(candidates: list[Json]) -> Table:
 
 
 def _unschedulable(found: list[Json], limit: int) -> Table:
-    table = Table(title="unschedulable nodes", title_justify="left")
-    for name in ("nodes", "reason", "examples", "devices on one of them"):
-        table.add_column(name)
+    heads = ("nodes", "reason", "examples", "devices on one of them")
+    table = Table(*heads, title="unschedulable nodes", title_justify="left")
     for one in found[:limit]:
         table.add_row(str(one["nodes"]), one["reason"], "\n".join(one["examples"]), "\n".join(one["causes"]))
     return table
@@ -280,18 +278,22 @@ def _unschedulable(found: list[Json], limit: int) -> Table:
 # -- the explanation of a group ---------------------------------------------------------------------------------
 
 
-def show_sentence(console: Screen, sentence: str) -> None:
+def _show_sentence(console: Screen, sentence: str) -> None:
     """Print the sentence about a group, each part of it on a line of its own."""
     first, *rest = sentence.split("; ")
     console.print(first, style="bold")
-    for part in rest:
-        console.print(f"  {part}")
+    _print_indented(console, rest)
 
 
-def show_group(found: Json, rows: int) -> None:
+def _print_indented(console: Screen, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(f"  {line}")
+
+
+def _show_group(found: Json, rows: int) -> None:
     """Print an explanation with at most so many rows in each table."""
     console = table_screen()
-    show_sentence(console, found["sentence"])
+    _show_sentence(console, found["sentence"])
     for miss in found["misses"][1:]:
         console.print(f"  or: it {miss['sentence']}")
     if found["cut_short"]:
@@ -329,9 +331,7 @@ def _table(
 ) -> None:
     if not rows:
         return
-    table = Table(title=title, title_justify="left")
-    for head in heads:
-        table.add_column(head)
+    table = Table(*heads, title=title, title_justify="left")
     for row in rows[:most]:
         table.add_row(*row)
     console.print(table)

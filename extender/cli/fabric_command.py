@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from extender.cli.options import Kubeconfig, Output, parse_node
 from extender.cli.output import Screen, say_json
@@ -99,9 +99,8 @@ def _mask(free: str | None, size: int) -> int:
 
 def _matrix(name: str, fabric: Fabric, source: str) -> Table:
     graph = fabric.graph
-    table = Table(title=f"{name}: {fabric.product} ({source})", title_justify="left")
-    for column in ("", *(str(i) for i in range(graph.size)), "NUMA"):
-        table.add_column(column, justify="right")
+    heads = [Column(head, justify="right") for head in ("", *map(str, range(graph.size)), "NUMA")]
+    table = Table(*heads, title=f"{name}: {fabric.product} ({source})", title_justify="left")
     for i in range(graph.size):
         table.add_row(str(i), *(_cell(graph, i, j) for j in range(graph.size)), str(graph.numa[i]))
     return table

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from extender.cli.berth_client import SERVER
@@ -256,7 +256,7 @@ _JOINED, _SPLIT, _FAINT = "bold green", "bold red", "dim"
 
 def make_table(rows: list[Row], width: int) -> Table:
     """Return the pods as a table for a terminal of `width` columns, one row per pod."""
-    table = _table(("pod", "Berth", "GB/s", "first fit", "GB/s"))
+    table = _table("pod", "Berth", "GB/s", "first fit", "GB/s")
     table.columns[2].justify = table.columns[4].justify = "right"
     for row in rows:
         cells = _cell(row.berth, width), _gbps(row.berth), _diagram(row.first_fit), _gbps(row.first_fit)
@@ -268,7 +268,7 @@ def make_table(rows: list[Row], width: int) -> Table:
 
 def make_gang_table(gangs: list[GangRow]) -> Table:
     """Return the gangs as a table: the nodes of the domains that each gang is in, lit where a pod of it is."""
-    table = _table(("gang", "Berth", "first fit"))
+    table = _table("gang", "Berth", "first fit")
     for gang in gangs:
         name = _marked(gang.gang, is_good=gang.is_good, waits=gang.waits)
         table.add_row(name, _domains(gang.berth), _domains(gang.first_fit))
@@ -358,11 +358,9 @@ def _domains(placement: GangPlacement) -> Text:
     return text
 
 
-def _table(names: Sequence[str]) -> Table:
-    table = Table(show_edge=False, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")  # no name is cut on a narrow terminal
-    return table
+def _table(*names: str) -> Table:
+    heads = [Column(name, overflow="fold") for name in names]  # no name is cut on a narrow terminal
+    return Table(*heads, show_edge=False, pad_edge=False)
 
 
 def _marked(name: str, *, is_good: bool, waits: bool) -> Text:
