@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -67,6 +66,7 @@ BUSY = {
 NODES_PER_CLIQUE = {"gb200-nvl72-tray": 4}  # machines whose NVLinks reach other nodes
 GROUP_LEVELS = Policy().group_levels
 _SETTLE_SECONDS = 30.0  # limit of one wait for the scheduler
+_POLL_SECONDS = 0.05
 _QUIET_SECONDS = 10.0  # a pod that waits without a new attempt for so long is not about to be placed
 _PIPE_WIDTH = 120  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
 
@@ -110,7 +110,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         raise WireError("--api-port", f"must be a port below {PORTS}, is {api_port}")
     workloads = load_examples(examples)
     cluster = Cluster()
-    add_fleet(cluster)
+    _add_fleet(cluster)
     nodes, held = sum(FLEET.values()), sum(map(len, BUSY.values()))
     console.print(f"A crowded fleet: {nodes} nodes of {len(FLEET)} kinds; other pods hold {held} GPUs.\n")
     async with (
@@ -119,7 +119,9 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         listening(app, *verbs) as url,
         listening(console_app, *pages, "--console") as page,
     ):
-        await _until(lambda: not app.service.informers.not_ready)
+        for _ in range(round(_SETTLE_SECONDS / _POLL_SECONDS)):
+            if app.service.informers.not_ready:
+                await asyncio.sleep(_POLL_SECONDS)
         scheduler = Scheduler(cluster.store, url)
         app.service.supervisor.start("sandbox-scheduler", scheduler.run)
         expectations = await _place(cluster, scheduler, workloads, console)
@@ -140,7 +142,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         return 0
 
 
-def add_fleet(cluster: Cluster) -> None:
+def _add_fleet(cluster: Cluster) -> None:
     """Add the nodes of FLEET to the cluster, and the pods that hold the GPUs in BUSY."""
     machines = carried_machines()
     for kind, count in FLEET.items():
@@ -156,19 +158,20 @@ def _print_report(console: Screen, rows: list[Row], gangs: list[GangRow]) -> Non
     of_gangs = {pod for gang in gangs for pod in gang.pods}
     single = [row for row in rows if row.pod not in of_gangs or not row.is_good]
     if single:
-        console.print(make_table(single, console.width), Text(LEGEND, "dim"), sep="\n", highlight=False)
+        console.print(_pod_table(single, console.width), Text(LEGEND, "dim"), sep="\n", highlight=False)
     if gangs:
-        console.print("", make_gang_table(gangs), Text(GANG_LEGEND, "dim"), sep="\n")
-    console.print("", *totals(single, gangs), sep="\n", style="bold")
+        console.print("", _gang_table(gangs), Text(GANG_LEGEND, "dim"), sep="\n")
+    console.print("", *_totals(single, gangs), sep="\n", style="bold")
 
 
 def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) -> None:
+    server = "" if page == SERVER else f" --server {page}"
     steps = (
         ("the page", f"open {page}"),
         ("kubectl", f"export KUBECONFIG={kubeconfig}"),
         ("", "kubectl get pods -o wide"),
         *([] if which("berth") else [("berth", f"export PATH={Path(sys.executable).parent}:$PATH")]),
-        ("why a pod waits", f"berth explain pod default/{pod}" + _server_option(page)),
+        ("why a pod waits", f"berth explain pod default/{pod}{server}"),
         ("your own pod", "docs/tutorial-your-own-pod.md"),
         ("four joined GPUs", "docs/tutorial-nvlink.md"),
         ("the end", "Ctrl-C"),
@@ -176,10 +179,6 @@ def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) ->
     console.print("", "Next, in a second terminal:", sep="\n")
     for name, step in steps:
         console.print(f"  {name:<17} {step}", soft_wrap=True, highlight=False)
-
-
-def _server_option(page: str) -> str:
-    return "" if page == SERVER else f" --server {page}"
 
 
 async def _place(
@@ -210,7 +209,7 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation], consol
     quiet_since = clock()
     end, announced = quiet_since + _SETTLE_SECONDS, False
     while clock() < end:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_POLL_SECONDS)
         made = sum(scheduler.calls.values())
         if made != calls or not scheduler.idle:
             calls, quiet_since = made, clock()
@@ -225,14 +224,6 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation], consol
             names = ", ".join(e.pod for e in waiting)
             console.print(f"No node for {names} yet: waiting {_QUIET_SECONDS:.0f} s for another attempt.")
             announced = True
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    end = asyncio.get_running_loop().time() + _SETTLE_SECONDS
-    while asyncio.get_running_loop().time() < end:
-        await asyncio.sleep(0.05)
-        if condition():
-            return
 
 
 def _stop_event() -> asyncio.Event:
@@ -254,7 +245,7 @@ _DIAGRAM = 15  # columns of a diagram of eight GPUs
 _JOINED, _SPLIT, _FAINT = "bold green", "bold red", "dim"
 
 
-def make_table(rows: list[Row], width: int) -> Table:
+def _pod_table(rows: list[Row], width: int) -> Table:
     """Return the pods as a table for a terminal of `width` columns, one row per pod."""
     table = _table("pod", "Berth", "GB/s", "first fit", "GB/s")
     table.columns[2].justify = table.columns[4].justify = "right"
@@ -266,7 +257,7 @@ def make_table(rows: list[Row], width: int) -> Table:
     return table
 
 
-def make_gang_table(gangs: list[GangRow]) -> Table:
+def _gang_table(gangs: list[GangRow]) -> Table:
     """Return the gangs as a table: the nodes of the domains that each gang is in, lit where a pod of it is."""
     table = _table("gang", "Berth", "first fit")
     for gang in gangs:
@@ -275,14 +266,13 @@ def make_gang_table(gangs: list[GangRow]) -> Table:
     return table
 
 
-def totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
+def _totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
     """Return the sentences that compare Berth with first fit. Jobs of one GPU do not count."""
     jobs = [row for row in rows if row.berth is not None and len(row.berth.gpus) > 1]
     sentences = []
     if jobs:
-        joined = sum(row.berth is not None and row.berth.is_joined for row in jobs)
+        number, joined = len(jobs), sum(row.berth is not None and row.berth.is_joined for row in jobs)
         first_fit = sum(row.first_fit is not None and row.first_fit.is_joined for row in jobs)
-        number = len(jobs)
         by_first_fit = f"first fit on the same nodes {first_fit} of {number}"
         pods = "multi-GPU pods outside of gangs" if gangs else "multi-GPU pods"
         sentences.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
@@ -299,7 +289,7 @@ def totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
     return sentences
 
 
-def diagram(placement: PlacedGpus) -> Text:
+def _drawn(placement: PlacedGpus) -> Text:
     """Return the GPUs of a node: the GPUs of the pod as digits, joined GPUs with ━ between them."""
     graph = placement.graph
     groups = _groups(graph) if graph is not None else [[gpu] for gpu in placement.gpus]
@@ -333,7 +323,7 @@ def _are_joined(graph: Graph, a: int, b: int) -> bool:
 
 
 def _diagram(placement: PlacedGpus | None) -> Text:
-    return diagram(placement) if placement is not None and placement.gpus else Text("-", _FAINT)
+    return _drawn(placement) if placement is not None and placement.gpus else Text("-", _FAINT)
 
 
 def _cell(placement: PlacedGpus | None, width: int) -> Text:
@@ -341,7 +331,7 @@ def _cell(placement: PlacedGpus | None, width: int) -> Text:
         return Text("-", _FAINT)
     if not placement.gpus:
         return Text(placement.node, _FAINT)
-    text = diagram(placement)
+    text = _drawn(placement)
     if width < _WIDE:
         return text.append(f"\n{placement.node}", _FAINT)
     text.pad_right(max(_DIAGRAM - len(text), 0))
