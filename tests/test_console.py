@@ -19,11 +19,11 @@ from extender.entry.console_process import Pages, Policies
 from extender.entry.console_process import run as run_console
 from extender.extension import Service
 from extender.policy import Policy
-from extender.sandbox import Cluster, carried_machines, listening
+from extender.sandbox import Cluster, carried_machines, listening, write_kubeconfig
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.process_starter import start
-from tests.process_worlds import free_port, process, write_kubeconfig
+from tests.process_worlds import free_port, process
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]

@@ -10,12 +10,13 @@ import orjson
 
 from extender.cli.snapshot_command import take_dump
 from extender.entry.console_process import application
+from extender.sandbox import write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.explain_worlds import refused
 from tests.gang_worlds import GPU
-from tests.process_worlds import free_port, write_kubeconfig
+from tests.process_worlds import free_port
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_console import console, sandbox, serve
 from tests.test_gang_created_again import change

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from extender.cli.main import commands
 from extender.policy import Policy, load_policy
+from extender.sandbox import write_kubeconfig
 from tests.eventually import HANG_SECONDS
 from tests.process_starter import ROOT
-from tests.process_worlds import free_port, write_kubeconfig
+from tests.process_worlds import free_port
 
 cli = commands()
 
