@@ -69,6 +69,7 @@ from extender.wire import (
     strings,
 )
 
+_GAVE_UP = "gave up: the search used up its steps"
 _CASE_STEPS = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
 
 
@@ -106,22 +107,27 @@ def allocate_command(
     found = decoded_objects(checked_files(files))
     answers = answers_of(found, order, node)
     _print(found, answers, output)
-    if all(answer["allocations"] is None for answer in answers):
+    if all(one["allocations"] is None for one in answers):
         raise typer.Exit(1)
 
 
 def answer(case: Case | CaseError, order: str) -> Json:
     """Return the answer to one case: `name`, `error` (or None) and `allocations` (API form, or None)."""
+    subject = {"name": case.name}
     if isinstance(case, CaseError):
-        return {"name": case.name, "error": case.message, "allocations": None}
+        return _answer(subject, error=case.message)
     try:
-        found = _solve_case(case, order)
+        return _answer(subject, _solve_case(case, order))
     except (InvalidClaim, WireError) as error:
-        return {"name": case.name, "error": str(error), "allocations": None}
+        return _answer(subject, error=str(error))
     except OutOfSteps:
-        return {"name": case.name, "error": "gave up: the search used up its steps", "allocations": None}
+        return _answer(subject, error=_GAVE_UP)
+
+
+def _answer(subject: Json, found: list[Allocation] | None = None, error: str | None = None) -> Json:
+    """The answer about a case or a node, which `subject` names."""
     encoded = None if found is None else [encode_allocation(allocation) for allocation in found]
-    return {"name": case.name, "error": None, "allocations": encoded}
+    return {**subject, "error": error, "allocations": encoded}
 
 
 def _solve_case(case: Case, order: str) -> list[Allocation] | None:
@@ -163,9 +169,9 @@ def answers_of(found: DecodedObjects, order: str, only: str | None) -> list[Json
 
 
 def _one_node(found: DecodedObjects, node: Node, order: str) -> Json:
-    refusals = list(_refusals(found, node))
+    subject, refusals = {"node": node.name}, list(_refusals(found, node))
     if refusals:
-        return {"node": node.name, "error": None, "allocations": None, "why": refusals}
+        return {**_answer(subject), "why": refusals}
     masks = Masks()
     allocated_state = usage_of(found.slices, found.taken, found.shares)
     named = [(str(claim.key), claim.spec) for claim in _asked(found, node)]
@@ -174,13 +180,12 @@ def _one_node(found: DecodedObjects, node: Node, order: str) -> Json:
     try:
         solution = _search(problem, order, _preference(found, node, problem), recorder)
     except InvalidClaim as error:
-        return {"node": node.name, "error": str(error), "allocations": None}
+        return _answer(subject, error=str(error))
     except OutOfSteps:
-        return {"node": node.name, "error": "gave up: the search used up its steps", "allocations": None}
+        return _answer(subject, error=_GAVE_UP)
     if solution is None:
-        return {"node": node.name, "error": None, "allocations": None, "why": _why(problem, recorder)}
-    made = allocations(problem, solution, node.name, found.classes.get, lambda: str(uuid.uuid4()))
-    return {"node": node.name, "error": None, "allocations": [encode_allocation(a) for a in made]}
+        return {**_answer(subject), "why": _why(problem, recorder)}
+    return _answer(subject, allocations(problem, solution, node.name, found.classes.get, lambda: str(uuid.uuid4())))
 
 
 def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preference:
