@@ -63,6 +63,19 @@ def test_mistakes_that_the_schema_allows(tmp_path: Path, change: tuple[str, str]
     assert found.code == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("[{name: c, image: pause, resources: {claims: [{name: gpu, request: gpu}]}}]", "[c]"),
+        ("[{name: gpu, resourceClaimTemplateName", "[{name: {a: 1}, resourceClaimTemplateName"),
+        ("{name: gpu, request: gpu}", "{name: [gpu]}"),
+    ],
+)
+def test_a_value_of_another_type_is_a_finding(tmp_path: Path, change: tuple[str, str]) -> None:
+    found = lint(tmp_path, MISTAKES.replace(*change))
+    assert (found.code, "error: " in found.stdout, "must be a" in found.stdout) == (1, True, True), found.stdout
+
+
 @pytest.mark.parametrize("number", ["count: 2", "count: 0", "allocationMode: All", "allocationMode: All, count: 0"])
 def test_a_count_of_zero_is_one_that_is_not_set(tmp_path: Path, number: str) -> None:
     assert lint(tmp_path, MISTAKES.replace("count: 2", number)).stdout == CLEAN

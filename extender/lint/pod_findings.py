@@ -30,21 +30,22 @@ def pod_findings(objects: list[tuple[str, Json]], supply: Iterable[Json] = ()) -
 
 def _of_pod(obj: Json, template: PodTemplate, claims: Claims) -> Iterator[LintFinding]:
     spec, path = get(template.pod, "spec", dict, template.path, {}), f"{template.path}.spec".lstrip(".")
-    entries = {one.get("name"): one for one in _objects(spec, "resourceClaims", path)}
+    entries = {str(one.get("name")): one for one in _objects(spec, "resourceClaims", path)}
     notes = get(get(template.pod, "metadata", dict, template.path, {}), "annotations", dict, template.path, {})
     ours = any(name.startswith(ANNOTATION_PREFIX) for name in notes)
     yield from _scheduler(get(spec, "schedulerName", str, path, ""), path, has_claims=bool(entries), ours=ours)
-    kinds = {str(name): claims.kinds(claims.devices(obj, entry)) for name, entry in entries.items()}
+    kinds = {name: claims.kinds(claims.devices(obj, entry)) for name, entry in entries.items()}
     for entry in entries.values():
         yield from _template_name(obj, entry, path, claims)
-    unused = {str(name): claims.kinds(claims.devices(obj, entry), by_name=True) for name, entry in entries.items()}
+    unused = {name: claims.kinds(claims.devices(obj, entry), by_name=True) for name, entry in entries.items()}
     for field in ("initContainers", "containers"):
         for position, container in enumerate(_objects(spec, field, path)):
             where = f"{path}.{field}[{position}].resources"
             resources = get(container, "resources", dict, where, {})
             for used in _objects(resources, "claims", where):
-                unused.pop(str(used.get("name")), None)
-                yield from _request(used, claims.devices(obj, entries.get(used.get("name"), {})), f"{where}.claims")
+                name = str(used.get("name"))
+                unused.pop(name, None)
+                yield from _request(used, claims.devices(obj, entries.get(name, {})), f"{where}.claims")
             for name in get(resources, "limits", dict, where, {}):
                 if name.endswith("/gpu"):
                     yield from _beside(name, kinds, f"{where}.limits")
@@ -74,9 +75,9 @@ def _unused(spec: Json, name: str, kinds: set[str], where: str) -> Iterator[Lint
     if OTHER in kinds and GPU not in kinds:
         yield LintFinding("note", where, f"{problem} (network devices need none)")
         return
-    is_clear = len(spec.get("containers") or ()) == 1 and not _has_unknown_field(spec["containers"][0])
+    container, *more = spec.get("containers") or [None]
+    is_clear = not more and isinstance(container, dict) and not _has_unknown_field(container)
     if is_clear:
-        container = spec["containers"][0]
         requirements = container["resources"] = container.get("resources") or {}
         requirements["claims"] = [*(requirements.get("claims") or ()), {"name": name}]
     yield LintFinding("warning", where, problem, f"resources: {{claims: [{{name: {name}}}]}}", is_clear)

@@ -124,8 +124,9 @@ class _Decoding:
                 claim = decode_claim(obj)
                 self._add_claim(claim, f"{_prefix(place)}ResourceClaim {claim.key}")
             case "ResourceClaimTemplate":
-                if _key(obj) not in self._used:
-                    self._add_claim_of_template(_key(obj), _key(obj))
+                key = _key(obj)
+                if key not in self._used and self._templates[key][1] is obj:  # the last one of its name
+                    self._add_claim_of_template(key, key)
             case "Pod":
                 self._add_pod(decode_pod(obj))
             case "Node":
