@@ -1,12 +1,12 @@
 """Checks of claims against the classes and slices of the files, and of a cluster if its snapshot is given.
 
-Each check of CHECKS takes `Given` and yields its findings.
+Each check takes `Given` and yields its findings.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from extender.allocation import Features, Snapshot, consumption, fits, unknown_counter
@@ -75,13 +75,13 @@ class Given:
         return None if class_ is None else [*class_.selectors, *option.selectors]
 
 
-def _faulty_slices(given: Given) -> Iterator[LintFinding]:
+def faulty_slices(given: Given) -> Iterator[LintFinding]:
     for slice_ in given.objects.slices:
         if slice_.problem:
             yield LintFinding("error", f"ResourceSlice {slice_.name}", slice_.problem)
 
 
-def _faulty_pools(given: Given) -> Iterator[LintFinding]:
+def faulty_pools(given: Given) -> Iterator[LintFinding]:
     """What the slices of one pool make unusable together."""
     pools: dict[PoolKey, list[Slice]] = {}
     for slice_ in given.objects.slices:
@@ -96,13 +96,13 @@ def _faulty_pools(given: Given) -> Iterator[LintFinding]:
             yield LintFinding("error", f"pool {pool.driver}/{pool.name}", trouble, "no node can use the pool")
 
 
-def _faulty_classes(given: Given) -> Iterator[LintFinding]:
+def faulty_classes(given: Given) -> Iterator[LintFinding]:
     for class_ in given.objects.classes.values():
         if class_.problem:
             yield LintFinding("error", given.objects.origins[f"DeviceClass {class_.name}"], class_.problem)
 
 
-def _selectors(given: Given) -> Iterator[LintFinding]:
+def faulty_selectors(given: Given) -> Iterator[LintFinding]:
     """The selectors that do not compile, those that read names without a value, and those that match no device."""
     devices = [(device, s.pool.driver) for s in given.objects.slices if not s.problem for device in s.devices]
     for class_ in given.objects.classes.values():
@@ -179,7 +179,7 @@ def one_sentence(error: CompileError) -> str:
     return one_line(f"compilation failed: {'; '.join(found)}", _MAX_SENTENCE_BYTES)
 
 
-def _unknown_classes(given: Given) -> Iterator[LintFinding]:
+def unknown_classes(given: Given) -> Iterator[LintFinding]:
     """The requests whose class is not in the files. Files without any class are claims alone: no findings.
 
     Files with slices describe a cluster, so the class is missing there. In others the class may be in the cluster.
@@ -193,7 +193,7 @@ def _unknown_classes(given: Given) -> Iterator[LintFinding]:
             yield LintFinding(severity, f"{where}, deviceClassName", problem, advice)
 
 
-def _counts(given: Given) -> Iterator[LintFinding]:
+def excessive_counts(given: Given) -> Iterator[LintFinding]:
     """The requests for more devices than match on any one node."""
     masks = Masks()
     for _, option, where in given.options():
@@ -225,10 +225,10 @@ def _match(slice_: Slice, expressions: list[str], masks: Masks) -> int:
     return match
 
 
-def _missing_in_slices(given: Given) -> Iterator[LintFinding]:
+def missing_in_slices(given: Given) -> Iterator[LintFinding]:
     """The attributes of constraints and the amounts of capacity that no device of a request has."""
     if given.snapshot is not None:
-        return  # _impossible_pods finds them, node by node
+        return  # impossible_pods finds them, node by node
     masks = Masks()
     for claim, option, where in given.options():
         selectors = given.selectors(option)
@@ -282,11 +282,11 @@ def _gives(device: Device, driver: str, wanted: dict[str, Quantity], features: F
     return taken is not None and fits(device, taken, {}, {})
 
 
-def _unreadable(given: Given) -> Iterator[LintFinding]:
+def unreadable_objects(given: Given) -> Iterator[LintFinding]:
     return (LintFinding("error", problem.path, problem.problem) for problem in given.unreadable)
 
 
-def _admin_access(given: Given) -> Iterator[LintFinding]:
+def admin_access(given: Given) -> Iterator[LintFinding]:
     """The claims with admin access, except those in a namespace of the files that allows it."""
     metadata = [obj.get("metadata") or {} for obj in given.files if obj.get("kind") == "Namespace"]
     allowed = {one.get("name") for one in metadata if (one.get("labels") or {}).get(_ADMIN_LABEL) == "true"}
@@ -298,7 +298,7 @@ def _admin_access(given: Given) -> Iterator[LintFinding]:
             yield LintFinding("note", given.objects.origins[f"ResourceClaim {claim.key}"], problem)
 
 
-def _refused_pods(given: Given) -> Iterator[LintFinding]:
+def refused_pods(given: Given) -> Iterator[LintFinding]:
     """The pods with more claims, or more requests in them, than Berth reads."""
     for pod, claims in given.pods:
         reason = too_many_claims(pod, claims)
@@ -307,7 +307,7 @@ def _refused_pods(given: Given) -> Iterator[LintFinding]:
             yield LintFinding("error", where, str(reason), "ask for more devices in fewer claims, or make several pods")
 
 
-def _impossible_topologies(given: Given) -> Iterator[LintFinding]:
+def impossible_topologies(given: Given) -> Iterator[LintFinding]:
     """The pods that require NVLink between more GPUs than it joins on any node with a fabric slice."""
     slices = given.objects.fabric.values()
     graphs = [fabric.graph for slice_ in slices if (fabric := fabric_of(slice_.devices)) is not None]
@@ -339,7 +339,7 @@ def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:
     return any(largest_joined(graph, (1 << graph.size) - 1, count) == count for graph in graphs)
 
 
-def _impossible_pods(given: Given) -> Iterator[LintFinding]:
+def impossible_pods(given: Given) -> Iterator[LintFinding]:
     """The pods that fit on no node of the cluster even with all devices free, and those with selectors that fail."""
     if given.snapshot is None:
         return
@@ -395,19 +395,3 @@ def _pods_of_lone_claims(given: Given) -> list[HypotheticalPod]:
         metadata = {"name": f"of-{claim.key.name}", "namespace": claim.key.namespace}
         found.append(HypotheticalPod(decode_pod({"metadata": metadata, "spec": {"resourceClaims": [entry]}}), (claim,)))
     return found
-
-
-CHECKS: tuple[Callable[[Given], Iterator[LintFinding]], ...] = (
-    _faulty_slices,
-    _faulty_pools,
-    _faulty_classes,
-    _selectors,
-    _unknown_classes,
-    _counts,
-    _missing_in_slices,
-    _unreadable,
-    _admin_access,
-    _refused_pods,
-    _impossible_topologies,
-    _impossible_pods,
-)

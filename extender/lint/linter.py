@@ -2,9 +2,9 @@
 
 First each object of the files is checked as it is written: older forms are corrected where the meaning is clear, then
 OBJECT_CHECKS and FILE_CHECKS run on the result. `berth explain -f`, `allocate` and `select` do this much before they
-use the objects. Then the objects are decoded, and the CHECKS of device_findings compare them with classes and slices.
+use the objects. Then the objects are decoded, and DEVICE_CHECKS compare them with classes and slices.
 
-To add a check, write a function that yields findings, and list it in OBJECT_CHECKS, FILE_CHECKS or CHECKS.
+To add a check, write a function that yields findings, and list it in one of these three tables, at the end of this file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,21 @@ from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.cel.dra import Dialect
-from extender.lint.device_findings import CHECKS, Given
+from extender.lint.device_findings import (
+    Given,
+    admin_access,
+    excessive_counts,
+    faulty_classes,
+    faulty_pools,
+    faulty_selectors,
+    faulty_slices,
+    impossible_pods,
+    impossible_topologies,
+    missing_in_slices,
+    refused_pods,
+    unknown_classes,
+    unreadable_objects,
+)
 from extender.lint.field_findings import annotation_findings, field_findings
 from extender.lint.finding import LintFinding
 from extender.lint.gang_findings import gang_findings
@@ -76,7 +90,7 @@ def check_devices(
     with suppress(WireError):  # other checks name the faults of pods and templates
         pods = hypothetical_pods(files)
     given = Given(objects, unreadable, files, pods, dialect, snapshot)
-    for check in CHECKS:
+    for check in DEVICE_CHECKS:
         yield from check(given)
 
 
@@ -146,4 +160,19 @@ OBJECT_CHECKS: tuple[Callable[[Json, list[PodTemplate]], Iterator[LintFinding]],
 FILE_CHECKS: tuple[Callable[[list[Placed], Iterable[Json]], Iterator[LintFinding]], ...] = (
     pod_findings,
     gang_findings,
+)
+# A check of decoded objects gets all that is known of the files and of the cluster.
+DEVICE_CHECKS: tuple[Callable[[Given], Iterator[LintFinding]], ...] = (
+    faulty_slices,
+    faulty_pools,
+    faulty_classes,
+    faulty_selectors,
+    unknown_classes,
+    excessive_counts,
+    missing_in_slices,
+    unreadable_objects,
+    admin_access,
+    refused_pods,
+    impossible_topologies,
+    impossible_pods,
 )
