@@ -4,7 +4,7 @@ First each object of the files is checked as it is written: older forms are corr
 OBJECT_CHECKS and FILE_CHECKS run on the result. `berth explain -f`, `allocate` and `select` do this much before they
 use the objects. Then the objects are decoded, and DEVICE_CHECKS compare them with classes and slices.
 
-To add a check, write a function that yields findings, and list it in one of these three tables, at the end of this file.
+To add a check, write a function that yields findings, and list it in one of the three tables at the end of this file.
 """
 
 from __future__ import annotations
