@@ -52,6 +52,7 @@ _MOST = {
     "bindingFailureConditions": 4,
 }  # fmt: skip
 _MOST_PARAMETERS, _MOST_TEXT, _MOST_VALUES, _MOST_DOMAIN = 10 * 1024, 64, 32, 63
+_MAX_LISTED = 8  # fields of an object that a correction lists
 _REMEMBERED = 4096  # types of the client and their fields; it has about 1,000
 
 
@@ -61,10 +62,19 @@ class FieldFault(NamedTuple):
     path: str
     problem: str
     correction: str = ""
-    unknown: str | None = None  # the name of a field that the API does not have
-    known: tuple[str, ...] = ()  # the fields beside an unknown one
-    inside: tuple[str, ...] = ()  # the fields of these, as outer.inner
+    is_unknown: bool = False  # whether the API does not have the field
     severity: str = "error"  # "warning": kube-apiserver accepts it
+
+
+def _invalid(path: str, value: Any, why: str, correction: str = "") -> FieldFault:
+    return FieldFault(path, f"Invalid value: {shown(value)}: {why}", correction)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like this one, as a correction; '' if none is."""
+    lowered = {one.lower(): one for one in known}
+    found = get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
+    return f"did you mean {lowered[found[0]]}?" if found else ""
 
 
 def has_schema(obj: Json) -> bool:
@@ -184,8 +194,8 @@ def _of_references(one: Json, known: Collection[str], where: str) -> Iterator[Fi
     for position, name in enumerate(names):
         at = f"{where}.requests[{position}]"
         if name not in known:
-            problem = f"Invalid value: {shown(name)}: must be the name of a request in the claim"
-            yield FieldFault(at, problem, f"the requests are: {', '.join(sorted(known))}")
+            advice = f"the requests are: {', '.join(sorted(known))}"
+            yield _invalid(at, name, "must be the name of a request in the claim", advice)
         elif name in names[:position]:
             yield FieldFault(at, f"Duplicate value: {shown(name)}", "delete it")
 
@@ -202,7 +212,7 @@ def _of_constraint(constraint: Json, where: str) -> Iterator[FieldFault]:
             problem = "must be a domain and a name separated by a slash"
         if problem:
             advice = f"write the domain first: {_domain_of(name)}/{name.rpartition('/')[2]}"
-            yield FieldFault(f"{where}.{field}", f"Invalid value: {shown(name)}: {problem}", advice)
+            yield _invalid(f"{where}.{field}", name, problem, advice)
 
 
 def _domain_of(name: str) -> str:
@@ -240,7 +250,7 @@ def _of_driver(obj: Json, where: str) -> Iterator[FieldFault]:
     if not name:
         yield FieldFault(f"{where}.driver", "Required value", "name the driver")
     elif len(name) > _MOST_DOMAIN or not is_subdomain(name.lower()):
-        yield FieldFault(f"{where}.driver", f"Invalid value: {shown(name)}: must be a DNS subdomain, at most 63 long")
+        yield _invalid(f"{where}.driver", name, "must be a DNS subdomain, at most 63 long")
 
 
 def _of_class(spec: Json) -> Iterator[FieldFault]:
@@ -251,8 +261,8 @@ def _of_class(spec: Json) -> Iterator[FieldFault]:
     domain, slash, rest = name.partition("/")
     is_native = domain.endswith("kubernetes.io") or domain.startswith("requests.")
     if name and (not slash or is_native or not is_subdomain(domain) or not _LABEL_VALUE.fullmatch(rest)):
-        problem = f"Invalid value: {shown(name)}: must be a valid extended resource name"
-        yield FieldFault("spec.extendedResourceName", problem, "write DOMAIN/NAME, with a domain of your own")
+        advice = "write DOMAIN/NAME, with a domain of your own"
+        yield _invalid("spec.extendedResourceName", name, "must be a valid extended resource name", advice)
 
 
 def _of_selectors(obj: Json, where: str) -> Iterator[FieldFault]:
@@ -263,9 +273,7 @@ def _of_selectors(obj: Json, where: str) -> Iterator[FieldFault]:
 
 def _one_of(value: Any, allowed: tuple[str, ...], path: str) -> Iterator[FieldFault]:
     if value and value not in allowed:
-        lowered = {one.lower(): one for one in allowed}
-        like = get_close_matches(str(value).lower(), lowered, n=1)
-        advice = f"did you mean {lowered[like[0]]}?" if like else f"write one of {', '.join(allowed)}"
+        advice = did_you_mean(str(value), allowed) or f"write one of {', '.join(allowed)}"
         yield FieldFault(path, f"Unsupported value: {shown(value)}: supported values: {', '.join(allowed)}", advice)
 
 
@@ -274,9 +282,9 @@ def _of_key(obj: Json, where: str) -> Iterator[FieldFault]:
     key, value = get(obj, "key", str, where, ""), get(obj, "value", str, where, "")
     domain, slash, name = key.rpartition("/")
     if key and not (_LABEL_VALUE.fullmatch(name) and (is_subdomain(domain) or not slash)):
-        yield FieldFault(f"{where}.key", f"Invalid value: {shown(key)}: must be a label name", "write DOMAIN/NAME")
+        yield _invalid(f"{where}.key", key, "must be a label name", "write DOMAIN/NAME")
     if value and not _LABEL_VALUE.fullmatch(value):
-        yield FieldFault(f"{where}.value", f"Invalid value: {shown(value)}: must be a label value")
+        yield _invalid(f"{where}.value", value, "must be a label value")
 
 
 def _of_toleration(toleration: Json, where: str) -> Iterator[FieldFault]:
@@ -285,8 +293,8 @@ def _of_toleration(toleration: Json, where: str) -> Iterator[FieldFault]:
     yield from _one_of(operator, _OPERATORS, f"{where}.operator")
     yield from _one_of(toleration.get("effect"), _EFFECTS, f"{where}.effect")
     if operator == "Exists" and (value := toleration.get("value")):
-        problem = f"Invalid value: {shown(value)}: must be empty for operator `Exists`"
-        yield FieldFault(f"{where}.value", problem, "delete the value, or write operator: Equal")
+        advice = "delete the value, or write operator: Equal"
+        yield _invalid(f"{where}.value", value, "must be empty for operator `Exists`", advice)
 
 
 def _of_taint(taint: Json, where: str) -> Iterator[FieldFault]:
@@ -298,16 +306,17 @@ def _of_taint(taint: Json, where: str) -> Iterator[FieldFault]:
 
 
 def _of_taint_selector(spec: Json) -> Iterator[FieldFault]:
-    where, known = "spec.deviceSelector", ("driver", "pool", "device")
+    where = "spec.deviceSelector"
     selector = get(spec, "deviceSelector", dict, "spec", {})
     if "driver" in selector:
         yield from _of_driver(selector, where)
+    problem = ""
     if spec.get("deviceSelector") is not None and not selector:
         problem = "is empty: the rule taints every device of the cluster"
-        yield FieldFault(where, problem, f"name one of {', '.join(known)}", severity="warning")
     elif not selector and not spec.keys() - {"taint", "deviceSelector"}:
         problem = "is missing: the rule taints no device"
-        yield FieldFault(where, problem, f"name one of {', '.join(known)}", severity="warning")
+    if problem:
+        yield FieldFault(where, problem, "name one of driver, pool, device", severity="warning")
 
 
 def _doubts_of_option(option: Json, path: str) -> Iterator[FieldFault]:
@@ -330,10 +339,10 @@ def _of_slice(spec: Json) -> Iterator[FieldFault]:
     if len(nodes) != 1:
         yield FieldFault("spec", f"exactly one of {', '.join(_NODES)} is required", "delete others" if nodes else "")
     if not pool.get("name") or not all(map(is_subdomain, str(pool["name"]).split("/"))):
-        yield FieldFault("spec.pool.name", f"Invalid value: {shown(pool.get('name'))}: must be DNS subdomains")
+        yield _invalid("spec.pool.name", pool.get("name"), "must be DNS subdomains")
     count = pool.get("resourceSliceCount")
     if type(count) is not int or count < 1:
-        yield FieldFault("spec.pool.resourceSliceCount", f"Invalid value: {shown(count)}: must be greater than zero")
+        yield _invalid("spec.pool.resourceSliceCount", count, "must be greater than zero")
     if spec.get("devices") and spec.get("sharedCounters"):
         yield FieldFault("spec", "only one of `sharedCounters` or `devices` is allowed", "write two slices of the pool")
     devices = _objects(spec, "devices", "spec")
@@ -351,7 +360,7 @@ def _of_device(device: Json, where: str) -> Iterator[FieldFault]:
     for field, names in (("attributes", attributes), ("capacity", capacity)):
         for name in names:
             if problem := _qualified(name):
-                yield FieldFault(f"{where}.{field}", f"Invalid value: {shown(name)}: {problem}")
+                yield _invalid(f"{where}.{field}", name, problem)
     for name, value in attributes.items():
         yield from _of_attribute(value, f"{where}.attributes[{name}]")
     for taint, at in _objects(device, "taints", where):
@@ -377,8 +386,7 @@ def _of_attribute(value: Any, where: str) -> Iterator[FieldFault]:
             if isinstance(item, str) and len(item.encode()) > _MOST_TEXT:
                 yield FieldFault(f"{where}.{kind}", f"Too long: may not be more than {_MOST_TEXT} bytes")
             elif kind.startswith("version") and not _VERSION.fullmatch(str(item)):
-                problem = f"Invalid value: {shown(item)}: must be a version of semver.org, as 1.2.3"
-                yield FieldFault(f"{where}.{kind}", problem)
+                yield _invalid(f"{where}.{kind}", item, "must be a version of semver.org, as 1.2.3")
 
 
 def _of_policy(policy: Json, total: Any, where: str) -> Iterator[FieldFault]:
@@ -431,17 +439,17 @@ def _duplicates(requests: list[tuple[Json, str]]) -> Iterator[FieldFault]:
 def _of_name(request: Json, path: str) -> Iterator[FieldFault]:
     name = request.get("name")
     if isinstance(name, str) and not is_label(name):
-        problem = f"Invalid value: {shown(name)}: a lowercase RFC 1123 label is required"
-        yield FieldFault(f"{path}.name", problem, "use lower-case letters, digits and '-', at most 63")
+        advice = "use lower-case letters, digits and '-', at most 63"
+        yield _invalid(f"{path}.name", name, "a lowercase RFC 1123 label is required", advice)
 
 
 def _of_option(option: Json, path: str) -> Iterator[FieldFault]:
     name = get(option, "deviceClassName", str, path, "")
+    advice = "name a DeviceClass: kubectl get deviceclasses"
     if not name and not option.keys() - {"selectors", "allocationMode", "count", "name", "deviceClassName"}:
-        yield FieldFault(f"{path}.deviceClassName", "Required value", "name a DeviceClass: kubectl get deviceclasses")
+        yield FieldFault(f"{path}.deviceClassName", "Required value", advice)
     if name and not is_subdomain(name):
-        problem = f"Invalid value: {shown(name)}: a lowercase RFC 1123 subdomain is required"
-        yield FieldFault(f"{path}.deviceClassName", problem, "name a DeviceClass: kubectl get deviceclasses")
+        yield _invalid(f"{path}.deviceClassName", name, "a lowercase RFC 1123 subdomain is required", advice)
     mode = option.get("allocationMode")
     yield from _one_of(mode, _MODES, f"{path}.allocationMode")
     yield from _sizes(option, ("selectors", "tolerations"), path)
@@ -456,16 +464,21 @@ def _of_count(count: Any, mode: Any, path: str) -> Iterator[FieldFault]:
     if type(count) is not int or count == 0:
         return
     if mode == "All":
-        problem = f"Invalid value: {count}: must not be specified when allocationMode is 'All'"
-        yield FieldFault(path, problem, "delete count, or allocationMode: All")
+        why = "must not be specified when allocationMode is 'All'"
+        yield _invalid(path, count, why, "delete count, or allocationMode: All")
     elif mode == "ExactCount" and count < 0:
-        yield FieldFault(path, f"Invalid value: {count}: must be greater than zero", "write the number of devices")
+        yield _invalid(path, count, "must be greater than zero", "write the number of devices")
+
+
+def claim_spec(obj: Json) -> tuple[Json, str]:
+    """The spec of a claim or of a template's claims, and its path. Raises WireError."""
+    spec = get(obj, "spec", dict, "", {})
+    is_template = obj.get("kind") == "ResourceClaimTemplate"
+    return (get(spec, "spec", dict, "spec", {}), "spec.spec") if is_template else (spec, "spec")
 
 
 def _devices(obj: Json) -> tuple[Json, str]:
-    spec, path = get(obj, "spec", dict, "", {}), "spec"
-    if obj.get("kind") == "ResourceClaimTemplate":
-        spec, path = get(spec, "spec", dict, path, {}), "spec.spec"
+    spec, path = claim_spec(obj)
     return get(spec, "devices", dict, path, {}), f"{path}.devices"
 
 
@@ -489,7 +502,7 @@ def _of_model(obj: Json, model: Any, path: str) -> Iterator[FieldFault]:
         where = f"{path}.{name}".lstrip(".")
         if name not in types:
             problem = f"Kubernetes {RELEASE} has no such field"
-            yield FieldFault(where, problem, unknown=name, known=tuple(types), inside=tuple(_inside(types)))
+            yield FieldFault(where, problem, _hint(name, types), is_unknown=True)
         elif value is not None:
             is_text = name in _TEXT_MAPS and types[name] == "Dict[str, str]"
             yield from faults_of_value(value, "Dict[str, text]" if is_text else types[name], where)
@@ -501,11 +514,21 @@ def _types(model: Any) -> Mapping[str, str]:
     return MappingProxyType({model.attribute_map[name]: kind for name, kind in model.openapi_types.items()})
 
 
-def _inside(types: Mapping[str, str]) -> Iterator[str]:
+def _hint(name: str, types: Mapping[str, str]) -> str:
+    """The field that the user may have meant instead: a field of the same object, or one inside of these."""
+    if name == "$patch":
+        return "this is a patch, not an object: check what kubectl kustomize prints"
+    if name in ("name", "namespace", "labels", "annotations") and "metadata" in types:
+        return f"did you mean metadata.{name}?"
+    if found := did_you_mean(name, types):
+        return found
     for outer, kind in types.items():
         model = getattr(models, kind, None)
         if model is not None and outer != "metadata":
-            yield from (f"{outer}.{inner}" for inner in model.attribute_map.values())
+            for inner in model.attribute_map.values():
+                if did_you_mean(name, [inner]):
+                    return f"did you mean {outer}.{inner}?"
+    return f"known here: {', '.join(sorted(types))}" if len(types) <= _MAX_LISTED else ""
 
 
 class _Type(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from extender.cli.cluster_dump import dump_of
 from extender.cli.explain_command import _offline
+from extender.cli.snapshot_command import dump_of
 from extender.cluster import Writer
 from extender.console import Explainer, Questions
 from extender.console.decision_history import DecidedPod

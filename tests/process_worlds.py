@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
-import yaml
 
-from extender.sandbox import Cluster, carried_machines
+from extender.sandbox import Cluster, carried_machines, write_kubeconfig
 from tests.eventually import answers, eventually
 from tests.process_starter import ROOT, Started, start
 
@@ -26,18 +25,6 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-
-
-def write_kubeconfig(folder: Path, api: str) -> Path:
-    """A kubeconfig for an API server without credentials."""
-    config = {
-        "clusters": [{"name": "c", "cluster": {"server": api}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "c",
-        "users": [{"name": "u", "user": {}}],
-    }
-    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-    return folder / "kubeconfig"
 
 
 def _after(shell: str, words: Iterable[str]) -> subprocess.Popen[bytes]:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from extender.cli.allocate_command import answers_of
 from extender.cli.main import commands
-from extender.cli.object_files import objects_of
+from extender.manifests import decoded_objects
 from extender.wire import Json
 from tests.explain_worlds import GPU, asking, explained, objects_of_world
 from tests.running_berth import pod
@@ -21,7 +21,7 @@ NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "defa
 
 def fitting(objects: list[Json], asked: list[Json]) -> list[str]:
     """The nodes that both commands call fitting."""
-    answers = answers_of(objects_of([("", one) for one in [*objects, *asked]]), "preferred", None)
+    answers = answers_of(decoded_objects([("", one) for one in [*objects, *asked]]), "preferred", None)
     nodes = [one["node"] for one in answers if one["allocations"] is not None]
     assert explained(objects, asked)["fitting"] == len(nodes), answers
     assert all(one["allocations"] is not None or one["why"] for one in answers)

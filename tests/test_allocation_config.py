@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cli.allocate_command import answer
-from extender.cli.cases import decode_case
+from extender.cli.allocate_command import answer, decode_case
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]

@@ -20,6 +20,8 @@ from extender.cli.main import commands
 from extender.cluster import load_credentials
 from extender.files import read_file
 from extender.model import WireError
+from extender.policy import Policy, load_policy
+from extender.sandbox import write_kubeconfig
 from extender.sockets import listen_on
 from extender.wire import MOST_YAML, DocumentPart, parts_of, values_of
 from tests.bad_values import honest
@@ -58,11 +60,22 @@ LINES: dict[str, str] = {
     "serve --listen [:80": "--listen: must be HOST:PORT with a port below 65536, is '[:80'",
     "serve --probes :65536": "--probes: must be HOST:PORT with a port below 65536, is ':65536'",
     "run --api-port 65536": "--api-port: must be a port below 65536, is 65536",
+    "serve --probes nowhere": "--probes: must be HOST:PORT with a port below 65536, is 'nowhere'",
+    "serve --console nowhere": "--console: must be HOST:PORT with a port below 65536, is 'nowhere'",
+    "console --listen nowhere": "--listen: must be HOST:PORT with a port below 65536, is 'nowhere'",
+    # options that need others
+    "serve --tls-cert x": "--tls-cert: goes with --tls-key",
+    "serve --client-ca x": "--client-ca: goes with --tls-cert",
+    "serve --tls-cert x --tls-key y --client-name x": "--client-name: goes with --client-ca",
+    "serve --page-token-file x": "--page-token-file: goes with --console",
+    "serve --page-host x": "--page-host: goes with --console",
+    "console --tls-key y": "--tls-key: goes with --tls-cert",
     # names
     "agent --node A_B": f"--node: {NAME.format(236)}'A_B'",
     "agent --node a/b": f"--node: {NAME.format(236)}'a/b'",
     "agent --node ": f"--node: {NAME.format(236)}''",
     "fabric ../secrets --kubeconfig x": f"TARGET: {NAME.format(253)}'../secrets'",
+    "console --policy-configmap x": "--policy-configmap: must be NAMESPACE/NAME, is 'x'",
     "console --policy-configmap a/b/c": "--policy-configmap: must be NAMESPACE/NAME, is 'a/b/c'",
     "explain a/b/c": "NAMESPACE/NAME: must name one pod, is 'a/b/c'",
     "explain a b": "NAMESPACE/NAME: must name one pod, is 'a b'",
@@ -220,6 +233,20 @@ def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> No
     assert code == 2
     assert out == f"{tmp_path}/good: good\n"
     assert [line.split(": ")[1] for line in stderr.splitlines()] == ["does not exist", "candidates"]
+
+
+def test_the_policy_of_the_manifests_is_good_and_the_default() -> None:
+    path = str(ROOT / "manifests" / "base" / "policy.yaml")
+    assert berth(["policy", "check", path]) == (0, f"{path}: good\n", "")
+    assert load_policy(berth(["policy", "show", path])[1]) == Policy(), "the manifest says what the default says"
+
+
+def test_a_token_file_that_cannot_be_named_is_told(tmp_path: Path) -> None:
+    kubeconfig = str(write_kubeconfig(tmp_path, "http://127.0.0.1:9"))
+    line = ["console", "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0", "--page-token-file", "x" * 5000]
+    code, _, stderr = berth(line)
+    assert (code, len(stderr) < 1100) == (2, True)
+    assert stderr.endswith("…: cannot be read: File name too long"), stderr
 
 
 @pytest.mark.parametrize(

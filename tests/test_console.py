@@ -16,11 +16,11 @@ from extender.cluster import Credentials
 from extender.entry.console_process import run as run_console
 from extender.entry.listening import Pages
 from extender.policy import Policy
-from extender.sandbox import Cluster, listening
+from extender.sandbox import Cluster, listening, write_kubeconfig
 from tests.console_worlds import Serve, console, sandbox, serve
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.process_starter import start
-from tests.process_worlds import free_port, process, write_kubeconfig
+from tests.process_worlds import free_port, process
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]

@@ -11,8 +11,7 @@ import yaml
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.cli.allocate_command import answer
-from extender.cli.cases import decode_case
+from extender.cli.allocate_command import answer, decode_case
 from extender.model import ObjectKey, Pod, PodClaim, members
 from extender.policy import Policy
 from extender.scheduling import (

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 
 from extender.cli.main import commands
+from extender.sandbox import carried_machines, write_kubeconfig
+from extender.sandbox.machines import gpu_slice
 from tests.commands import berth_beside
+from tests.lint_worlds import class_, written
 from tests.running_berth import berthing, claim, pod
 
 app = commands()
@@ -59,13 +61,7 @@ UNTESTED = (
     "pipx",  # tests/test_packaging.py installs the wheel alone, as pipx does
 )
 # Exit code 1 is an answer.
-MAY_FAIL = (
-    "berth explain",
-    "berth doctor",
-    "berth lint",
-    "berth policy status",
-    "berth allocate",
-)
+MAY_FAIL = ("berth explain", "berth doctor", "berth lint", "berth policy status", "berth allocate")
 
 
 @pytest.fixture
@@ -73,37 +69,18 @@ def folder(tmp_path: Path) -> Path:
     """The files that the documentation speaks of."""
     for name in ("docs", "examples", "manifests", "scheduler-config"):
         (tmp_path / name).symlink_to(ROOT / name)
-    spec = {
-        "driver": "gpu.nvidia.com",
-        "nodeName": "n1",
-        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
-        "devices": [{"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}],
-    }
-    (tmp_path / "slices.yaml").write_text(
-        yaml.safe_dump(
-            {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}
-        )
-    )
-    both = [
-        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}, "spec": {}},
-        claim("c"),
-    ]
+    both = [class_("gpu.nvidia.com", ""), claim("c")]
     for name, objects in (
+        ("slices.yaml", [gpu_slice("n1", carried_machines()["t4-4"])]),
         ("claim.yaml", both),
         ("claims.yaml", [claim("c")]),
         ("pods.yaml", [pod("p", "c")]),
         ("job.yaml", [claim("c"), pod("p", "c")]),
     ):
-        (tmp_path / name).write_text(yaml.safe_dump_all(objects))
+        written(tmp_path / name, *objects)
     (tmp_path / "policy.yaml").write_text("candidates: 8\n")
     (tmp_path / "cases").mkdir()
-    case = {
-        "name": "one",
-        "node": {"metadata": {"name": "n1"}},
-        "claims": [claim("c")],
-        "deviceClasses": both[:1],
-        "resourceSlices": [],
-    }
+    case = {"name": "one", "node": {"metadata": {"name": "n1"}}, "claims": [claim("c")], "deviceClasses": both[:1]}
     (tmp_path / "cases" / "one.json").write_text(json.dumps(case))
     return tmp_path
 
@@ -127,16 +104,10 @@ async def test_berth_command(command: str, folder: Path, monkeypatch: pytest.Mon
         }
         b.cluster.store.put("resourceclaims", ("training", "held"), held)
         await b.settled()
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": b.api}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-            "users": [{"name": "u", "user": {}}],
-        }
-        (folder / "config").write_text(yaml.safe_dump(config))
+        write_kubeconfig(folder, b.api)
         server = str(b.client.base_url).rstrip("/")
         for part in command.split("&&"):
-            text = part.strip().replace("~/.kube/config", "config").replace("http://127.0.0.1:8889", server)
+            text = part.strip().replace("~/.kube/config", "kubeconfig").replace("http://127.0.0.1:8889", server)
             words = [NAMES.get(word, word) for word in shlex.split(text)]
             code, out = await run(words, folder, server)
             assert code == 0 or (code == 1 and text.startswith(MAY_FAIL)), (text, code, out)
@@ -148,7 +119,7 @@ async def run(words: list[str], folder: Path, server: str) -> tuple[int, str]:
     words = words[: words.index(">")] if target else words
     if words[1:2] == ["top"]:
         words.append("--once")
-    env = {"BERTH_SERVER": server, "KUBECONFIG": str(folder / "config")}
+    env = {"BERTH_SERVER": server, "KUBECONFIG": str(folder / "kubeconfig")}
     code, out, errors = await berth_beside(words[1:], env)
     if target:
         (folder / target).write_text(out)

@@ -10,18 +10,24 @@ import orjson
 import pytest
 import yaml
 
-from extender.cache import ClusterCache
-from extender.cli.doctor_cluster import cluster as cluster_findings
-from extender.cli.doctor_command import quota_blocks, version_findings, waiting, webhooks
-from extender.cli.doctor_configuration import configuration
+from extender.cli.doctor_command import (
+    cluster_findings,
+    configuration_findings,
+    quota_blocks,
+    version_findings,
+    waiting,
+    webhooks,
+)
+from extender.cli.snapshot_command import dump_of
 from extender.policy import Policy
-from extender.sandbox import Cluster, carried_machines, fabric_slice, listening
+from extender.sandbox import Cluster, carried_machines, fabric_slice, listening, write_kubeconfig
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import SliceDecoder, decode_class, decode_node
+from extender.wire import Json
 from tests.commands import berth_beside
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]
+T4 = carried_machines()["t4-4"]
 CONFIG = (ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text()
 
 
@@ -31,18 +37,14 @@ def changed(edit: Callable[[dict], object]) -> str:
     return yaml.safe_dump(config)
 
 
-def kubeconfig(server: str) -> str:
-    config = {
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "c",
-        "users": [{"name": "u", "user": {}}],
-    }
-    return yaml.safe_dump(config)
+def findings_for(*objects: Json, minute: int = 0) -> list[str]:
+    """The problems of a cluster with these objects, Berth's class and node n1."""
+    marker = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "berth.dev"}, "spec": {}}
+    return [one.problem for one in cluster_findings(dump_of([marker, node_object("n1", T4, {}), *objects]), minute)]
 
 
 def test_the_project_s_own_configuration_is_healthy() -> None:
-    assert list(configuration(CONFIG)) == []
+    assert list(configuration_findings(CONFIG)) == []
 
 
 @pytest.mark.parametrize(
@@ -64,19 +66,19 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
     ],
 )
 def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) -> None:
-    (found,) = configuration(changed(edit))
+    (found,) = configuration_findings(changed(edit))
     assert words in found.problem
     assert found.effect
     assert found.remedy
 
 
 def test_the_time_of_a_bind_is_compared_with_the_policy() -> None:
-    def findings_for(timeout: str) -> list[str]:
+    def problems(timeout: str) -> list[str]:
         text = changed(lambda c: c["extenders"][1].update(httpTimeout=timeout))
-        return [found.problem for found in configuration(text, policy=Policy(binding_wait_seconds=600))]
+        return [found.problem for found in configuration_findings(text, policy=Policy(binding_wait_seconds=600))]
 
-    assert [findings_for(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
-    (short,) = findings_for("10m9.9s")
+    assert [problems(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
+    (short,) = problems("10m9.9s")
     assert "httpTimeout is 10m9.9s, shorter than 610s" in short
 
 
@@ -88,11 +90,10 @@ async def test_the_policy_of_the_cluster_or_of_a_file_is_read(tmp_path: Path) ->
         cluster.store.put("configmaps", ("berth-system", name), made)
     (tmp_path / "policy").write_text("binding_wait_seconds: 15")
     async with cluster.serving() as api:
-        (tmp_path / "k").write_text(kubeconfig(api))
-        code, out, _ = await berth_beside(["doctor", "--kubeconfig", str(tmp_path / "k")])
+        words = ["doctor", "--kubeconfig", str(write_kubeconfig(tmp_path, api)), "--policy", str(tmp_path / "policy")]
+        code, out, _ = await berth_beside(words[:3])
         assert code == 1
         assert "httpTimeout is 30s, shorter than 70s" in out
-        words = ["doctor", "--kubeconfig", str(tmp_path / "k"), "--policy", str(tmp_path / "policy")]
         code, out, _ = await berth_beside(words)
         assert "httpTimeout" not in out
         cluster.store.put(
@@ -151,17 +152,10 @@ def test_used_up_quotas_and_claims_that_are_never_created() -> None:
 
 
 def test_an_agent_that_disagrees_with_the_driver() -> None:
-    cache, machine = ClusterCache(), carried_machines()["t4-4"]
-    cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
-    cache.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
-    slices, decoder = (gpu_slice("n1", machine), fabric_slice("n1", machine)), SliceDecoder()
-    for obj in slices:
-        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
-    assert list(cluster_findings(cache)) == []
-    slices[0]["spec"]["devices"].pop()
-    cache.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
-    (found,) = cluster_findings(cache)
-    assert found.problem == "agent and GPU driver name different GPUs on 1 node: n1"
+    driver, agent = gpu_slice("n1", T4), fabric_slice("n1", T4)
+    assert findings_for(driver, agent) == []
+    driver["spec"]["devices"].pop()
+    assert findings_for(driver, agent) == ["agent and GPU driver name different GPUs on 1 node: n1"]
 
 
 NO_AGENT, NO_DRIVER = (
@@ -193,17 +187,13 @@ def test_an_agent_or_a_driver_that_is_gone(
     kind: str | None, read_at: int | None, agent: bool, problems: list[str]
 ) -> None:
     """`kind` is the type of the devices that a driver publishes on the node."""
-    cache, machine, decoder = ClusterCache(), carried_machines()["t4-4"], SliceDecoder()
-    cache.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
-    cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
-    driver, berth = gpu_slice("n1", machine), fabric_slice("n1", machine)
+    driver, berth = gpu_slice("n1", T4), fabric_slice("n1", T4)
     for device in driver["spec"]["devices"]:
         device["attributes"]["type"] = {"string": kind}
     for device in berth["spec"]["devices"] if read_at is not None else ():
         device["attributes"]["readAt"] = {"int": read_at}
-    for obj in [*([driver] if kind else []), *([berth] if agent else [])]:
-        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
-    assert [found.problem for found in cluster_findings(cache, 1000)] == problems
+    published = [*([driver] if kind else []), *([berth] if agent else [])]
+    assert findings_for(*published, minute=1000) == problems
 
 
 @pytest.mark.parametrize(
@@ -223,23 +213,17 @@ def test_versions_that_berth_knows(version: str, words: str) -> None:
 
 
 def test_devices_that_are_never_offered() -> None:
-    cache, machine, decoder = ClusterCache(), carried_machines()["t4-4"], SliceDecoder()
-    cache.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
-    cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
-    published = gpu_slice("n1", machine)
+    published = gpu_slice("n1", T4)
     published["spec"]["devices"][1]["nodeAllocatableResources"] = {"cpu": {"mapping": {"quantity": "1"}}}
-    for obj in (published, fabric_slice("n1", machine)):
-        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
-    (found,) = cluster_findings(cache)
-    assert found.problem == "devices with nodeAllocatableResources on 1 node: n1"
+    found = findings_for(published, fabric_slice("n1", T4))
+    assert found == ["devices with nodeAllocatableResources on 1 node: n1"]
 
 
 async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
     cluster = Cluster()
-    machine = carried_machines()["t4-4"]
-    cluster.add_node("n1", machine)
-    cluster.apply(node_object("n2", machine, {}))
-    cluster.apply(gpu_slice("n2", machine))
+    cluster.add_node("n1", T4)
+    cluster.apply(node_object("n2", T4, {}))
+    cluster.apply(gpu_slice("n2", T4))
     for name in ("x", "y"):
         one = claim(name)
         one["metadata"]["uid"] = name
@@ -250,9 +234,8 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
         }
         cluster.store.put("resourceclaims", ("default", name), one)
     async with cluster.serving() as api:
-        (tmp_path / "k").write_text(kubeconfig(api))
         (tmp_path / "s").write_text(CONFIG)
-        files = ["--kubeconfig", str(tmp_path / "k"), "--scheduler-config", str(tmp_path / "s")]
+        files = ["--kubeconfig", str(write_kubeconfig(tmp_path, api)), "--scheduler-config", str(tmp_path / "s")]
         code, out, err = await berth_beside(["doctor", *files, "--output", "json"])
     found = [orjson.loads(line)["problem"] for line in out.splitlines()]
     assert code == 1, err
@@ -331,9 +314,8 @@ GARBAGE = (
 @pytest.mark.parametrize("part", PARTS)
 async def test_no_answer_of_the_server_is_a_fault_of_berth(part: str, tmp_path: Path) -> None:
     cluster = Cluster()
-    cluster.add_node("n1", carried_machines()["t4-4"])
+    cluster.add_node("n1", T4)
     for content in GARBAGE:
         async with listening(Answering(cluster, part, content.encode()), "127.0.0.1", 0) as api:
-            (tmp_path / "k").write_text(kubeconfig(api))
-            code, out, err = await berth_beside(["doctor", "--kubeconfig", str(tmp_path / "k")])
+            code, out, err = await berth_beside(["doctor", "--kubeconfig", str(write_kubeconfig(tmp_path, api))])
         assert (code in (0, 1) and out) or (code == 2 and err.startswith("berth: ") and "\n" not in err), content

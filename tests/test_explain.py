@@ -13,8 +13,8 @@ import structlog
 import yaml
 from typer.testing import CliRunner
 
-from extender.cli.cluster_dump import take_dump
 from extender.cli.main import commands
+from extender.cli.snapshot_command import take_dump
 from extender.manifests import hypothetical
 from extender.model import WireError
 from tests.eventually import eventually

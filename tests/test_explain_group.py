@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from extender.cli.cluster_dump import take_dump
+from extender.cli.snapshot_command import take_dump
+from extender.sandbox import write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.applications import console_application
 from tests.commands import berth_beside
@@ -19,7 +20,7 @@ from tests.explain_worlds import group_explained as explained
 from tests.explain_worlds import refused
 from tests.gang_pods import NO_ROOM, NODES, change, delete, member, reasons
 from tests.gang_worlds import GPU
-from tests.process_worlds import free_port, write_kubeconfig
+from tests.process_worlds import free_port
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cli.cluster_dump import dump_of
 from extender.cli.explain_command import _offline
+from extender.cli.snapshot_command import dump_of
 from extender.wire import Json
 from tests.explain_worlds import asking, explained, objects_of_world
 from tests.running_berth import pod

@@ -6,8 +6,8 @@ from math import inf
 
 import pytest
 
-from extender.cli.cluster_dump import dump_of
 from extender.cli.explain_command import _offline_explainer, _scenario
+from extender.cli.snapshot_command import dump_of
 from extender.model import ObjectKey
 from extender.wire import Json
 from tests.explain_worlds import explained

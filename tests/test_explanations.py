@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from itertools import chain, combinations
@@ -10,21 +9,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from extender.allocation import Features
+from extender.cel.dra import Dialect
 from extender.cli.allocate_command import answers_of
-from extender.cli.cluster_dump import dump_of
-from extender.cli.impossible_pods import impossible_pods
-from extender.cli.main import commands
-from extender.cli.object_files import objects_of
+from extender.cli.snapshot_command import dump_of
 from extender.extension.filter import FilterService
-from extender.manifests import HypotheticalPod
+from extender.lint import CheckedManifests, check_devices
+from extender.manifests import decoded_objects
 from extender.model import FREEABLE_CODES, Code
 from extender.policy import Policy
 from extender.scheduling import Evaluator
-from extender.wire import Json, decode_claim, decode_pod
+from extender.wire import Json, decode_pod
 from tests.explain_worlds import asking, explained, objects_of_world
+from tests.lint_worlds import problems_beside
 from tests.oracle import random_world
 from tests.oracle_worlds import asking_objects, cluster_objects, varied
 from tests.running_berth import pod
@@ -49,17 +47,12 @@ def test_case(case: Json) -> None:
 def test_lint_finds_the_mistakes_that_no_wait_removes(case: Json, tmp_path: Path) -> None:
     asked = asking(*case["requests"], constraints=case.get("constraints", ()))
     objects = objects_of_world(case["devices"], case.get("held", {}), case.get("nodes", 1))
-    found = [one for one in linted(asked, objects, tmp_path) if "even with all devices free" in one or "lacks" in one]
+    found = [
+        one
+        for one in problems_beside(asked, objects, tmp_path)
+        if "even with all devices free" in one or "lacks" in one
+    ]
     assert bool(found) == case["lint"]
-
-
-def linted(asked: list[Json], objects: list[Json], folder: Path) -> list[str]:
-    """The findings of `berth lint --snapshot`."""
-    for name, found in (("asked", asked), ("snapshot", objects)):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump_all(found), encoding="utf-8")
-    words = ["lint", str(folder / "asked.yaml"), "--snapshot", str(folder / "snapshot.yaml"), "--output", "json"]
-    lines = CliRunner().invoke(commands(words), words).output.splitlines()
-    return [json.loads(line)["problem"] for line in lines]
 
 
 def test_the_end_of_the_pod_itself_is_no_advice() -> None:
@@ -77,7 +70,7 @@ def test_lint_checks_claims_that_no_pod_of_the_files_uses(kind: str, tmp_path: P
     objects = objects_of_world([{"name": "g0", "capacity": {"mem": {"value": "8Gi"}}}])
     (claim, _) = asking({"capacity": {"requests": {"memory": "1Gi"}}})
     spec = claim["spec"] if kind == "ResourceClaim" else {"spec": claim["spec"]}
-    (found,) = linted([{**claim, "kind": kind, "spec": spec}], objects, tmp_path)
+    (found,) = problems_beside([{**claim, "kind": kind, "spec": spec}], objects, tmp_path)
     assert "a device has no capacity memory, but mem" in found
 
 
@@ -98,7 +91,7 @@ def test_a_resource_that_nobody_provides_fits_nowhere(resource: str, fits: bool,
     asked = [pod("want", containers=[{"name": "main", "image": "pause", "resources": limits}])]
     found = explained(objects, asked)
     problem = f"no node and no DeviceClass of the snapshot provides {resource}"
-    assert (problem not in linted(asked, objects, tmp_path)) == fits
+    assert (problem not in problems_beside(asked, objects, tmp_path)) == fits
     wanted = f"pod default/want fits nowhere: no node and no DeviceClass provides {resource}"
     assert (found["sentence"] != wanted) == fits, found
 
@@ -171,7 +164,7 @@ def check_world(seed: int) -> None:
     shared = share_a_claim(objects, asked, rng)
     found, where = explained(objects, asked), f"seed {seed}: {world}"
     fits = found["outcome"] == "fits"
-    offline = answers_of(objects_of([("", one) for one in [*objects, *asked]]), "preferred", None)
+    offline = answers_of(decoded_objects([("", one) for one in [*objects, *asked]]), "preferred", None)
     assert any(one["allocations"] is not None for one in offline) == fits, (where, offline, texts(found))
     service = FilterService(dump_of([*objects, *asked]), Policy(), Evaluator(Features()), lambda: 0.0)
     wanted = {**asked[-1], "metadata": {**asked[-1]["metadata"], "uid": "uid-want"}}
@@ -189,8 +182,10 @@ def check_world(seed: int) -> None:
     if any("freeing devices does not help" in miss for miss in found["misses"]):
         assert not empty, (where, texts(found))
     if not shared and not fails:  # nothing is held in the world of lint
-        alone = [HypotheticalPod(decode_pod(asked[-1]), tuple(decode_claim(one) for one in asked[:-1]))]
-        lint = [one.problem for one in impossible_pods(alone, objects_of([]), objects, lambda _: False)]
+        files = CheckedManifests([("", one) for one in asked], [], set())
+        supply = [("", one) for one in objects if one["kind"] in ("DeviceClass", "ResourceSlice")]
+        cluster = dump_of(one for one in objects if one["kind"] not in ("Pod", "ResourceClaim")).snapshot()
+        lint = [one.problem for one in check_devices(files, supply, Dialect(), cluster) if one.severity != "note"]
         assert empty or lint, (where, texts(found))
         assert not (empty and any("even with all devices free" in one for one in lint)), where
     advice = freed(found)

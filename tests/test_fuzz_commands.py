@@ -308,23 +308,15 @@ def test_a_server_that_cannot_start_says_why_and_nothing_else(
     assert words.format(**names) in found.message
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (
-            ["serve", "--console", "127.0.0.1:{used}", "--listen", "127.0.0.1:0"],
-            "--console: cannot listen on 127.0.0.1:",
-        ),
-    ],
-)
-def test_a_person_sees_one_line(line: list[str], words: str, folder: Path, used: int) -> None:
-    given = [*(word.format(used=used) for word in line), "--kubeconfig", str(folder / "kubeconfig.yaml")]
-    process = start(*given, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("option", ["--console", "--probes"])
+def test_a_person_sees_one_line(option: str, folder: Path, used: int) -> None:
+    options = [option, f"127.0.0.1:{used}", "--listen", "127.0.0.1:0"]
+    process = start("serve", *options, "--kubeconfig", str(folder / "kubeconfig.yaml"), stderr=subprocess.PIPE)
     assert process.stderr is not None
     with process.stderr:
         message = process.stderr.read().decode()
     assert process.wait() == 2
-    assert message.startswith(f"berth: {words}"), message
+    assert message.startswith(f"berth: {option}: cannot listen on 127.0.0.1:{used}: Address already in use"), message
     assert message.count("\n") == 1, message
 
 

@@ -27,12 +27,11 @@ from extender.cli.output import Screen
 from extender.explain.selector_stats import TermStats
 from extender.fabric import Graphs, choose_fabric, fabric_of
 from extender.model import USER_BYTES, visible
-from extender.sandbox import Cluster, carried_machines, fabric_slice, listening
+from extender.sandbox import Cluster, carried_machines, fabric_slice, listening, write_kubeconfig
 from extender.sandbox.machines import gpu_slice
 from extender.wire import SliceDecoder
 from tests.bad_values import honest
 from tests.commands import berth, berth_beside
-from tests.process_worlds import write_kubeconfig
 from tests.running_berth import claim, pod
 
 Json = dict[str, Any]

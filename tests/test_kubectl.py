@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from extender.sandbox import Cluster, carried_machines, write_kubeconfig
+from tests.manifests import KUBECTL, needs_kubectl
 from tests.running_berth import claim, pod
 
-KUBECTL = Path(os.environ.get("BERTH_KUBE_BIN", "/nonexistent")) / "kubectl"
-pytestmark = pytest.mark.skipif(not KUBECTL.exists(), reason="BERTH_KUBE_BIN names no folder with kubectl")
+pytestmark = needs_kubectl
 
 
 @dataclass

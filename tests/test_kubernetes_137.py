@@ -11,8 +11,7 @@ import yaml
 from extender.allocation import Features, from_gates
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.cli.allocate_command import answer
-from extender.cli.cases import decode_case
+from extender.cli.allocate_command import answer, decode_case
 from extender.explain import explain
 from extender.fabric import Graphs, choose_fabric, live_fabric
 from extender.model import Code, ObjectKey, Pod, PodClaim, parse_quantity

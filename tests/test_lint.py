@@ -3,108 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from extender.cli.main import commands
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
 from tests.bad_values import FILES
 from tests.commands import berth
+from tests.lint_worlds import CLEAN, Json, claim, class_, dra, exactly, lint, written
 
-app = commands()
-
-RUNNER = CliRunner()
 ATTRIBUTES = 'device.attributes["gpu.nvidia.com"]'
+BRIDGED = carried_machines()["a100-pcie-8-bridged"]
 
 
-def world(
-    tmp_path: Path, *, class_selector: str = "true", selector: str = "true", class_name: str = "gpu", **edit: object
-) -> str:
-    """A class, a claim and a slice in one file."""
+def world(class_selector: str = "true", selector: str = "true", class_name: str = "gpu", **edit: Any) -> list[Json]:
+    """A class, a claim and a slice."""
     slice_ = gpu_slice("n", carried_machines()["t4-4"])
     slice_["spec"].update(edit)
-    objects = [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": "gpu"},
-            "spec": {"selectors": [{"cel": {"expression": class_selector}}]},
-        },
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "c", "namespace": "ns"},
-            "spec": {
-                "devices": {
-                    "requests": [
-                        {
-                            "name": "gpus",
-                            "exactly": {
-                                "deviceClassName": class_name,
-                                "selectors": [{"cel": {"expression": selector}}],
-                            },
-                        }
-                    ]
-                }
-            },
-        },
-        slice_,
-    ]
-    path = tmp_path / "world.yaml"
-    path.write_text(yaml.safe_dump_all(objects))
-    return str(path)
+    asking = claim(exactly(class_name, selector, name="gpus"))
+    asking["metadata"]["namespace"] = "ns"
+    return [class_("gpu", class_selector), asking, slice_]
+
+
+def unknown_class(folder: Path) -> str:
+    """A file with one finding: no DeviceClass 'gpuu'."""
+    return str(written(folder / "world.yaml", *world(class_name="gpuu")))
 
 
 def test_nothing_to_find(tmp_path: Path) -> None:
-    result = RUNNER.invoke(app, ["lint", world(tmp_path, selector=f'{ATTRIBUTES}.productName == "Tesla T4"')])
-    assert (result.exit_code, result.output) == (0, "0 findings\n")
+    found = lint(tmp_path, *world(selector=f'{ATTRIBUTES}.productName == "Tesla T4"'))
+    assert (found.code, found.stdout) == (0, CLEAN)
 
 
 @pytest.mark.parametrize(
-    ("changes", "exit_code", "words"),
+    ("changes", "words"),
     [
         (
             {"class_selector": "device.drivr == 'x'"},
-            1,
             "DeviceClass gpu, spec.selectors[0]: compilation failed: undefined field 'drivr' (line 1, column 7)",
         ),
-        ({"selector": "1"}, 1, "ResourceClaim ns/c, request gpus, selectors[0]: must evaluate to bool"),
-        ({"class_name": "gpuu"}, 1, "request gpus, deviceClassName: no DeviceClass 'gpuu'"),
-        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 1, "`gpu.nvidia.com/vendor` is published by 0 of 4 devices"),
+        ({"selector": "1"}, "ResourceClaim ns/c, request gpus, selectors[0]: must evaluate to bool"),
+        ({"class_name": "gpuu"}, "request gpus, deviceClassName: no DeviceClass 'gpuu'"),
+        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, "`gpu.nvidia.com/vendor` is published by 0 of 4 devices"),
         (
             {"selector": 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("1Ti")) > 0'},
-            1,
             "matches 0 of 4 devices",
         ),
-        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 1, "first error: gpu.nvidia.com device"),
-        ({"devices": [{"name": "g", "attributes": {"a": {"int": "x"}}}]}, 1, "attributes[a].int: must be an integer"),
+        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, "first error: gpu.nvidia.com device"),
+        ({"devices": [{"name": "g", "attributes": {"a": {"int": "x"}}}]}, "attributes[a].int: must be an integer"),
         (
             {"selector": f'{ATTRIBUTES}.roots.exists(r, r == "x")'},
-            1,
             "with the feature gate DRAListTypeAttributes accepts it",
         ),
     ],
 )
-def test_findings_name_object_field_and_cause(tmp_path: Path, changes: dict, exit_code: int, words: str) -> None:
-    result = RUNNER.invoke(app, ["lint", world(tmp_path, **changes)])
-    assert words in result.output, result.output
-    assert result.exit_code == exit_code, result.output
+def test_findings_name_object_field_and_cause(tmp_path: Path, changes: dict, words: str) -> None:
+    found = lint(tmp_path, *world(**changes))
+    assert words in found.stdout
+    assert found.code == 1
 
 
 def test_cost_limits_apply_to_new_expressions_only(tmp_path: Path) -> None:
     nested = "a != b || c != d"
     for variable in "dcba":
         nested = f"{ATTRIBUTES}.all({variable}, {nested})"
-    path = world(tmp_path, selector=nested)
-    stored = RUNNER.invoke(app, ["lint", path])
-    assert stored.exit_code == 1
-    assert "the API server would reject it as new" in stored.output
-    result = RUNNER.invoke(app, ["lint", path, "--as-new", "1.36", "--output", "json"])
-    assert result.exit_code == 1
-    assert "exceeds cost limit" in result.output
+    stored = lint(tmp_path, *world(selector=nested))
+    assert (stored.code, "the API server would reject it as new" in stored.stdout) == (1, True)
+    new = lint(tmp_path, *world(selector=nested), options=("--as-new", "1.36", "--output", "json"))
+    assert (new.code, "exceeds cost limit" in new.stdout) == (1, True)
 
 
 OLD = """
@@ -150,11 +118,8 @@ spec: {resourceClassName: c}
 
 
 def test_forms_that_articles_print(tmp_path: Path) -> None:
-    path = tmp_path / "old.yaml"
-    path.write_text(OLD)
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    text = result.output
-    assert result.exit_code == 1
+    found = lint(tmp_path, OLD)
+    assert found.code == 1
     for words in (
         "document 1: ResourceClaimTemplate t, apiVersion: Kubernetes 1.34 and newer do not serve resource.k8s.io",
         "spec.spec.devices.requests[0].deviceClassName: deviceClassName, selectors, count must be inside `exactly`",
@@ -170,12 +135,11 @@ def test_forms_that_articles_print(tmp_path: Path) -> None:
         "a container uses claim 'other'",
         "resourceClassName: the API removed this field (classic DRA)",
     ):
-        assert words in text, (words, text)
+        assert words in found.stdout, (words, found.stdout)
 
 
 def test_lint_accepts_the_output_of_fix(tmp_path: Path) -> None:
-    path = tmp_path / "old.yaml"
-    path.write_text("""
+    older = """
 apiVersion: resource.k8s.io/v1beta1
 kind: ResourceClaim
 metadata: {name: c}
@@ -187,79 +151,47 @@ metadata: {name: p}
 spec:
   containers: [{name: main, image: i}]
   resourceClaims: [{name: g, source: {resourceClaimName: c}}]
-""")
-    fixed = RUNNER.invoke(app, ["lint", str(path), "--fix"])
-    (tmp_path / "new.yaml").write_text(fixed.stdout)
-    claim, pod = yaml.safe_load_all(fixed.stdout)
-    assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "gpu"
+"""
+    fixed = lint(tmp_path, older, options=("--fix",)).stdout
+    made, pod = yaml.safe_load_all(fixed)
+    assert made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "gpu"
     assert pod["spec"]["resourceClaims"] == [{"name": "g", "resourceClaimName": "c"}]
     assert pod["spec"]["containers"][0]["resources"]["claims"] == [{"name": "g"}]
-    again = RUNNER.invoke(app, ["lint", str(tmp_path / "new.yaml")])
-    assert (again.exit_code, again.output) == (0, "0 findings\n")
+    again = lint(tmp_path, fixed)
+    assert (again.code, again.stdout) == (0, CLEAN)
 
 
 def test_counts_that_no_node_has(tmp_path: Path) -> None:
-    path = world(tmp_path)
-    objects = list(yaml.safe_load_all(Path(path).read_text()))
+    objects = world()
     objects[1]["spec"]["devices"]["requests"][0]["exactly"]["count"] = 9
-    Path(path).write_text(yaml.safe_dump_all(objects))
-    result = RUNNER.invoke(app, ["lint", path])
-    assert "asks for 9 devices; the most that match on one node is 4" in result.output
+    assert "asks for 9 devices; the most that match on one node is 4" in lint(tmp_path, *objects).stdout
 
 
 def test_one_broken_object_does_not_hide_the_others(tmp_path: Path) -> None:
-    path = world(tmp_path, class_selector="device.drivr == 'x'")
-    broken = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": "b"},
-        "spec": {"devices": {"requests": [{"name": "r"}]}},
-    }
-    Path(path).write_text(Path(path).read_text() + "\n---\n" + yaml.safe_dump(broken))
-    result = RUNNER.invoke(app, ["lint", path])
-    assert "undefined field 'drivr'" in result.output
-    assert "needs `exactly` or `firstAvailable`" in result.output
+    found = lint(tmp_path, *world(class_selector="device.drivr == 'x'"), claim({"name": "r"}, name="b"))
+    assert "undefined field 'drivr'" in found.stdout
+    assert "needs `exactly` or `firstAvailable`" in found.stdout
 
 
 def test_a_file_that_is_not_kubernetes(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text("- 1\n- 2\n")
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert result.exit_code == 1
-    assert "holds a list where a Kubernetes object is expected" in result.output
+    found = lint(tmp_path, "- 1\n- 2\n")
+    assert (found.code, "holds a list where a Kubernetes object is expected" in found.stdout) == (1, True)
 
 
 def test_topologies_that_no_node_has(tmp_path: Path) -> None:
-    bridged = carried_machines()["a100-pcie-8-bridged"]
-    objects = [gpu_slice("n", bridged), fabric_slice("n", bridged)]
+    objects = [gpu_slice("n", BRIDGED), fabric_slice("n", BRIDGED)]
     for count in (2, 4):
-        objects.append(
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": {"name": f"c{count}"},
-                "spec": {
-                    "devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu", "count": count}}]}
-                },
-            }
-        )
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": f"p{count}", "annotations": {"berth.dev/topology": "required"}},
-                "spec": {
-                    "schedulerName": "berth-scheduler",
-                    "containers": [{"name": "m", "resources": {"claims": [{"name": "g"}]}}],
-                    "resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}],
-                },
-            }
-        )
-    path = tmp_path / "x.yaml"
-    path.write_text(yaml.safe_dump_all(objects))
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert "Pod default/p4, annotation berth.dev/topology: no node joins 4 GPUs by NVLink" in result.output
-    assert "p2" not in result.output
+        objects.append(claim(exactly("gpu", count=count), name=f"c{count}"))
+        spec = {
+            "schedulerName": "berth-scheduler",
+            "containers": [{"name": "m", "resources": {"claims": [{"name": "g"}]}}],
+            "resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}],
+        }
+        metadata = {"name": f"p{count}", "annotations": {"berth.dev/topology": "required"}}
+        objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    out = lint(tmp_path, *objects).stdout
+    assert "Pod default/p4, annotation berth.dev/topology: no node joins 4 GPUs by NVLink" in out
+    assert "p2" not in out
 
 
 # Files that lint must reject as unreadable, by the reason; lint can read all other FILES.
@@ -282,7 +214,7 @@ def test_only_unreadable_files_are_bad_input(tmp_path: Path, name: str) -> None:
     """Exit code 2, one sentence, and the findings about all other documents; a finding is exit code 1."""
     bad = tmp_path / "bad"
     bad.write_bytes(FILES[name])
-    code, out, stderr = berth(["lint", str(bad), world(tmp_path, class_name="gpuu")])
+    code, out, stderr = berth(["lint", str(bad), unknown_class(tmp_path)])
     assert "no DeviceClass 'gpuu'" in out
     assert (code, stderr != "") == ((2, True) if name in UNREADABLE else (1, False))
     if name in UNREADABLE:
@@ -290,58 +222,46 @@ def test_only_unreadable_files_are_bad_input(tmp_path: Path, name: str) -> None:
         assert stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("path", ["nowhere", "."])
-def test_files_that_do_not_exist_hide_no_findings(tmp_path: Path, path: str) -> None:
-    code, out, stderr = berth(["lint", str(tmp_path / path), world(tmp_path, class_name="gpuu")])
-    assert code == 2
-    assert "no DeviceClass 'gpuu'" in out
-    assert stderr.startswith(f"berth: {tmp_path / path}: ")
-
-
-def test_a_document_that_cannot_be_read_hides_no_other_document(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text("a: [\n---\n" + Path(world(tmp_path, class_name="gpuu")).read_text())
-    code, out, stderr = berth(["lint", str(path)])
-    assert code == 2
-    assert "no DeviceClass 'gpuu'" in out
-    assert stderr.startswith(f"berth: {path}, document 1: is not YAML or JSON")
+@pytest.mark.parametrize(
+    ("path", "text", "place"), [("nowhere", "", ""), (".", "", ""), ("bad", "a: [\n---\n", ", document 1")]
+)
+def test_a_file_or_document_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, path: str, text: str, place: str
+) -> None:
+    if text:
+        (tmp_path / path).write_text(text + Path(unknown_class(tmp_path)).read_text())
+    code, out, stderr = berth(["lint", str(tmp_path / path), *([] if text else [unknown_class(tmp_path)])])
+    assert (code, "no DeviceClass 'gpuu'" in out) == (2, True)
+    assert stderr.startswith(f"berth: {tmp_path / path}{place}: ")
 
 
 @pytest.mark.parametrize(("text", "code"), [("a: [", 2), ("a: 1", 1)])
 def test_fix_prints_no_manifests_that_lack_one(tmp_path: Path, text: str, code: int) -> None:
     (tmp_path / "bad").write_text(text)
-    found, out, stderr = berth(["lint", "--fix", world(tmp_path), str(tmp_path / "bad")])
-    assert (found, out) == (code, "")
-    assert "--fix prints no manifests, because they would lack what it cannot read" in stderr
+    found = lint(tmp_path, *world(), options=("--fix", str(tmp_path / "bad")))
+    assert (found.code, found.stdout) == (code, "")
+    assert "--fix prints no manifests, because they would lack what it cannot read" in found.stderr
 
 
 def test_an_item_of_a_list_that_is_no_object_hides_no_other_item(tmp_path: Path) -> None:
-    objects = list(yaml.safe_load_all(Path(world(tmp_path, class_name="gpuu")).read_text()))
-    (tmp_path / "x").write_text(yaml.safe_dump({"kind": "List", "items": [objects[0], 1, objects[1]]}))
-    code, out, _ = berth(["lint", str(tmp_path / "x")])
-    assert code == 1
-    assert "x: .items[1]: must be an object, is 1" in out
-    assert "no DeviceClass 'gpuu'" in out
+    objects = world(class_name="gpuu")
+    found = lint(tmp_path, {"kind": "List", "items": [objects[0], 1, objects[1]]})
+    assert found.code == 1
+    assert "x.yaml: .items[1]: must be an object, is 1" in found.stdout
+    assert "no DeviceClass 'gpuu'" in found.stdout
 
 
 def test_a_class_may_be_in_the_cluster_unless_the_files_have_its_slices(tmp_path: Path) -> None:
-    class_ = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "nic"}, "spec": {}}
-    requests = [{"name": name[:3], "exactly": {"deviceClassName": name}} for name in ("nic", "gpu.nvidia.com")]
-    claim = {**class_, "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}
-    path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump_all([class_, claim]))
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert result.exit_code == 0, result.output
-    assert "note: " in result.output
-    assert "no DeviceClass 'gpu.nvidia.com' in these files: the cluster must have it" in result.output
+    found = lint(tmp_path, class_("nic", ""), claim(exactly("nic", name="nic"), exactly("gpu.nvidia.com")))
+    assert found.code == 0
+    assert "note: " in found.stdout
+    assert "no DeviceClass 'gpu.nvidia.com' in these files: the cluster must have it" in found.stdout
 
 
 def test_a_patch_is_told_from_an_object(tmp_path: Path) -> None:
-    path = tmp_path / "patch.yaml"
-    path.write_text("{$patch: delete, apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: gpu}}")
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert result.exit_code == 1
-    assert "correction: this is a patch, not an object: check what kubectl kustomize prints" in result.output
+    found = lint(tmp_path, {"$patch": "delete", **dra("DeviceClass", "gpu", {})})
+    assert found.code == 1
+    assert "correction: this is a patch, not an object: check what kubectl kustomize prints" in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -354,25 +274,15 @@ def test_a_patch_is_told_from_an_object(tmp_path: Path) -> None:
     ],
 )
 def test_words_of_a_claims_findings(tmp_path: Path, request_: str, words: str) -> None:
-    head = "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c}"
-    path = tmp_path / "claim.yaml"
-    path.write_text(f"{head}, spec: {{devices: {{requests: [{request_}]}}}}}}")
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert result.exit_code == 1
-    assert words in result.output
+    found = lint(tmp_path, claim(yaml.safe_load(request_)))
+    assert (found.code, words in found.stdout) == (1, True)
 
 
 @pytest.mark.parametrize(("labels", "is_told"), [({}, True), ({"resource.kubernetes.io/admin-access": "true"}, False)])
 def test_admin_access_needs_a_label_of_the_namespace(tmp_path: Path, labels: dict, is_told: bool) -> None:
-    exactly = {"deviceClassName": "g", "allocationMode": "All", "adminAccess": True}
-    claim = {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "n"},
-        "spec": {"devices": {"requests": [{"name": "g", "exactly": exactly}]}},
-    }  # fmt: skip
+    asking = claim(exactly("g", allocationMode="All", adminAccess=True))
+    asking["metadata"]["namespace"] = "n"
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", "labels": labels}}
-    path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump_all([namespace, claim]))
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert result.exit_code == 0, result.output
+    found = lint(tmp_path, namespace, asking)
     told = ': ResourceClaim n/c: adminAccess needs the label resource.kubernetes.io/admin-access: "true" on'
-    assert (told in result.output) == is_told, result.output
+    assert (found.code, told in found.stdout) == (0, is_told)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from extender.cli.main import commands
+from tests.lint_worlds import CLEAN, Json, claim, exactly, lint, says
 
-app = commands()
-RUNNER = CliRunner()
+
+def selecting(expression: str) -> Json:
+    return claim(exactly("gpu.nvidia.com", expression))
+
 
 EXPRESSIONS = [
     ('device.attributes["d.x"]["memory"].compareTo(quantity("40Gi")) >= 0', '{}.compareTo(quantity("40Gi")) >= 0'),
@@ -27,17 +28,17 @@ EXPRESSIONS = [
 def test_fix_writes_comparisons_of_memory(tmp_path: Path, expression: str, fixed: str) -> None:
     q = '"' if '"' in expression else "'"
     wanted = fixed.format(f"device.capacity[{q}d.x{q}].memory")
-    result = RUNNER.invoke(app, ["lint", "--fix", claim_with(tmp_path, expression)])
-    request = yaml.safe_load(result.stdout)["spec"]["devices"]["requests"][0]
+    found = lint(tmp_path, selecting(expression), options=("--fix",))
+    request = yaml.safe_load(found.stdout)["spec"]["devices"]["requests"][0]
     assert request["exactly"]["selectors"] == [{"cel": {"expression": wanted}}]
-    assert result.stderr.endswith(f"correction: write {wanted}\n1 finding, 1 fixed, 0 left\n"), result.stderr
+    assert found.stderr.endswith(f"correction: write {wanted}\n1 finding, 1 fixed, 0 left\n"), found.stderr
 
 
 def test_cores_have_no_unit(tmp_path: Path) -> None:
-    result = RUNNER.invoke(app, ["lint", "--fix", claim_with(tmp_path, 'device.capacity["dra.cpu"].cpu >= 4')])
-    assert 'correction: write device.capacity["dra.cpu"].cpu.compareTo(quantity("4")) >= 0\n' in result.stderr
-    result = RUNNER.invoke(app, ["lint", claim_with(tmp_path, 'device.capacity["dra.cpu"].cpu >= "x"')])
-    assert 'cpu.compareTo(quantity("4")) >= 0, with your amount' in result.output
+    found = lint(tmp_path, selecting('device.capacity["dra.cpu"].cpu >= 4'), options=("--fix",))
+    assert 'correction: write device.capacity["dra.cpu"].cpu.compareTo(quantity("4")) >= 0\n' in found.stderr
+    found = lint(tmp_path, selecting('device.capacity["dra.cpu"].cpu >= "x"'))
+    assert 'cpu.compareTo(quantity("4")) >= 0, with your amount' in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -56,12 +57,9 @@ def test_cores_have_no_unit(tmp_path: Path) -> None:
     ],
 )
 def test_words_about_amounts(tmp_path: Path, expression: str, words: str) -> None:
-    result = RUNNER.invoke(app, ["lint", claim_with(tmp_path, expression)])
-    position = 0
-    for part in words.split(": "):
-        position = result.output.find(part, position)
-        assert position >= 0, (part, result.output)
-    assert (result.exit_code, result.output.splitlines()[-1]) == (1, "1 finding")
+    found = lint(tmp_path, selecting(expression))
+    assert says(found.stdout, words)
+    assert (found.code, found.stdout.splitlines()[-1]) == (1, "1 finding")
 
 
 MEMORY_OF_ATTRIBUTES = [
@@ -76,10 +74,10 @@ MEMORY_OF_ATTRIBUTES = [
 
 @pytest.mark.parametrize("expression", MEMORY_OF_ATTRIBUTES)
 def test_memory_is_no_attribute_however_it_is_read(tmp_path: Path, expression: str) -> None:
-    result = RUNNER.invoke(app, ["lint", claim_with(tmp_path, expression)])
-    assert (result.exit_code, result.output.splitlines()[-1]) == (1, "1 finding")
-    assert "memory is a capacity, not an attribute" in result.output
-    assert 'correction: write device.capacity["d.x"].memory.compareTo(quantity("40Gi")) >= 0' in result.output
+    found = lint(tmp_path, selecting(expression))
+    assert (found.code, found.stdout.splitlines()[-1]) == (1, "1 finding")
+    assert "memory is a capacity, not an attribute" in found.stdout
+    assert 'correction: write device.capacity["d.x"].memory.compareTo(quantity("40Gi")) >= 0' in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -95,14 +93,4 @@ def test_memory_is_no_attribute_however_it_is_read(tmp_path: Path, expression: s
     ],
 )
 def test_comparisons_that_are_right(tmp_path: Path, expression: str) -> None:
-    assert RUNNER.invoke(app, ["lint", claim_with(tmp_path, expression)]).output == "0 findings\n"
-
-
-def claim_with(tmp_path: Path, expression: str) -> str:
-    """A file with a claim that has this selector."""
-    exactly = {"deviceClassName": "gpu.nvidia.com", "selectors": [{"cel": {"expression": expression}}]}
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": spec}
-    path = tmp_path / "claim.yaml"
-    path.write_text(yaml.safe_dump(claim))
-    return str(path)
+    assert lint(tmp_path, selecting(expression)).stdout == CLEAN

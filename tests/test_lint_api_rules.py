@@ -8,26 +8,20 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from extender.cli.main import commands
+from tests.lint_worlds import CLEAN, dra, lint
 
-app = commands()
-RUNNER = CliRunner()
 KINDS = yaml.safe_load((Path(__file__).parent / "cases" / "api_rules.yaml").read_text())
 CHANGES = [(kind, change) for kind, known in KINDS.items() for change in known["changes"]]
 
 
 def named(kind: str) -> dict[str, Any]:
-    known = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "x"}}
-    return {**known, **deepcopy(KINDS[kind]["object"])}
+    return {**dra(kind, "x", {}), **deepcopy(KINDS[kind]["object"])}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_valid_object_has_no_findings(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(yaml.safe_dump(named(kind)))
-    assert RUNNER.invoke(app, ["lint", str(path)]).output == "0 findings\n"
+    assert lint(tmp_path, named(kind)).stdout == CLEAN
 
 
 @pytest.mark.parametrize(("kind", "change"), CHANGES, ids=[f"{kind} {change['is']}" for kind, change in CHANGES])
@@ -38,14 +32,12 @@ def test_one_change_has_one_finding(tmp_path: Path, kind: str, change: dict[str,
     for step in way:
         inner = inner[step] if isinstance(inner, list) else inner.setdefault(step, {})
     inner[last] = change["is"]
-    path = tmp_path / "x.yaml"
-    path.write_text(yaml.safe_dump(obj))
-    result = RUNNER.invoke(app, ["lint", str(path)])
+    out = lint(tmp_path, obj).stdout
     if not change["finds"]:
-        assert result.output == "0 findings\n"
+        assert out == CLEAN
         return
-    first, *more = result.output.splitlines()
-    assert change["finds"] in first, result.output
-    assert first.startswith(change.get("severity", "error")), result.output
-    assert more[-1] == "1 finding", result.output
-    assert change.get("advice", "") in result.output
+    first, *more = out.splitlines()
+    assert change["finds"] in first, out
+    assert first.startswith(change.get("severity", "error")), out
+    assert more[-1] == "1 finding", out
+    assert change.get("advice", "") in out

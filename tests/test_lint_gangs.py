@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.commands import berth
+from tests.lint_worlds import CLEAN, Json, lint
 
-Json = dict[str, Any]
 CONTAINERS = [{"name": "m", "image": "i"}]
 MIN, TOPOLOGY, TIMEOUT = "berth.dev/group-min", "berth.dev/group-topology", "berth.dev/group-timeout"
 
@@ -164,9 +162,7 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
 
 
 def test_an_invalid_member_is_the_only_finding_about_its_group(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(yaml.safe_dump_all([pod("a", GANG), pod("b", {**GANG, MIN: "many"})]))
-    code, out, _ = berth(["lint", str(path)])
+    code, out, *_ = lint(tmp_path, pod("a", GANG), pod("b", {**GANG, MIN: "many"}))
     assert code == 1
     assert "'many' is not a number" in out
     assert out.endswith("\n1 finding\n"), "not that one pod is missing"
@@ -175,12 +171,10 @@ def test_an_invalid_member_is_the_only_finding_about_its_group(tmp_path: Path) -
 @pytest.mark.parametrize("name", CASES)
 def test_groups_and_annotations(tmp_path: Path, name: str) -> None:
     objects, errors, words = CASES[name]
-    path = tmp_path / "x.yaml"
-    path.write_text(yaml.safe_dump_all(objects))
-    found, out, _ = berth(["lint", str(path)])
+    found, out, *_ = lint(tmp_path, *objects)
     severities = re.findall("^(error|warning|note): ", out, re.MULTILINE)
     assert found == (not {"error", "warning"}.isdisjoint(severities)), out
     assert bool(errors) == ("error" in severities), out
     for part in words:
         assert part in out, out
-    assert words or out == "0 findings\n"
+    assert words or out == CLEAN

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from extender.wire import Json
 from tests.explain_worlds import asking, objects_of_world
+from tests.lint_worlds import problems_beside
 from tests.running_berth import pod
 from tests.shared_claim_worlds import claim, fleet
-from tests.test_explanations import linted as all_linted
 
 IMPOSSIBLE = "fits on no node even with all devices free: "
 
 
 def linted(asked: list[Json], objects: list[Json], folder: Path) -> list[str]:
     """The findings, without those about containers."""
-    return [one for one in all_linted(asked, objects, folder) if "no container" not in one]
+    return [one for one in problems_beside(asked, objects, folder) if "no container" not in one]
 
 
 def test_too_few_devices_for_an_extended_resource(tmp_path: Path) -> None:

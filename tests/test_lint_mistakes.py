@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from extender.cli.main import commands
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice
-
-ROOT = Path(__file__).parents[1]
-app = commands()
-RUNNER = CliRunner()
+from tests.commands import berth
+from tests.lint_worlds import CLEAN, Json, claim, class_, dra, exactly, lint, says, written
+from tests.process_starter import ROOT
 
 MISTAKES = """
 apiVersion: resource.k8s.io/v1
@@ -60,37 +57,34 @@ spec:
     ],
 )
 def test_mistakes_that_the_schema_allows(tmp_path: Path, change: tuple[str, str], words: str) -> None:
-    path = tmp_path / "mistakes.yaml"
-    path.write_text(MISTAKES)
-    assert RUNNER.invoke(app, ["lint", str(path)]).output == "0 findings\n"
-    path.write_text(MISTAKES.replace(*change))
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    position = 0
-    for part in words.split(": "):
-        position = result.output.find(part, position)
-        assert position >= 0, (part, result.output)
-    assert result.output.endswith("1 finding\n"), result.output
-    assert result.exit_code == 1
+    found = lint(tmp_path, MISTAKES.replace(*change))
+    assert says(found.stdout, words), found.stdout
+    assert found.stdout.endswith("1 finding\n"), found.stdout
+    assert found.code == 1
 
 
-@pytest.mark.parametrize("exactly", ["count: 0", "allocationMode: All", "allocationMode: All, count: 0"])
-def test_a_count_of_zero_is_one_that_is_not_set(tmp_path: Path, exactly: str) -> None:
-    path = tmp_path / "claims.yaml"
-    path.write_text(MISTAKES.replace("count: 2", exactly))
-    assert RUNNER.invoke(app, ["lint", str(path)]).output == "0 findings\n"
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("[{name: c, image: pause, resources: {claims: [{name: gpu, request: gpu}]}}]", "[c]"),
+        ("[{name: gpu, resourceClaimTemplateName", "[{name: {a: 1}, resourceClaimTemplateName"),
+        ("{name: gpu, request: gpu}", "{name: [gpu]}"),
+    ],
+)
+def test_a_value_of_another_type_is_a_finding(tmp_path: Path, change: tuple[str, str]) -> None:
+    found = lint(tmp_path, MISTAKES.replace(*change))
+    assert (found.code, "error: " in found.stdout, "must be a" in found.stdout) == (1, True, True), found.stdout
+
+
+@pytest.mark.parametrize("number", ["count: 2", "count: 0", "allocationMode: All", "allocationMode: All, count: 0"])
+def test_a_count_of_zero_is_one_that_is_not_set(tmp_path: Path, number: str) -> None:
+    assert lint(tmp_path, MISTAKES.replace("count: 2", number)).stdout == CLEAN
 
 
 @pytest.mark.parametrize("name", ["GPU_0", "", "a.b", "a" * 64])
 def test_the_name_of_a_request_is_a_dns_label(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "claims.yaml"
-    exactly = {"deviceClassName": "gpu.nvidia.com"}
-    requests = [
-        {"name": name, "exactly": exactly},
-        {"name": "gpu", "firstAvailable": [{"name": name, **exactly}]},
-    ]
-    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
-    path.write_text(yaml.safe_dump({**claim, "spec": {"devices": {"requests": requests}}}))
-    output = RUNNER.invoke(app, ["lint", str(path)]).output
+    first = {"name": "gpu", "firstAvailable": [{"name": name, "deviceClassName": "gpu.nvidia.com"}]}
+    output = lint(tmp_path, claim(exactly("gpu.nvidia.com", name=name), first)).stdout
     for place in ("requests[0].name", "requests[1].firstAvailable[0].name"):
         assert f"spec.devices.{place}: Invalid value: " in output
     assert "a lowercase RFC 1123 label is required" in output
@@ -113,64 +107,52 @@ spec: {devices: {requests: [{name: gpu, deviceClassName: gpu.nvidia.com}]}}
 
 
 def test_fix_marks_what_it_corrects_and_keeps_the_version_of_what_it_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "old.yaml"
-    path.write_text(CLASSIC)
-    result = RUNNER.invoke(app, ["lint", "--fix", str(path)])
-    versions = [obj["apiVersion"] for obj in yaml.safe_load_all(result.stdout)]
+    found = lint(tmp_path, CLASSIC, options=("--fix",))
+    versions = [obj["apiVersion"] for obj in yaml.safe_load_all(found.stdout)]
     assert versions == ["resource.k8s.io/v1alpha2", "resource.k8s.io/v1"]
-    told = [line for line in result.stderr.splitlines() if "correction:" not in line]
+    told = [line for line in found.stderr.splitlines() if "correction:" not in line]
     assert [line.partition(":")[0] for line in told[:-1]] == ["error", "error", "error", "fixed", "fixed"]
     assert told[-1] == "5 findings, 2 fixed, 3 left"
 
 
 @pytest.mark.parametrize("resources", ["resource: {claims: [{name: gpu}]}", "resources: {claim: [{name: gpu}]}"])
 def test_fix_gives_no_second_claims_to_a_container_with_misspelt_ones(tmp_path: Path, resources: str) -> None:
-    path = tmp_path / "pod.yaml"
-    path.write_text(MISTAKES.replace("resources: {claims: [{name: gpu, request: gpu}]}", resources))
-    result = RUNNER.invoke(app, ["lint", "--fix", str(path)])
-    (container,) = list(yaml.safe_load_all(result.stdout))[1]["spec"]["containers"]
+    text = MISTAKES.replace("resources: {claims: [{name: gpu, request: gpu}]}", resources)
+    found = lint(tmp_path, text, options=("--fix",))
+    (container,) = list(yaml.safe_load_all(found.stdout))[1]["spec"]["containers"]
     assert container == {"name": "c", "image": "pause", **yaml.safe_load(resources)}
-    assert result.stderr.splitlines()[-1] == "2 findings, 0 fixed, 2 left"
-    assert "has no such field" in result.stderr
+    assert found.stderr.splitlines()[-1] == "2 findings, 0 fixed, 2 left"
+    assert "has no such field" in found.stderr
 
 
 def test_berths_own_class_matches_nothing_by_design(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.yaml"
-    own = yaml.safe_load((ROOT / "manifests" / "base" / "marker-class.yaml").read_text())
-    path.write_text(yaml.safe_dump_all([own, gpu_slice("n", carried_machines()["t4-4"])]))
-    assert RUNNER.invoke(app, ["lint", str(path)]).output == "0 findings\n"
+    own = (ROOT / "manifests" / "base" / "marker-class.yaml").read_text()
+    assert lint(tmp_path, own, gpu_slice("n", carried_machines()["t4-4"])).stdout == CLEAN
 
 
 @pytest.mark.parametrize(("word", "operator"), [("and", "&&"), ("or", "||")])
 @pytest.mark.parametrize("expression", ["true {} false", "(true {} false)"])
 def test_words_of_other_languages_get_the_operator(word: str, operator: str, expression: str) -> None:
-    result = RUNNER.invoke(app, ["select", expression.format(word)])
-    assert f": write {operator}, not {word}" in str(result.exception)
+    _, _, error = berth(["select", expression.format(word)])
+    assert f": write {operator}, not {word}" in error
 
 
 def test_every_faulty_annotation_of_a_group_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "pod.yaml"
     notes = (
         "berth.dev/group: g, berth.dev/group-min: 2, berth.dev/group-timeout: 5 minutes, berth.dev/group-topology: x"
     )
-    path.write_text(MISTAKES.replace("{berth.dev/topology: required}", f"{{{notes}}}"))
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert result.output.endswith("3 findings\n"), result.output
+    out = lint(tmp_path, MISTAKES.replace("{berth.dev/topology: required}", f"{{{notes}}}")).stdout
+    assert out.endswith("3 findings\n"), out
     for name in ("group-min]: must be a string", "group-timeout: '5 minutes'", "group-topology: 'x'"):
-        assert f"berth.dev/{name}" in result.output
+        assert f"berth.dev/{name}" in out
 
 
 def test_findings_of_the_compiler_name_the_document_once(tmp_path: Path) -> None:
     wrong = "exactly: {deviceClassName: gpu.nvidia.com, selectors: [{cel: {expression: '1'}}]}"
+    first = MISTAKES.replace("exactly: {deviceClassName: gpu.nvidia.com, count: 2}", wrong)
     second = MISTAKES.split("---")[1].replace("name: p,", "name: q,")
-    class_ = (
-        "{kind: DeviceClass, apiVersion: resource.k8s.io/v1, metadata: {name: gpu.nvidia.com}, "
-        "spec: {selectors: [{cel: {expression: '1'}}]}}"
-    )
-    text = MISTAKES.replace("exactly: {deviceClassName: gpu.nvidia.com, count: 2}", wrong)
+    lines = lint(tmp_path, class_("gpu.nvidia.com", "1"), first, second).stdout.splitlines()
     path = tmp_path / "x.yaml"
-    path.write_text("---".join((class_ + "\n", text, second)))
-    lines = RUNNER.invoke(app, ["lint", str(path)]).output.splitlines()
     places = [line.partition(": must")[0] for line in lines if "selectors[0]" in line]
     assert places == [
         f"error: {path}, document 1: DeviceClass gpu.nvidia.com, spec.selectors[0]",
@@ -179,26 +161,20 @@ def test_findings_of_the_compiler_name_the_document_once(tmp_path: Path) -> None
 
 
 def test_warnings_are_findings_and_notes_are_not(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(MISTAKES.replace("berth-scheduler", "kueue"))
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert (result.exit_code, result.output.splitlines()[-1]) == (1, "1 finding"), result.output
-    path.write_text(MISTAKES.replace("count: 2", "adminAccess: true"))
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert (result.exit_code, result.output.splitlines()[-1]) == (0, "0 findings"), result.output
-    assert "note: " in result.output
-    path.write_text(MISTAKES.replace("{claims: [{name: gpu, request: gpu}]}", "{}"))
-    result = RUNNER.invoke(app, ["lint", "--fix", str(path)])
-    assert result.exit_code == 1, "--fix prints the correction, and the file still has the mistake"
+    found = lint(tmp_path, MISTAKES.replace("berth-scheduler", "kueue"))
+    assert (found.code, found.stdout.splitlines()[-1]) == (1, "1 finding"), found.stdout
+    found = lint(tmp_path, MISTAKES.replace("count: 2", "adminAccess: true"))
+    assert (found.code, found.stdout.splitlines()[-1]) == (0, "0 findings"), found.stdout
+    assert "note: " in found.stdout
+    found = lint(tmp_path, MISTAKES.replace("{claims: [{name: gpu, request: gpu}]}", "{}"), options=("--fix",))
+    assert found.code == 1, "--fix prints the correction, and the file still has the mistake"
 
 
 @pytest.mark.parametrize("text", ["kind: Pod\nmetadata:\n\tname: p\n", "kind: Pod\nmetadata:\n  \tname: p\n"])
 def test_a_tab_is_called_a_tab(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(text)
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert (result.exit_code, result.output.count("\n")) == (2, 1)
-    assert "is not YAML or JSON: a tab, but YAML indents with spaces (line 3, column " in result.output
+    found = lint(tmp_path, text)
+    assert (found.code, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+    assert "is not YAML or JSON: a tab, but YAML indents with spaces (line 3, column " in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -213,29 +189,22 @@ def test_a_pod_with_more_claims_or_requests_than_berth_reads_is_an_error(
     tmp_path: Path, claims: int, requests: int, problem: str
 ) -> None:
     template, pod = yaml.safe_load_all(MISTAKES)
-    exactly = {"deviceClassName": "gpu.nvidia.com"}
-    template["spec"]["spec"]["devices"] = {"requests": [{"name": f"r{i}", "exactly": exactly} for i in range(requests)]}
+    asked = [exactly("gpu.nvidia.com", name=f"r{i}") for i in range(requests)]
+    template["spec"]["spec"]["devices"] = {"requests": asked}
     pod["spec"]["resourceClaims"] = [{"name": f"c{i}", "resourceClaimTemplateName": "two-same"} for i in range(claims)]
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "c0"}]}
-    (tmp_path / "m.yaml").write_text(yaml.safe_dump_all([template, pod]))
-    done = RUNNER.invoke(app, ["lint", str(tmp_path / "m.yaml")])
-    assert problem in done.output
-    assert ("error: Pod default/p, spec.resourceClaims" in done.output) == bool(problem), done.output
+    out = lint(tmp_path, template, pod).stdout
+    assert problem in out
+    assert ("error: Pod default/p, spec.resourceClaims" in out) == bool(problem), out
 
 
 @pytest.mark.parametrize("field", ["constraints", "config"])
 @pytest.mark.parametrize("name", [{}, [], 5])
 def test_a_name_of_a_request_that_is_no_text_is_told(tmp_path: Path, field: str, name: object) -> None:
-    path = tmp_path / "claims.yaml"
-    devices = {
-        "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}],
-        field: [{"requests": [name]}],
-    }
-    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
-    path.write_text(yaml.safe_dump({**claim, "spec": {"devices": devices}}))
-    result = RUNNER.invoke(app, ["lint", str(path)])
-    assert f"spec.devices.{field}[0].requests[0]: must be a string, is " in result.output
-    assert result.exit_code == 1
+    more: Json = {field: [{"requests": [name]}]}
+    found = lint(tmp_path, claim(exactly("gpu.nvidia.com"), **more))
+    assert f"spec.devices.{field}[0].requests[0]: must be a string, is " in found.stdout
+    assert found.code == 1
 
 
 POLICY = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "40Gi", "step": "2Gi"}}
@@ -268,23 +237,12 @@ SHARED = {
 @pytest.mark.parametrize("beside", [True, False])
 def test_what_no_device_has(tmp_path: Path, constraint: str, requests: dict, words: str, beside: bool) -> None:
     """The slices are in a file beside the claim, or in a snapshot."""
-    selector = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]}
-    exactly = {"deviceClassName": "gpu", **({"capacity": {"requests": requests}} if requests else {})}
-    claim = {"requests": [{"name": "r", "exactly": exactly}], "constraints": [{"matchAttribute": constraint}]}
+    capacity: Json = {"capacity": {"requests": requests}} if requests else {}
+    asked = claim(exactly("gpu", **capacity), constraints=[{"matchAttribute": constraint}])
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
     slice_ = {"driver": "gpu.example.com", "nodeName": "n", "pool": pool, "devices": [SHARED]}
-    specs = {"DeviceClass": selector, "ResourceSlice": slice_, "ResourceClaim": {"devices": claim}}
-    files = []
-    for kind, spec in specs.items():
-        files.append(tmp_path / f"{kind}.yaml")
-        obj = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "gpu"}, "spec": spec}
-        files[-1].write_text(yaml.safe_dump(obj))
-    snapshot = tmp_path / "snapshot.yaml"
-    snapshot.write_text("---\n".join(path.read_text() for path in files[:2]))
-    more = map(str, files) if beside else ("--snapshot", str(snapshot), str(files[-1]))
-    output = RUNNER.invoke(app, ["lint", *more]).output
-    assert output.endswith("1 finding\n" if words else "0 findings\n"), output
-    position = 0
-    for part in words.split(": "):
-        position = output.find(part, position)
-        assert position >= 0, (part, output)
+    cluster = class_("gpu", 'device.driver == "gpu.example.com"'), dra("ResourceSlice", "gpu", slice_)
+    snapshot = str(written(tmp_path / "snapshot.yaml", *cluster))
+    output = lint(tmp_path, asked, options=(snapshot,) if beside else ("--snapshot", snapshot)).stdout
+    assert output.endswith("1 finding\n" if words else CLEAN), output
+    assert says(output, words) or not words, output

@@ -15,9 +15,9 @@ from extender.cache import ClusterCache
 from extender.cel.dra import Dialect, Masks
 from extender.cel.dra.terms import failed_term
 from extender.cli.allocate_command import _one_node
-from extender.cli.object_files import objects_of
 from extender.cli.select_command import answer
 from extender.fabric import Graphs, choose_fabric
+from extender.manifests import decoded_objects
 from extender.model import ObjectKey, Pod, PodClaim, members
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
@@ -96,7 +96,7 @@ def test_serve_and_allocate_agree(case: Json) -> None:
     info = cache.snapshot().node_infos["n"]
     status = evaluate(info, requirements, context)
     objects = [*node, {"kind": "DeviceClass", **OF_D}, {"kind": "ResourceClaim", **claim_of(case)}]
-    offline = objects_of([("", obj) for obj in objects])
+    offline = decoded_objects([("", obj) for obj in objects])
     for order in ("in-tree", "preferred"):
         found = _one_node(offline, offline.nodes[0], order)
         results = found["allocations"][0]["devices"]["results"] if found["allocations"] else None

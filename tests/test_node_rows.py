@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from extender.allocation import NodeInfo
-from extender.cli.cluster_dump import dump_of
 from extender.cli.fleet_commands import _node_table, _summary, _top
 from extender.cli.output import table_screen
+from extender.cli.snapshot_command import dump_of
 from extender.explain import fleet_stats, node_detail, node_row, totals
 
 Json = dict[str, Any]

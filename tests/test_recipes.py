@@ -16,7 +16,7 @@ import yaml
 from extender.allocation import Features, NodeInfo, with_devices_allocated
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.cli.annotation_findings import annotation_findings
+from extender.lint.field_findings import annotation_findings
 from extender.manifests import PodTemplate
 from extender.model import NO_ATTRIBUTES, Code, Node, Result, Taint
 from extender.policy import Policy, Weights, load_policy

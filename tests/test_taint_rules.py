@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from extender.cli.allocate_command import _one_node
-from extender.cli.cluster_dump import dump_of
-from extender.cli.object_files import objects_of
+from extender.cli.snapshot_command import dump_of
+from extender.manifests import decoded_objects
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parent / "cases" / "taint_rules.yaml").read_text())
@@ -67,7 +67,7 @@ def test_the_cache_taints_these_devices(case: Json) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 @pytest.mark.parametrize("order", ["in-tree", "preferred"])
 def test_allocate_gives_the_others(case: Json, order: str) -> None:
-    found = objects_of([("", obj) for obj in [rule(case), *fleet(), *all_but(case["tainted"])]])
+    found = decoded_objects([("", obj) for obj in [rule(case), *fleet(), *all_but(case["tainted"])]])
     answer = _one_node(found, found.nodes[0], order)
     if len(case["tainted"]) == len(DEVICES):
         assert answer["allocations"] is None

@@ -19,8 +19,8 @@ import yaml
 
 from tests.commands import berth, berth_run_once
 from tests.eventually import HANG_SECONDS
+from tests.manifests import KUBECTL, needs_kubectl
 from tests.process_starter import ROOT, start
-from tests.test_kubectl import KUBECTL
 
 TUTORIALS = sorted((ROOT / "docs").glob("tutorial-*.md"))
 _DEFAULT = "namespaces/default"
@@ -228,7 +228,7 @@ def test_every_command_as_requests(page: Path, run: Run) -> None:
     CHECKS[page.stem](follow(page, run, requests_of_kubectl(run)))
 
 
-@pytest.mark.skipif(not KUBECTL.exists(), reason="BERTH_KUBE_BIN names no folder with kubectl")
+@needs_kubectl
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_every_command_with_kubectl(page: Path, run: Run, tmp_path: Path) -> None:
     CHECKS[page.stem](follow(page, run, real_kubectl(run, tmp_path)))

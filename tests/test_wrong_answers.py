@@ -9,11 +9,10 @@ import pytest
 
 from extender.cluster import ClusterError, Writer
 from extender.model import ObjectKey
-from extender.sandbox import Cluster
+from extender.sandbox import Cluster, write_kubeconfig
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.commands import berth_beside
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_doctor import kubeconfig
 from tests.test_writes import GUARDS
 
 pytestmark = pytest.mark.loopback
@@ -130,8 +129,7 @@ async def test_commands_take_no_other_answer_for_an_empty_list(
 
     cluster.api.intercept = wrong
     async with cluster.serving() as api:
-        (tmp_path / "k").write_text(kubeconfig(api))
-        code, _, problem = await berth_beside([command, "--kubeconfig", str(tmp_path / "k")])
+        code, _, problem = await berth_beside([command, "--kubeconfig", str(write_kubeconfig(tmp_path, api))])
     assert code == 2
     assert words in problem
 

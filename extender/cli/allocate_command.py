@@ -1,9 +1,10 @@
-"""`berth allocate`: runs the allocator offline, on files."""
+"""`berth allocate`: runs the allocator offline, on the objects of files or on recorded cases."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,37 +15,61 @@ from extender.allocation import (
     CAUSES,
     CauseRecorder,
     Features,
+    NodeInfo,
+    Preference,
     Problem,
     Search,
     allocations,
     choose,
     from_gates,
     problem_of,
+    troubled,
     usage_of,
 )
 from extender.cel.dra import Dialect, Masks
-from extender.cli.cases import Case, CaseError, load_cases
-from extender.cli.manifest_checks import checked_files
-from extender.cli.object_files import Objects, objects_of
+from extender.cli.object_files import checked_files
+from extender.cli.options import Output
 from extender.cli.output import Screen, say_json
-from extender.files import name_of
+from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
+from extender.files import must_exist, name_of, read_file
+from extender.manifests import DecodedObjects, decoded_objects
 from extender.model import (
     Allocation,
     Claim,
     Code,
+    DeviceClass,
+    DeviceId,
     InvalidClaim,
     Node,
     ObjectKey,
     OutOfSteps,
     Reason,
+    Result,
+    Slice,
     WireError,
     counted,
     extended_resources,
     shown,
 )
+from extender.policy import Policy
 from extender.scheduling import ADMIN_LABEL, class_by_resource, may_run, special_claim
-from extender.wire import Json, encode_allocation
+from extender.scoring import ByTopology
+from extender.wire import (
+    Json,
+    SliceDecoder,
+    decode_claim,
+    decode_class,
+    decode_node,
+    encode_allocation,
+    get,
+    json_value,
+    many,
+    need,
+    quantities,
+    strings,
+)
 
+_GAVE_UP = "gave up: the search used up its steps"
 _CASE_STEPS = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
 
 
@@ -60,7 +85,7 @@ def allocate_command(
         Literal["preferred", "in-tree"],
         typer.Option(help="in-tree takes the first solution in kube-scheduler's order."),
     ] = "preferred",
-    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+    output: Output = "table",
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
 ) -> None:
     """Show the devices that claims would get on each node, or why none.
@@ -79,25 +104,30 @@ def allocate_command(
         return
     if not files:
         raise WireError("FILE", "is missing: give files, or --cases DIR")
-    found = objects_of(checked_files(files))
+    found = decoded_objects(checked_files(files))
     answers = answers_of(found, order, node)
     _print(found, answers, output)
-    if all(answer["allocations"] is None for answer in answers):
+    if all(one["allocations"] is None for one in answers):
         raise typer.Exit(1)
 
 
 def answer(case: Case | CaseError, order: str) -> Json:
     """Return the answer to one case: `name`, `error` (or None) and `allocations` (API form, or None)."""
+    subject = {"name": case.name}
     if isinstance(case, CaseError):
-        return {"name": case.name, "error": case.message, "allocations": None}
+        return _answer(subject, error=case.message)
     try:
-        found = _solve_case(case, order)
+        return _answer(subject, _solve_case(case, order))
     except (InvalidClaim, WireError) as error:
-        return {"name": case.name, "error": str(error), "allocations": None}
+        return _answer(subject, error=str(error))
     except OutOfSteps:
-        return {"name": case.name, "error": "gave up: the search used up its steps", "allocations": None}
+        return _answer(subject, error=_GAVE_UP)
+
+
+def _answer(subject: Json, found: list[Allocation] | None = None, error: str | None = None) -> Json:
+    """The answer about a case or a node, which `subject` names."""
     encoded = None if found is None else [encode_allocation(allocation) for allocation in found]
-    return {"name": case.name, "error": None, "allocations": encoded}
+    return {**subject, "error": error, "allocations": encoded}
 
 
 def _solve_case(case: Case, order: str) -> list[Allocation] | None:
@@ -109,7 +139,7 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
     allocated_state = usage_of(case.slices, case.taken, case.shares)
     named = [(str(claim.key), claim.spec) for claim in case.claims]
     problem = problem_of(case.node, case.slices, case.classes, named, allocated_state, features, masks)
-    solution = _search(problem, order)
+    solution = _search(problem, order, None, CauseRecorder())
     if solution is None:
         if any(pool.trouble for pool in problem.inventory.pools):
             raise InvalidClaim("invalid resource pools were encountered")
@@ -117,16 +147,16 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
     return allocations(problem, solution, case.node.name, case.classes.get, lambda: str(uuid.uuid4()))
 
 
-def _search(problem: Problem, order: str) -> Any:
+def _search(problem: Problem, order: str, preference: Preference | None, recorder: CauseRecorder) -> Any:
     if order == "in-tree":
-        return Search(problem, most_steps=_CASE_STEPS).run()
-    return choose(problem, None, most_steps=_CASE_STEPS)
+        return Search(problem, most_steps=_CASE_STEPS, observer=recorder).run()
+    return choose(problem, preference, most_steps=_CASE_STEPS, observer=recorder)
 
 
 # -- cluster objects -----------------------------------------------------------------------------------------
 
 
-def answers_of(found: Objects, order: str, only: str | None) -> list[Json]:
+def answers_of(found: DecodedObjects, order: str, only: str | None) -> list[Json]:
     """The answer for each node, or for the one named `only`. Raises WireError."""
     nodes = [node for node in found.nodes if only in (None, node.name)]
     if not nodes:
@@ -138,32 +168,49 @@ def answers_of(found: Objects, order: str, only: str | None) -> list[Json]:
     return [_one_node(found, node, order) for node in nodes]
 
 
-def _one_node(found: Objects, node: Node, order: str) -> Json:
-    refusals = list(_refusals(found, node))
+def _one_node(found: DecodedObjects, node: Node, order: str) -> Json:
+    subject, refusals = {"node": node.name}, list(_refusals(found, node))
     if refusals:
-        return {"node": node.name, "error": None, "allocations": None, "why": refusals}
+        return {**_answer(subject), "why": refusals}
     masks = Masks()
     allocated_state = usage_of(found.slices, found.taken, found.shares)
     named = [(str(claim.key), claim.spec) for claim in _asked(found, node)]
     problem = problem_of(node, found.slices, found.classes, named, allocated_state, Features(), masks)
     recorder = CauseRecorder()
     try:
-        solution = (
-            Search(problem, most_steps=_CASE_STEPS, observer=recorder).run()
-            if order == "in-tree"
-            else choose(problem, found.preference(node, problem), most_steps=_CASE_STEPS, observer=recorder)
-        )
+        solution = _search(problem, order, _preference(found, node, problem), recorder)
     except InvalidClaim as error:
-        return {"node": node.name, "error": str(error), "allocations": None}
+        return _answer(subject, error=str(error))
     except OutOfSteps:
-        return {"node": node.name, "error": "gave up: the search used up its steps", "allocations": None}
+        return _answer(subject, error=_GAVE_UP)
     if solution is None:
-        return {"node": node.name, "error": None, "allocations": None, "why": _why(problem, recorder)}
-    made = allocations(problem, solution, node.name, found.classes.get, lambda: str(uuid.uuid4()))
-    return {"node": node.name, "error": None, "allocations": [encode_allocation(a) for a in made]}
+        return {**_answer(subject), "why": _why(problem, recorder)}
+    return _answer(subject, allocations(problem, solution, node.name, found.classes.get, lambda: str(uuid.uuid4())))
 
 
-def _asked(found: Objects, node: Node) -> list[Claim]:
+def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preference:
+    """The order in which `berth serve` would try the devices of this node."""
+    inventory = problem.inventory
+    gpus = [(bit, one.device) for bit, one in enumerate(inventory.devices) if gpu_uuid(one.device)]
+    devices = [device for _, device in gpus]
+    live = found.fabric.get(node.name)
+    agent_fabric, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())
+    fabric = choose_fabric(agent_fabric, devices, Graphs()) if gpus else None
+    bits = {gpu_uuid(device): bit for bit, device in gpus}
+    positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
+    node_info = NodeInfo(
+        node,
+        inventory,
+        problem.allocated_state,
+        fabric=fabric,
+        gpu_bits=positions,
+        busy=problem.taken,
+        troubled=troubled(inventory, fabric, positions),
+    )
+    return ByTopology(node_info, Policy())
+
+
+def _asked(found: DecodedObjects, node: Node) -> list[Claim]:
     """The claims without devices, also those that pods with extended resources would get on the node."""
     resources, claims = extended_resources(found.classes.values()), list(found.claims)
     for pod in found.pods:
@@ -176,7 +223,7 @@ def _asked(found: Objects, node: Node) -> list[Claim]:
     return claims
 
 
-def _refusals(found: Objects, node: Node) -> Iterator[str]:
+def _refusals(found: DecodedObjects, node: Node) -> Iterator[str]:
     """Why the claims or pods cannot get the node, whatever its devices are."""
     for claim in found.claims:
         if claim.deleting:
@@ -214,7 +261,7 @@ def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
     return lines
 
 
-def _print(found: Objects, answers: list[Json], output: str) -> None:
+def _print(found: DecodedObjects, answers: list[Json], output: str) -> None:
     if output == "json":
         for line in answers:
             say_json(line)
@@ -230,3 +277,94 @@ def _print(found: Objects, answers: list[Json], output: str) -> None:
                 )
         for why in line.get("why", []):
             console.print(f"  {why}")
+
+
+# -- case files: the objects of a cluster, claims for one node, and the recorded answer -----------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One decoded case. `shares` maps a device to its consumed capacity in nanos, by name."""
+
+    name: str
+    features: tuple[str, ...]
+    node: Node
+    slices: list[Slice]
+    classes: dict[str, DeviceClass]
+    claims: list[Claim]
+    taken: list[DeviceId]
+    shares: dict[DeviceId, dict[str, int]]
+    expect: Json
+
+
+@dataclass(frozen=True, slots=True)
+class CaseError:
+    """A case that cannot be read. `is_json` is False if its text is not a JSON object."""
+
+    name: str
+    message: str
+    is_json: bool = True
+
+
+def load_cases(folder: Path) -> Iterator[Case | CaseError]:
+    """Yield the cases of a folder or of one file, in name order: one per .json file, one per line of a .jsonl file.
+
+    Raises WireError for a path or a file without cases. A case that cannot be read is a CaseError.
+    """
+    must_exist(folder)
+    paths = [folder] if folder.is_file() else sorted((*folder.glob("*.json"), *folder.glob("*.jsonl")))
+    if not paths:
+        raise WireError(name_of(folder), "holds no .json or .jsonl files")
+    for path in paths:
+        content = read_file(path)
+        if not content.strip():
+            raise WireError(name_of(path), "holds no case: it is empty")
+        lines = content.splitlines() if path.suffix == ".jsonl" else [content]
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _read(line, f"{path.name}:{number}")
+
+
+def _read(line: bytes, where: str) -> Case | CaseError:
+    try:
+        obj = json_value(line, where)
+        if type(obj) is not dict:
+            raise WireError("", "a case must be an object")
+    except WireError as error:
+        return CaseError(where, str(error), is_json=False)
+    try:
+        return decode_case(obj)
+    except WireError as error:
+        return CaseError(str(obj.get("name") or where), str(error))
+
+
+def decode_case(obj: Json) -> Case:
+    """Decode a case from its JSON object. Raises WireError."""
+    decoder = SliceDecoder()
+    slices = many(obj, "resourceSlices", "", lambda item, _: decoder.decode(item))
+    classes = many(obj, "deviceClasses", "", lambda item, _: decode_class(item))
+    shares: dict[DeviceId, dict[str, int]] = {d: {} for d in many(obj, "allocatedShares", "", _device)}
+    for device, amounts in many(obj, "consumedCapacity", "", _consumed):
+        known = shares.setdefault(device, {})
+        for name, nanos in amounts.items():
+            known[name] = known.get(name, 0) + nanos
+    return Case(
+        str(obj.get("name", "")),
+        strings(obj, "features", ""),
+        decode_node(get(obj, "node", dict, "", {})),
+        list(slices),
+        {c.name: c for c in classes},
+        list(many(obj, "claims", "", lambda item, _: decode_claim(item))),
+        list(many(obj, "allocatedDevices", "", _device)),
+        shares,
+        get(obj, "expect", dict, "", {}),
+    )
+
+
+def _device(obj: Json, path: str) -> DeviceId:
+    return DeviceId(need(obj, "driver", path), need(obj, "pool", path), need(obj, "device", path))
+
+
+def _consumed(obj: Json, path: str) -> tuple[DeviceId, dict[str, int]]:
+    result = Result("", _device(obj, path), consumed=quantities(obj, "consumed", path))
+    return result.device, result.amounts

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from extender.cli.logs import Form, Level, set_up_logging
-from extender.cli.options import Kubeconfig, parse_key, parse_listen
-from extender.cli.serve_command import HOST_HELP, PAGE_FILE_HELP, parse_tls
+from extender.cli.options import HOST_HELP, PAGE_FILE_HELP, Kubeconfig, parse_key, parse_listen, parse_tls
 from extender.entry.console_process import serve_console
 from extender.entry.listening import Pages
 from extender.model import ObjectKey

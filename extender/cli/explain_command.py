@@ -1,11 +1,11 @@
-"""`berth explain` and `berth snapshot`."""
+"""`berth explain`: why a pod or a group waits, or where a pod would go."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -15,12 +15,10 @@ from rich.table import Table
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
-from extender.cli.cluster_dump import load_dump, load_groups, take_dump
-from extender.cli.group_explanation import show_group, show_sentence
-from extender.cli.manifest_checks import checked_files
-from extender.cli.object_files import policy_of, policy_text
-from extender.cli.options import Kubeconfig
-from extender.cli.output import Screen, say, say_content, say_json, table_screen
+from extender.cli.object_files import checked_files, policy_of, policy_text
+from extender.cli.options import WideOutput
+from extender.cli.output import Screen, say, say_json, table_screen
+from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf
 from extender.explain import Scenario, scenario_of
 from extender.manifests import hypothetical, is_device_class
@@ -31,7 +29,6 @@ from extender.wire import Json
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
-Output = Literal["table", "wide", "json"]
 
 
 def explain_command(
@@ -57,7 +54,7 @@ def explain_command(
     narrate: Annotated[
         str, typer.Option(metavar="NODE", help="Print the steps of the search on this node, unless the pod is bound.")
     ] = "",
-    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    output: WideOutput = "table",
 ) -> None:
     """Say why a pod or a group waits, or where a pod would go.
 
@@ -82,13 +79,10 @@ def explain_command(
         found = _ask(server, token, name, {**question, "policy": text})
     _show_all(found, output, narrated=bool(narrate))
     _tell_classes(question["objects"])
-    if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
-        raise typer.Exit(1)
+    _end(found)
 
 
-def _explain_group(
-    key: ObjectKey, snapshot: Path | None, console: tuple[str, str], what_if: Json, output: Output
-) -> None:
+def _explain_group(key: ObjectKey, snapshot: Path | None, console: tuple[str, str], what_if: Json, output: str) -> None:
     """Print the groups of this name. `console` is its URL and the token."""
     if snapshot is not None:
         cache, bound = load_groups(snapshot)
@@ -101,23 +95,14 @@ def _explain_group(
         if output == "json":
             say_json(explanation)
         else:
-            show_group(explanation, _WIDE if output == "wide" else _BRIEF)
+            _show_group(explanation, _WIDE if output == "wide" else _BRIEF)
+    _end(found)
+
+
+def _end(found: list[Json]) -> None:
+    """Exit with code 1 if no node fits."""
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
-
-
-def snapshot_command(
-    kubeconfig: Kubeconfig = None,
-) -> None:
-    """Print the objects that Berth watches, as one JSON list.
-
-    The file has no container environments and no secrets.
-
-    Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
-    """
-    with Screen(stderr=True).status("reading the cluster"):
-        content = asyncio.run(take_dump(kubeconfig))
-    say_content(content)
 
 
 def _pod_name(words: list[str], *, has_file: bool) -> str | None:
@@ -178,7 +163,7 @@ def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
     return scenario_of(cache.snapshot(), what_if["without"], what_if["free"], "--without")
 
 
-def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
+def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
     """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
     groups = [explanation["group"] for explanation in found if "group" in explanation]
     if len(groups) > 1 and output != "json":
@@ -187,7 +172,7 @@ def _show_all(found: list[Json], output: Output, *, narrated: bool) -> None:
         if output == "json":
             say_json(explanation)
         elif "group" in explanation:
-            show_group(explanation, _WIDE if output == "wide" else _BRIEF)
+            _show_group(explanation, _WIDE if output == "wide" else _BRIEF)
             members = [one for one in found if one.get("gang") == explanation["group"]]
             _show_members(members, explanation["outcome"], output, narrated=narrated)
         elif explanation.get("gang") not in groups:
@@ -204,7 +189,7 @@ def _tell_classes(given: list[Json]) -> None:
             say(f"berth: the answer uses DeviceClass {name} of the files: kubectl apply it before the pods", err=True)
 
 
-def _show_members(members: list[Json], outcome: str, output: Output, *, narrated: bool) -> None:
+def _show_members(members: list[Json], outcome: str, output: str, *, narrated: bool) -> None:
     """Print the explanation that the pods of a group would get without the group."""
     console = table_screen()
     if output != "wide" and not narrated:
@@ -214,17 +199,16 @@ def _show_members(members: list[Json], outcome: str, output: Output, *, narrated
         console.print(f"if it were in no group: {one['alone']}")
         if output == "wide":
             _show_nodes(console, one, _WIDE)
-        for line in one["narration"]:
-            console.print(f"  {line}")
+        _print_indented(console, one["narration"])
 
 
-def _show(found: Json, output: Output) -> None:
+def _show(found: Json, output: str) -> None:
     """Print the explanation of a pod as a table."""
     console = table_screen()
     decision: Json | None = found.get("decision")
     sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
     if found.get("alone"):
-        show_sentence(console, sentence)
+        _show_sentence(console, sentence)
     else:
         console.print(sentence, style="bold")
     for miss in found.get("misses", ())[1:]:
@@ -236,8 +220,7 @@ def _show(found: Json, output: Output) -> None:
         console.print(f"if it were in no group: {found['alone']}{more}")
     if not found.get("alone") or output == "wide":
         _show_nodes(console, found, _WIDE if output == "wide" else _BRIEF)
-    for line in found.get("narration", ()):
-        console.print(f"  {line}")
+    _print_indented(console, found.get("narration", ()))
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
 
@@ -250,8 +233,7 @@ def _show_nodes(console: Screen, found: Json, rows: int) -> None:
         console.print(_unschedulable(found["unschedulable"], rows))
     if found.get("terms"):
         console.print("selectors, term by term:")
-        for line in found["terms"]:
-            console.print(f"  {line}")
+        _print_indented(console, found["terms"])
 
 
 def _decided(pod: str, decision: Json) -> str:
@@ -271,9 +253,7 @@ def _reused(chosen: Json) -> list[str]:
 
 
 def _best(candidates: list[Json]) -> Table:
-    table = Table(title="best nodes", title_justify="left")
-    for name in ("node", "score", "devices", "predicted GB/s", "why"):
-        table.add_column(name)
+    table = Table("node", "score", "devices", "predicted GB/s", "why", title="best nodes", title_justify="left")
     for one in candidates:
         why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
         gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
@@ -283,9 +263,73 @@ def _best(candidates: list[Json]) -> Table:
 
 
 def _unschedulable(found: list[Json], limit: int) -> Table:
-    table = Table(title="unschedulable nodes", title_justify="left")
-    for name in ("nodes", "reason", "examples", "devices on one of them"):
-        table.add_column(name)
+    heads = ("nodes", "reason", "examples", "devices on one of them")
+    table = Table(*heads, title="unschedulable nodes", title_justify="left")
     for one in found[:limit]:
         table.add_row(str(one["nodes"]), one["reason"], "\n".join(one["examples"]), "\n".join(one["causes"]))
     return table
+
+
+# -- the explanation of a group ---------------------------------------------------------------------------------
+
+
+def _show_sentence(console: Screen, sentence: str) -> None:
+    """Print the sentence about a group, each part of it on a line of its own."""
+    first, *rest = sentence.split("; ")
+    console.print(first, style="bold")
+    _print_indented(console, rest)
+
+
+def _print_indented(console: Screen, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(f"  {line}")
+
+
+def _show_group(found: Json, rows: int) -> None:
+    """Print an explanation with at most so many rows in each table."""
+    console = table_screen()
+    _show_sentence(console, found["sentence"])
+    for miss in found["misses"][1:]:
+        console.print(f"  or: it {miss['sentence']}")
+    if found["cut_short"]:
+        console.print(f"  {found['cut_short']}")
+    console.print(_facts(found))
+    members = [(one["pod"], one["state"], one["node"], one["reason"], one["since"]) for one in found["members"]]
+    _table(console, "members", ("pod", "state", "node", "reason", "waits since"), members, rows)
+    plan = [(one["pod"], one["node"], "\n".join(one["devices"])) for one in found["plan"]]
+    _table(console, "plan", ("pod", "node", "devices"), plan, rows)
+    holders = [
+        (one["node"], str(one["devices"]), ", ".join(one["pods"] or one["claims"]), one["state"], one["group"])
+        for one in found["holders"]
+    ]
+    title = f"holders of devices {found['held_in']}"
+    _table(console, title, ("node", "devices", "pods", "state", "group"), holders, rows, found["more_holders"])
+
+
+def _facts(found: Json) -> str:
+    facts = [f"named by {found['source']}"]
+    if found["minimum"] and found["members"]:
+        facts.append(f"{found['bound']} of at least {found['minimum']} bound")
+    elif found["minimum"]:
+        facts.append(f"at least {found['minimum']} pods together")
+    if found["topology"]:
+        facts.append(f"topology {found['topology']}")
+    if found["topology_label"]:
+        facts.append(f"one value of {found['topology_label']}")
+    if found["since"] and found["outcome"] != "planned":
+        facts.append(f"{found['since_event']} since {found['since']}")
+    return "; ".join(facts)
+
+
+def _table(
+    console: Screen, title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: int, more: int = 0
+) -> None:
+    if not rows:
+        return
+    table = Table(*heads, title=title, title_justify="left")
+    for row in rows[:most]:
+        table.add_row(*row)
+    console.print(table)
+    left = len(rows[most:]) + more
+    if left:
+        console.print(f"  and {left} more")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
-from extender.cli.options import Kubeconfig, parse_node
+from extender.cli.options import Kubeconfig, Output, parse_node
 from extender.cli.output import Screen, say_json
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
 from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_inside, quality, ranked
@@ -26,7 +26,7 @@ def fabric_command(
     count: Annotated[int, typer.Option(help="How many GPUs to choose.", min=1, max=16)] = 2,
     free: Annotated[str | None, typer.Option(help="Positions of the free GPUs, e.g. 0,1,4. Default: all.")] = None,
     kubeconfig: Kubeconfig = None,
-    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Show how the GPUs are joined and which set of them is best.
 
@@ -99,9 +99,8 @@ def _mask(free: str | None, size: int) -> int:
 
 def _matrix(name: str, fabric: Fabric, source: str) -> Table:
     graph = fabric.graph
-    table = Table(title=f"{name}: {fabric.product} ({source})", title_justify="left")
-    for column in ("", *(str(i) for i in range(graph.size)), "NUMA"):
-        table.add_column(column, justify="right")
+    heads = [Column(head, justify="right") for head in ("", *map(str, range(graph.size)), "NUMA")]
+    table = Table(*heads, title=f"{name}: {fabric.product} ({source})", title_justify="left")
     for i in range(graph.size):
         table.add_row(str(i), *(_cell(graph, i, j) for j in range(graph.size)), str(graph.numa[i]))
     return table

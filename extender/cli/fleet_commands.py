@@ -11,15 +11,15 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, Server, Token, ask
+from extender.cli.options import WideOutput
 from extender.cli.output import say_json, table_screen
 from extender.model import counted
 from extender.wire import Json
 
-Output = Literal["table", "wide", "json"]
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12
 
@@ -28,7 +28,7 @@ def nodes_command(
     names: Annotated[list[str] | None, typer.Argument(help="Only nodes whose name contains one of these.")] = None,
     server: Server = SERVER,
     token: Token = "",
-    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    output: WideOutput = "table",
 ) -> None:
     """List nodes with the state of every GPU, and other devices.
 
@@ -51,7 +51,7 @@ def nodes_command(
 def claims_command(
     server: Server = SERVER,
     token: Token = "",
-    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    output: WideOutput = "table",
 ) -> None:
     """List claims with their devices and pods.
 
@@ -61,9 +61,7 @@ def claims_command(
     if output == "json":
         say_json(rows)
         return
-    table = Table(box=None)
-    for name in ("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else [])):
-        table.add_column(name)
+    table = Table("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else []), box=None)
     for one in rows:
         more = [_allocator(one), one["problem"]] if output == "wide" else []
         table.add_row(one["claim"], " ".join(one["devices"]) or "-", " ".join(one["pods"]) or "-", *more)
@@ -75,7 +73,9 @@ def top_command(
     server: Server = SERVER,
     token: Token = "",
     once: Annotated[bool, typer.Option("--once", help="Print the fleet once and end.")] = False,
-    output: Annotated[Output, typer.Option(help="How to print; json prints the fleet once and ends.")] = "table",
+    output: Annotated[
+        Literal["table", "wide", "json"], typer.Option(help="How to print; json prints the fleet once and ends.")
+    ] = "table",
     seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two updates.")] = 2.0,
 ) -> None:
     """Watch free GPUs, waiting pods and decisions.
@@ -111,12 +111,11 @@ def _letters(gpus: str) -> Text:
 
 
 def _node_table(rows: list[Json], *, wide: bool) -> Table:
-    table = Table(box=None)
     others = ["other devices (free/all)"] if any(node.get("others") for node in rows) else []
-    for name in ("node", "product", "free", "GPUs", *(["zone", "rack", "clique"] if wide else []), *others):
-        table.add_column(name, justify="right" if name == "free" else "left")
+    places = ["zone", "rack", "clique"] if wide else []
+    table = Table("node", "product", Column("free", justify="right"), "GPUs", *places, *others, box=None)
     for node in rows:
-        more = [node.get(name, "-") for name in ("zone", "rack", "clique")] if wide else []
+        more = [node.get(name, "-") for name in places]
         if others:
             counts = (f"{one['driver']} {one['free']}/{one['devices']}" for one in node.get("others", ()))
             more.append(" ".join(counts) or "-")
@@ -145,9 +144,8 @@ def _top(fleet: Json) -> Group:
     products: dict[str, list[Json]] = {}
     for node in (node for node in fleet["nodes"] if node["gpus"]):
         products.setdefault(node["product"], []).append(node)
-    table = Table(title="GPUs", title_justify="left", box=None)
-    for name in ("product", "nodes", "GPUs", "free", "largest free on one node"):
-        table.add_column(name, justify="left" if name == "product" else "right")
+    heads = [Column(head, justify="right") for head in ("nodes", "GPUs", "free", "largest free on one node")]
+    table = Table("product", *heads, title="GPUs", title_justify="left", box=None)
     for name, nodes in sorted(products.items()):
         free = [node["gpus"].count("f") for node in nodes]
         table.add_row(name, str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free)))
@@ -159,11 +157,5 @@ def _top(fleet: Json) -> Group:
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
     for one in fleet["decisions"][:_TOP_DECISIONS]:
         gbps = f"predicted {one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
-        decided.add_row(
-            _when(one["at"]),
-            one["pod"],
-            one["node"],
-            counted(one["devices"], "device"),
-            gbps,
-        )
+        decided.add_row(_when(one["at"]), one["pod"], one["node"], counted(one["devices"], "device"), gbps)
     return Group(_summary(fleet["nodes"], letters_too=False), table, waiting, decided)

@@ -38,7 +38,7 @@ _COMMANDS = {  # command: (module of extender.cli, its function or typer group)
     "claims": ("fleet_commands", "claims_command"),
     "top": ("fleet_commands", "top_command"),
     "policy": ("policy_command", "policy_app"),
-    "snapshot": ("explain_command", "snapshot_command"),
+    "snapshot": ("snapshot_command", "snapshot_command"),
 }
 _USAGE_BYTES = 1024
 

@@ -1,133 +1,94 @@
-"""Reads Kubernetes objects and policies from files for the offline commands."""
+"""Reads the files that users name: manifests, which are checked and corrected as by `berth lint`, and policies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Preference, Problem, troubled
-from extender.cache import tainted
-from extender.fabric import DRIVER as FABRIC_DRIVER
-from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
+import orjson
+import typer
+
+from extender.cli.output import say
 from extender.files import name_of, read_file
-from extender.manifests import objects_of_part
-from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Pod, Slice, TaintRule, WireError
+from extender.lint import LintFinding, Placed, check_manifests
+from extender.manifests import objects_of_part, objects_or_faults
+from extender.model import WireError, counted, one_line
 from extender.policy import MAX_POLICY_BYTES, Policy, PolicyError, load_policy
-from extender.scoring import ByTopology
-from extender.wire import (
-    DocumentPart,
-    Json,
-    SliceDecoder,
-    decode_claim,
-    decode_class,
-    decode_labels,
-    decode_node,
-    decode_pod,
-    decode_taint_rule,
-    get,
-    need,
-    parts_of,
-    text_of,
-)
+from extender.wire import DocumentPart, Json, get, need, parts_of, text_of
 
-_Placed = tuple[Json, str]  # a template, and its place in the files
-_MOST_MANIFEST = 4 * MAX_POLICY_BYTES  # bytes of a manifest with a policy in it
+_LINE_BYTES = 4096
+_MAX_MANIFEST_BYTES = 4 * MAX_POLICY_BYTES  # of a manifest with a policy in it
 
 
-@dataclass(slots=True)
-class Objects:
-    """The decoded objects of the files. The devices of `slices` have the taints of `rules`.
+class Manifests(NamedTuple):
+    """The contents of files."""
 
-    `claims` are the claims without an allocation. The devices of allocated claims are in `taken`; `shares` maps a
-    device to its consumed capacity in nanos, by name. `allocated` has these claims by key, and `pods` those without a
-    node. `guesses_nodes`: `nodes` are those that slices name, without labels and taints. `fabric` has the agent's slice
-    of each node. `origins` maps "DeviceClass NAME" and "ResourceClaim KEY" to file, document and object; a claim of a
-    template is in the template.
+    objects: list[Placed]  # (document, object)
+    findings: list[LintFinding]  # about what is no Kubernetes object
+    unreadable: list[WireError]  # a file or a document each
+
+
+def checked_files(paths: Iterable[Path]) -> list[Placed]:
+    """Return (document, object) of all objects of the files, corrected. Findings go to standard error.
+
+    Raises WireError for a file that cannot be read, and typer.Exit(1) if an error needs the user.
     """
-
-    slices: list[Slice] = field(default_factory=list)
-    fabric: dict[str, Slice] = field(default_factory=dict)
-    rules: list[TaintRule] = field(default_factory=list)
-    classes: dict[str, DeviceClass] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
-    claims: list[Claim] = field(default_factory=list)
-    taken: list[DeviceId] = field(default_factory=list)
-    shares: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-    allocated: dict[ObjectKey, Claim] = field(default_factory=dict)
-    pods: list[Pod] = field(default_factory=list)
-    namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)  # name to labels
-    guesses_nodes: bool = False
-
-    def preference(self, node: Node, problem: Problem) -> Preference:
-        """Return the order in which `berth serve` would try the devices of this node."""
-        found = problem.inventory
-        gpus = [
-            (bit, pool_device.device) for bit, pool_device in enumerate(found.devices) if gpu_uuid(pool_device.device)
-        ]
-        devices = [device for _, device in gpus]
-        live = self.fabric.get(node.name)
-        agent_fabric, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())
-        fabric = choose_fabric(agent_fabric, devices, Graphs()) if gpus else None
-        bits = {gpu_uuid(device): bit for bit, device in gpus}
-        positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
-        trouble = troubled(found, fabric, positions)
-        node_info = NodeInfo(
-            node,
-            found,
-            problem.allocated_state,
-            fabric=fabric,
-            gpu_bits=positions,
-            busy=problem.taken,
-            troubled=trouble,
-        )
-        return ByTopology(node_info, Policy())
+    read = read_manifests(paths)
+    if read.unreadable:
+        raise read.unreadable[0]
+    checked = check_manifests(read.objects)
+    if read.findings or checked.findings:
+        print_findings(read.findings + checked.findings, "table", to_stderr=True)
+    if read.findings or not checked.is_usable:
+        raise typer.Exit(1)
+    if any(finding.fixed for finding in checked.findings):
+        say("berth: the answer is for the corrected objects, which berth lint --fix prints", err=True)
+    return checked.objects
 
 
-def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | None = None) -> Objects:
-    """Decode the objects of (place, object) pairs. The place goes into messages.
-
-    A fault goes to `problems`, under the position of its object. Without `problems` this raises WireError.
-    """
-    found = Objects()
-    decoder = SliceDecoder()
-    pods: list[tuple[int, Json]] = []
-    places = [f"{where}: " if where else "" for where, _ in given]
-    templates: dict[ObjectKey, tuple[int, Json]] = {}
-
-    def attempt(position: int, decode: Callable[[], None]) -> None:
+def read_manifests(paths: Iterable[Path]) -> Manifests:
+    """Read files. A fault in one document hides no other document."""
+    raw: list[Placed] = []
+    found: list[LintFinding] = []
+    unreadable: list[WireError] = []
+    for path in paths:
+        before = len(raw) + len(found) + len(unreadable)
         try:
-            decode()
+            pieces = parts(path)
         except WireError as error:
-            where = given[position][0]
-            problem = WireError(f"{where}: {error.path}" if where else error.path, error.problem)
-            if problems is None:
-                raise problem from error
-            problems[position] = problem
+            unreadable.append(error)
+            continue
+        for part in pieces:
+            try:
+                for item in objects_or_faults(part):
+                    if isinstance(item, WireError):
+                        found.append(LintFinding("error", item.path, item.problem))
+                    else:
+                        raw.append((part.where, item))
+            except WireError as error:
+                unreadable.append(error)
+        if before == len(raw) + len(found) + len(unreadable):
+            unreadable.append(WireError(name_of(path), "holds no Kubernetes objects"))
+    return Manifests(raw, found, unreadable)
 
-    for position, (_, unnamed) in enumerate(given):
-        obj = _named(unnamed)
-        match obj.get("kind"):
-            case "Pod":
-                pods.append((position, obj))
-            case "ResourceClaimTemplate":
-                templates[_key(obj)] = (position, obj)
-            case _:
-                attempt(position, partial(_add, found, obj, decoder, places[position]))
-    used: set[ObjectKey] = set()
-    known = {key: (template, places[position]) for key, (position, template) in templates.items()}
-    for position, obj in pods:
-        attempt(position, partial(_add_claims_of_pod, found, obj, known, used))
-    for key, (position, _) in templates.items():
-        if key not in used:
-            attempt(position, partial(_add_template, found, known[key], key))
-    found.slices = [tainted(slice_, found.rules) for slice_ in found.slices]
-    if not found.nodes:
-        names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
-        found.nodes, found.guesses_nodes = [Node(name) for name in names], True
-    return found
+
+def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool, fixing: bool = False) -> None:
+    """Print findings and, in a table, their number without notes. `fixing` marks those that `--fix` corrects."""
+    for finding in found:
+        severity = "fixed" if fixing and finding.fixed else finding.severity
+        line = (
+            orjson.dumps(finding._asdict()).decode()
+            if output == "json"
+            else one_line(f"{severity}: {finding.where}: {finding.problem}", _LINE_BYTES)
+        )
+        say(line, err=to_stderr)
+        if finding.correction and output == "table":
+            say(one_line(f"  correction: {finding.correction}", _LINE_BYTES), err=to_stderr)
+    if output == "table":
+        count, fixed = sum(finding.severity != "note" for finding in found), sum(finding.fixed for finding in found)
+        left = f", {fixed} fixed, {count - fixed} left" if fixing and count else ""
+        say(counted(count, "finding") + left, err=to_stderr)
 
 
 def documents(path: Path) -> Iterator[Json]:
@@ -158,7 +119,7 @@ def policy_of(path: Path) -> Policy:
 def policy_text(path: Path) -> str:
     """Return the text of a policy file, or of the ConfigMap that contains the policy. Raises WireError."""
     where = name_of(path)
-    text = text_of(read_file(path, _MOST_MANIFEST), where)
+    text = text_of(read_file(path, _MAX_MANIFEST_BYTES), where)
     found = [text]
     if "ConfigMap" in text:
         objects = [obj for part in parts_of(text, where) for obj in objects_of_part(part)]
@@ -171,83 +132,3 @@ def policy_text(path: Path) -> str:
 def _policy_in(config_map: Json, where: str) -> str:
     data = get(config_map, "data", dict, where, {})
     return need(data, "policy.yaml", f"{where}: data")
-
-
-def _named(obj: Json) -> Json:
-    """The object; with generateName as its name if it has only that."""
-    metadata = obj.get("metadata")
-    if not isinstance(metadata, dict) or metadata.get("name") or not metadata.get("generateName"):
-        return obj
-    return {**obj, "metadata": {**metadata, "name": metadata["generateName"]}}
-
-
-def _key(obj: Json) -> ObjectKey:
-    metadata = obj.get("metadata") or {}
-    return ObjectKey(metadata.get("namespace") or "", str(metadata.get("name")))
-
-
-def _add(found: Objects, obj: Json, decoder: SliceDecoder, place: str) -> None:
-    group, dot, _ = str(obj.get("apiVersion") or "").partition("/")[0].partition(".")
-    if dot and group != "resource":  # such as the DeviceClass of a driver from before DRA had one
-        return
-    match obj.get("kind"):
-        case "ResourceSlice":
-            slice_ = decoder.decode(obj)
-            if slice_.pool.driver == FABRIC_DRIVER:
-                found.fabric[slice_.selection.node_name] = slice_
-            else:
-                found.slices.append(slice_)
-        case "DeviceTaintRule":
-            found.rules.append(decode_taint_rule(obj))
-        case "DeviceClass":
-            class_ = decode_class(obj)
-            found.classes[class_.name] = class_
-            found.origins[f"DeviceClass {class_.name}"] = f"{place}DeviceClass {class_.name}"
-        case "ResourceClaim":
-            claim = decode_claim(obj)
-            found.origins[f"ResourceClaim {claim.key}"] = f"{place}ResourceClaim {claim.key}"
-            _add_claim(found, claim)
-        case "Node":
-            found.nodes.append(decode_node(obj))
-        case "Namespace":
-            found.namespaces[_key(obj).name] = decode_labels(obj)
-        case kind:
-            if not kind:
-                raise WireError("kind", "is missing: this is not a Kubernetes object")
-
-
-def _add_claim(found: Objects, claim: Claim) -> None:
-    if claim.allocation is None:
-        if claim.problem:
-            raise WireError(f"claim {claim.key}", claim.problem)
-        found.claims.append(claim)
-        return
-    found.allocated[claim.key] = claim
-    for result in claim.allocation.results:
-        if result.admin_access:
-            continue
-        if not result.share_id:
-            found.taken.append(result.device)
-            continue
-        known = found.shares.setdefault(result.device, {})
-        for name, amount in result.amounts.items():
-            known[name] = known.get(name, 0) + amount
-
-
-def _add_claims_of_pod(found: Objects, obj: Json, templates: dict[ObjectKey, _Placed], used: set[ObjectKey]) -> None:
-    """Add one claim for each template that the pod uses."""
-    pod = decode_pod(obj)
-    if pod.is_waiting:
-        found.pods.append(pod)
-    for entry in pod.claims:
-        key = ObjectKey(pod.key.namespace, entry.template_name)
-        if key in templates:
-            used.add(key)
-            _add_template(found, templates[key], ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}"))
-
-
-def _add_template(found: Objects, placed: _Placed, key: ObjectKey) -> None:
-    template, place = placed
-    found.origins[f"ResourceClaim {key}"] = f"{place}ResourceClaimTemplate {_key(template)}"
-    inner = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
-    _add_claim(found, decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner}))

@@ -1,15 +1,18 @@
-"""Options that several commands share: addresses and names, checked before a command starts; and the kubeconfig."""
+"""Options that several commands share, and their checks before a command starts."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
 import typer
 
 from extender.model import WireError, shown
+
+if TYPE_CHECKING:
+    from extender.entry.listening import Tls
 
 PORTS = 65536
 _DIGITS = 5
@@ -66,6 +69,32 @@ def parse_key(text: str, option: str) -> tuple[str, str]:
     return namespace, name
 
 
+def needs(chosen: object, option: str, *others: tuple[str, object]) -> None:
+    """Raise WireError if one of `others`, (option, value) pairs, is given without the option that they need."""
+    for name, value in others:
+        if value and chosen is None:
+            raise WireError(name, f"goes with {option}")
+
+
+def parse_tls(
+    certificate: Path | None, key: Path | None, client_ca: Path | None, client_name: str | None
+) -> Tls | None:
+    """Return the TLS settings; None without a certificate. Raises WireError if an option lacks the one it needs."""
+    from extender.entry.listening import Tls  # the server: most commands run without it
+
+    needs(client_ca, "--client-ca", ("--client-name", client_name))
+    needs(certificate, "--tls-cert", ("--tls-key", key), ("--client-ca", client_ca))
+    needs(key, "--tls-key", ("--tls-cert", certificate))
+    return Tls(certificate, key, client_ca, client_name) if certificate is not None and key is not None else None
+
+
+PAGE_FILE_HELP = (
+    "The file with the token of explain and the pages. Berth reads it for every request. "
+    "Without a token Berth serves them on loopback only."
+)
+HOST_HELP = "A further host name of the pages, such as that of a Service. May be repeated."
+Output = Annotated[Literal["table", "json"], typer.Option(help="How to print.")]
+WideOutput = Annotated[Literal["table", "wide", "json"], typer.Option(help="How to print.")]
 Kubeconfig = Annotated[
     Path | None,
     typer.Option(help="The kubeconfig of the cluster. Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),

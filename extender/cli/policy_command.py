@@ -9,8 +9,8 @@ import typer
 import yaml
 
 from extender.cli.berth_client import SERVER, PolicyStatusReply, Server, Token, ask
-from extender.cli.fleet_commands import Output
 from extender.cli.object_files import policy_of
+from extender.cli.options import WideOutput
 from extender.cli.output import say, say_json
 from extender.files import name_of
 from extender.model import WireError
@@ -59,7 +59,7 @@ def show_command(
 def status_command(
     server: Server = SERVER,
     token: Token = "",
-    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    output: WideOutput = "table",
 ) -> None:
     """Say which policy Berth uses, and why it rejected a newer one.
 

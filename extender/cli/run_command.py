@@ -5,30 +5,31 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
+from rich.table import Column, Table
 from rich.text import Text
 
 from extender.cli.berth_client import SERVER
 from extender.cli.logs import set_up_logging
 from extender.cli.options import PORTS, parse_listen
 from extender.cli.output import Screen
-from extender.cli.run_report import GANG_LEGEND, LEGEND, make_gang_table, make_table, totals
 from extender.entry.all_in_one import both
 from extender.gangs.gang import gang_minimum
-from extender.model import WireError
+from extender.model import Graph, WireError, counted
 from extender.policy import Policy
 from extender.sandbox import (
     ApiError,
     Cluster,
     Expectation,
+    GangPlacement,
     GangReport,
     GangRow,
+    PlacedGpus,
     Report,
     Row,
     Scheduler,
@@ -65,6 +66,7 @@ BUSY = {
 NODES_PER_CLIQUE = {"gb200-nvl72-tray": 4}  # machines whose NVLinks reach other nodes
 GROUP_LEVELS = Policy().group_levels
 _SETTLE_SECONDS = 30.0  # limit of one wait for the scheduler
+_POLL_SECONDS = 0.05
 _QUIET_SECONDS = 10.0  # a pod that waits without a new attempt for so long is not about to be placed
 _PIPE_WIDTH = 120  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
 
@@ -108,7 +110,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         raise WireError("--api-port", f"must be a port below {PORTS}, is {api_port}")
     workloads = load_examples(examples)
     cluster = Cluster()
-    add_fleet(cluster)
+    _add_fleet(cluster)
     nodes, held = sum(FLEET.values()), sum(map(len, BUSY.values()))
     console.print(f"A crowded fleet: {nodes} nodes of {len(FLEET)} kinds; other pods hold {held} GPUs.\n")
     async with (
@@ -117,7 +119,9 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         listening(app, *verbs) as url,
         listening(console_app, *pages, "--console") as page,
     ):
-        await _until(lambda: not app.service.informers.not_ready)
+        for _ in range(round(_SETTLE_SECONDS / _POLL_SECONDS)):
+            if app.service.informers.not_ready:
+                await asyncio.sleep(_POLL_SECONDS)
         scheduler = Scheduler(cluster.store, url)
         app.service.supervisor.start("sandbox-scheduler", scheduler.run)
         expectations = await _place(cluster, scheduler, workloads, console)
@@ -138,7 +142,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         return 0
 
 
-def add_fleet(cluster: Cluster) -> None:
+def _add_fleet(cluster: Cluster) -> None:
     """Add the nodes of FLEET to the cluster, and the pods that hold the GPUs in BUSY."""
     machines = carried_machines()
     for kind, count in FLEET.items():
@@ -154,19 +158,20 @@ def _print_report(console: Screen, rows: list[Row], gangs: list[GangRow]) -> Non
     of_gangs = {pod for gang in gangs for pod in gang.pods}
     single = [row for row in rows if row.pod not in of_gangs or not row.is_good]
     if single:
-        console.print(make_table(single, console.width), Text(LEGEND, "dim"), sep="\n", highlight=False)
+        console.print(_pod_table(single, console.width), Text(LEGEND, "dim"), sep="\n", highlight=False)
     if gangs:
-        console.print("", make_gang_table(gangs), Text(GANG_LEGEND, "dim"), sep="\n")
-    console.print("", *totals(single, gangs), sep="\n", style="bold")
+        console.print("", _gang_table(gangs), Text(GANG_LEGEND, "dim"), sep="\n")
+    console.print("", *_totals(single, gangs), sep="\n", style="bold")
 
 
 def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) -> None:
+    server = "" if page == SERVER else f" --server {page}"
     steps = (
         ("the page", f"open {page}"),
         ("kubectl", f"export KUBECONFIG={kubeconfig}"),
         ("", "kubectl get pods -o wide"),
         *([] if which("berth") else [("berth", f"export PATH={Path(sys.executable).parent}:$PATH")]),
-        ("why a pod waits", f"berth explain pod default/{pod}" + _server_option(page)),
+        ("why a pod waits", f"berth explain pod default/{pod}{server}"),
         ("your own pod", "docs/tutorial-your-own-pod.md"),
         ("four joined GPUs", "docs/tutorial-nvlink.md"),
         ("the end", "Ctrl-C"),
@@ -174,10 +179,6 @@ def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) ->
     console.print("", "Next, in a second terminal:", sep="\n")
     for name, step in steps:
         console.print(f"  {name:<17} {step}", soft_wrap=True, highlight=False)
-
-
-def _server_option(page: str) -> str:
-    return "" if page == SERVER else f" --server {page}"
 
 
 async def _place(
@@ -208,7 +209,7 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation], consol
     quiet_since = clock()
     end, announced = quiet_since + _SETTLE_SECONDS, False
     while clock() < end:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_POLL_SECONDS)
         made = sum(scheduler.calls.values())
         if made != calls or not scheduler.idle:
             calls, quiet_since = made, clock()
@@ -225,17 +226,138 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation], consol
             announced = True
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    end = asyncio.get_running_loop().time() + _SETTLE_SECONDS
-    while asyncio.get_running_loop().time() < end:
-        await asyncio.sleep(0.05)
-        if condition():
-            return
-
-
 def _stop_event() -> asyncio.Event:
     """Return an event that SIGINT and SIGTERM set from now on."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
+
+
+# -- the report: the GPUs of each pod as link diagrams, the gangs, and the totals ------------------------------
+
+LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined by NVLink  GB/s: predicted
+first fit: the first devices that fit, on the same node"""
+GANG_LEGEND = """● a node with a pod of the gang  ○ another node of the domain
+first fit: each pod on the first node by name that fits"""
+_WIDE = 120  # columns; a narrower terminal gets the node names below the diagrams
+_DIAGRAM = 15  # columns of a diagram of eight GPUs
+_JOINED, _SPLIT, _FAINT = "bold green", "bold red", "dim"
+
+
+def _pod_table(rows: list[Row], width: int) -> Table:
+    """Return the pods as a table for a terminal of `width` columns, one row per pod."""
+    table = _table("pod", "Berth", "GB/s", "first fit", "GB/s")
+    table.columns[2].justify = table.columns[4].justify = "right"
+    for row in rows:
+        cells = _cell(row.berth, width), _gbps(row.berth), _diagram(row.first_fit), _gbps(row.first_fit)
+        if row.note:
+            cells = Text(f"{'' if row.berth else 'waits: '}{row.note}"), *cells[1:]
+        table.add_row(_marked(row.pod, is_good=row.is_good, waits=row.berth is None), *cells)
+    return table
+
+
+def _gang_table(gangs: list[GangRow]) -> Table:
+    """Return the gangs as a table: the nodes of the domains that each gang is in, lit where a pod of it is."""
+    table = _table("gang", "Berth", "first fit")
+    for gang in gangs:
+        name = _marked(gang.gang, is_good=gang.is_good, waits=gang.waits)
+        table.add_row(name, _domains(gang.berth), _domains(gang.first_fit))
+    return table
+
+
+def _totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
+    """Return the sentences that compare Berth with first fit. Jobs of one GPU do not count."""
+    jobs = [row for row in rows if row.berth is not None and len(row.berth.gpus) > 1]
+    sentences = []
+    if jobs:
+        number, joined = len(jobs), sum(row.berth is not None and row.berth.is_joined for row in jobs)
+        first_fit = sum(row.first_fit is not None and row.first_fit.is_joined for row in jobs)
+        by_first_fit = f"first fit on the same nodes {first_fit} of {number}"
+        pods = "multi-GPU pods outside of gangs" if gangs else "multi-GPU pods"
+        sentences.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
+    both = [(row.berth.gbps, row.first_fit.gbps) for row in jobs if row.berth and row.first_fit]
+    if sum(b for _, b in both):
+        times = sum(a for a, _ in both) / sum(b for _, b in both)
+        sentences.append(f"Predicted ring bandwidth of these pods in sum: {times:.1f} times that of first fit.")
+    if gangs:
+        inside, first_fit = sum(g.berth.is_in_one for g in gangs), sum(g.first_fit.is_in_one for g in gangs)
+        number = len(gangs)
+        sentences.append(
+            f"Whole in one domain: Berth {inside} of {counted(number, 'gang')}, first fit {first_fit} of {number}."
+        )
+    return sentences
+
+
+def _drawn(placement: PlacedGpus) -> Text:
+    """Return the GPUs of a node: the GPUs of the pod as digits, joined GPUs with ━ between them."""
+    graph = placement.graph
+    groups = _groups(graph) if graph is not None else [[gpu] for gpu in placement.gpus]
+    lit = _JOINED if placement.is_joined or len(placement.gpus) < 2 else _SPLIT  # noqa: PLR2004 - one GPU is joined
+    text = Text()
+    for number, group in enumerate(groups):
+        text.append(" " if number else "")
+        for position, gpu in enumerate(group):
+            text.append("━" if position else "", _FAINT)
+            if gpu in placement.gpus:
+                text.append(str(gpu), lit)
+            else:
+                text.append("#" if gpu in placement.busy else "○", _FAINT)
+    return text
+
+
+def _groups(graph: Graph) -> list[list[int]]:
+    """The GPUs in groups whose members all have NVLinks to each other, or into the same switch."""
+    groups: list[list[int]] = []
+    for gpu in range(graph.size):
+        home = next((group for group in groups if all(_are_joined(graph, gpu, other) for other in group)), None)
+        if home is None:
+            groups.append([gpu])
+        else:
+            home.append(gpu)
+    return groups
+
+
+def _are_joined(graph: Graph, a: int, b: int) -> bool:
+    return bool(graph.links[a][b] or (graph.switch_links[a] and graph.switch_links[b]))
+
+
+def _diagram(placement: PlacedGpus | None) -> Text:
+    return _drawn(placement) if placement is not None and placement.gpus else Text("-", _FAINT)
+
+
+def _cell(placement: PlacedGpus | None, width: int) -> Text:
+    if placement is None:
+        return Text("-", _FAINT)
+    if not placement.gpus:
+        return Text(placement.node, _FAINT)
+    text = _drawn(placement)
+    if width < _WIDE:
+        return text.append(f"\n{placement.node}", _FAINT)
+    text.pad_right(max(_DIAGRAM - len(text), 0))
+    return text.append(f"  {placement.node}", _FAINT)
+
+
+def _domains(placement: GangPlacement) -> Text:
+    text = Text(placement.words)
+    for domain in placement.domains:
+        text.append("\n")
+        for has_pod in domain.has_pod:
+            text.append("●" if has_pod else "○", (_JOINED if placement.is_in_one else _SPLIT) if has_pod else _FAINT)
+        text.append(f" {domain.name}", _FAINT)
+    return text
+
+
+def _table(*names: str) -> Table:
+    heads = [Column(name, overflow="fold") for name in names]  # no name is cut on a narrow terminal
+    return Table(*heads, show_edge=False, pad_edge=False)
+
+
+def _marked(name: str, *, is_good: bool, waits: bool) -> Text:
+    if not is_good:
+        return Text(f"✗ {name}", "red")
+    return Text.assemble(("…", "yellow") if waits else ("✓", "green"), f" {name}")
+
+
+def _gbps(placement: PlacedGpus | None) -> str:
+    return f"{placement.gbps:.0f}" if placement is not None and placement.gbps else "-"

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from extender.cel import BudgetExceeded, CompileError, EvalError, position
+from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Selector, check_cost, compile_selector
 from extender.cel.dra.terms import failed_term
-from extender.cli.manifest_checks import checked_files
-from extender.cli.object_files import objects_of
+from extender.cli.object_files import checked_files
+from extender.cli.options import Output
 from extender.cli.output import Screen, say, say_json
 from extender.files import name_of, read_file
-from extender.model import Device, WireError, counted, one_line, shown
+from extender.lint import one_sentence
+from extender.manifests import decoded_objects
+from extender.model import Device, WireError, counted, shown
 from extender.wire import Json, SliceDecoder, get, json_value, many, need, string_list
 
-_SENTENCE_BYTES = 1024
 _MOST_DIGITS = 4  # of a part of a version
 
 
@@ -30,7 +31,7 @@ def select_command(
     as_new: Annotated[
         str | None, typer.Option(help="Check as the API server of this version does, e.g. 1.36.", metavar="VERSION")
     ] = None,
-    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+    output: Output = "table",
 ) -> None:
     """Evaluate a device selector.
 
@@ -70,18 +71,6 @@ def dialect_of(as_new: str | None) -> Dialect:
     return Dialect(version, stored=False, list_types=False, consumable_capacity=version >= (1, 36))
 
 
-def one_sentence(error: CompileError) -> str:
-    """Return the issues of the compiler in one line, each with line and column."""
-    if not error.issues:
-        return one_line(str(error), _SENTENCE_BYTES)
-    places = [position(error.source, issue.offset) for issue in error.issues]
-    found = [
-        f"{issue.message} (line {line}, column {column})"
-        for issue, (line, column) in zip(error.issues, places, strict=True)
-    ]
-    return one_line(f"compilation failed: {'; '.join(found)}", _SENTENCE_BYTES)
-
-
 def answer(case: Json, where: str) -> Json:
     """Return the answer to one case: `name`, `match`, `compile_error`, `runtime_error`. Raises WireError."""
     gates = string_list(case, "features", where)
@@ -117,7 +106,7 @@ def _device(case: Json, where: str) -> Device:
 
 
 def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: str) -> None:
-    found = objects_of(checked_files(paths))
+    found = decoded_objects(checked_files(paths))
     slices = [*found.slices, *found.fabric.values()]
     if not slices:
         raise WireError("--file", "the files hold no ResourceSlice")

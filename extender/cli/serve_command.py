@@ -8,18 +8,10 @@ from typing import Annotated
 import typer
 
 from extender.cli.logs import Form, Level, set_up_logging
-from extender.cli.options import Kubeconfig, parse_listen, parse_url
-from extender.entry.listening import Pages, Tls
+from extender.cli.options import HOST_HELP, PAGE_FILE_HELP, Kubeconfig, needs, parse_listen, parse_tls, parse_url
+from extender.entry.listening import Pages
 from extender.entry.serve_process import Listen, serve
 from extender.extension import Traces
-from extender.model import WireError
-
-PAGE_FILE_HELP = (
-    "The file with the token of explain and the pages. Berth reads it for every request. "
-    "Without a token Berth serves them on loopback only."
-)
-HOST_HELP = "A further host name of the pages, such as that of a Service. May be repeated."
-
 
 Probes = Annotated[
     str | None, typer.Option(help="A separate address for probes and metrics, without TLS.", metavar="HOST:PORT")
@@ -82,20 +74,3 @@ def serve_command(
         to = Pages(parse_listen(console, "--console"), page_token_file, tuple(page_host or ()))
     spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
     serve(kubeconfig, where, policy, to, spans)
-
-
-def needs(chosen: object, option: str, *others: tuple[str, object]) -> None:
-    """Raise WireError if one of `others`, (option, value) pairs, is given without the option that they need."""
-    for name, value in others:
-        if value and chosen is None:
-            raise WireError(name, f"goes with {option}")
-
-
-def parse_tls(
-    certificate: Path | None, key: Path | None, client_ca: Path | None, client_name: str | None
-) -> Tls | None:
-    """Return the TLS settings; None without a certificate. Raises WireError if an option lacks the one it needs."""
-    needs(client_ca, "--client-ca", ("--client-name", client_name))
-    needs(certificate, "--tls-cert", ("--tls-key", key), ("--client-ca", client_ca))
-    needs(key, "--tls-key", ("--tls-cert", certificate))
-    return Tls(certificate, key, client_ca, client_name) if certificate is not None and key is not None else None

@@ -3,6 +3,7 @@
 `berth lint`, explain and the sandbox read manifests. `berth serve` does not load this package.
 """
 
+from extender.manifests.decoded_objects import DecodedObjects, decoded_objects
 from extender.manifests.hypothetical_pods import (
     Hypothetical,
     HypotheticalGroup,
@@ -15,11 +16,13 @@ from extender.manifests.object_lists import checked, objects_of_part, objects_or
 from extender.manifests.pod_templates import PodTemplate, pod_templates
 
 __all__ = [
+    "DecodedObjects",
     "Hypothetical",
     "HypotheticalGroup",
     "HypotheticalPod",
     "PodTemplate",
     "checked",
+    "decoded_objects",
     "hypothetical",
     "hypothetical_pods",
     "is_device_class",

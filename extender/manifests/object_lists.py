@@ -5,7 +5,7 @@ The decoders check all other fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from extender.model import WireError
@@ -16,13 +16,9 @@ _NAMES = {str: "text", bool: "a boolean", int: "a number", float: "a number", li
 
 def objects_of_part(part: DocumentPart) -> Iterator[Json]:
     """The objects of one document. Raises WireError, which names the document."""
-    for found, path in _found(part):
+    for found in _found(part, checked):
         if isinstance(found, WireError):
             raise found
-        try:
-            _check_texts(found, path)
-        except WireError as error:
-            raise _in_part(part, error) from error
         yield found
 
 
@@ -31,24 +27,23 @@ def objects_or_faults(part: DocumentPart) -> Iterator[Json | WireError]:
 
     Labels and annotations are not checked. Raises WireError if the document cannot be read.
     """
-    return (found for found, _ in _found(part))
+    return _found(part, _shaped)
 
 
-def _found(part: DocumentPart) -> Iterator[tuple[Json | WireError, str]]:
-    """(object or fault, path in the document)."""
+def _found(part: DocumentPart, check: Callable[[Any, str], Json]) -> Iterator[Json | WireError]:
     for value in values_of(part):
         try:
             items = _items(value)
         except WireError as error:
-            yield _in_part(part, error), ""
+            yield _in_part(part, error)
             continue
         for item, path in items:
             try:
                 if not path:
                     _check_kind(item)
-                yield _shaped(item, path), path
+                yield check(item, path)
             except WireError as error:
-                yield _in_part(part, error), path
+                yield _in_part(part, error)
 
 
 def _in_part(part: DocumentPart, error: WireError) -> WireError:
@@ -74,7 +69,10 @@ def _check_kind(value: Any) -> None:
 def checked(obj: Any, path: str) -> Json:
     """The object itself. Raises WireError if a field that all kinds share has the wrong type."""
     found = _shaped(obj, path)
-    _check_texts(found, path)
+    for name in ("labels", "annotations"):
+        for key, value in ((found.get("metadata") or {}).get(name) or {}).items():
+            if type(value) is not str:
+                raise wrong(f"{path}.metadata.{name}[{key}]", str, value)
     return found
 
 
@@ -92,11 +90,3 @@ def _shaped(obj: Any, path: str) -> Json:
         get(metadata, name, dict, where, {})
     found: Json = obj
     return found
-
-
-def _check_texts(obj: Json, path: str) -> None:
-    metadata = obj.get("metadata") or {}
-    for name in ("labels", "annotations"):
-        for key, value in (metadata.get(name) or {}).items():
-            if type(value) is not str:
-                raise wrong(f"{path}.metadata.{name}[{key}]", str, value)

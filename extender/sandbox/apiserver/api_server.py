@@ -452,7 +452,7 @@ def check_fields(resource: Resource, body: Json, query: Mapping[str, str], *, is
         return []
     body = _without_directives(body) if is_patch else body
     faults = list(field_faults({**body, "apiVersion": resource.api_version, "kind": resource.kind}))
-    wrong = [f"{fault.path}: {fault.problem}" for fault in faults if fault.unknown is None]
+    wrong = [f"{fault.path}: {fault.problem}" for fault in faults if not fault.is_unknown]
     if wrong:
         raise _refused(resource, ", ".join(wrong), is_patch=is_patch)
     unknown = [f"unknown field {_quoted(fault.path)}" for fault in faults]

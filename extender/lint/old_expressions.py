@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import prod
 
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
-from extender.cli.lint_finding import LintFinding
+from extender.lint.finding import LintFinding
 from extender.model import parse_quantity, shown
 from extender.wire import Json, get
 
@@ -75,13 +76,8 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
     if wrong:
         better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], straight)
         fixed = all(map(_is_clear, wrong)) and _compiles(better)
-        yield LintFinding(
-            "error",
-            where,
-            _problem(wrong[0], text),
-            f"write {' '.join(better.split()) if fixed else _example(wrong[0]['domain'], _name(wrong[0]))}",
-            fixed,
-        )
+        advice = " ".join(better.split()) if fixed else _example(wrong[0]["domain"], _name(wrong[0]))
+        yield LintFinding("error", where, _problem(wrong[0], text), f"write {advice}", fixed)
         if fixed:
             cel["expression"] = text = better
     elif domain := _domain_of_memory(text, published):
@@ -161,10 +157,7 @@ def _quantity(found: re.Match[str]) -> str:
 
 
 def _product(text: str) -> int:
-    count = 1
-    for factor in text.split("*"):
-        count *= int(factor)
-    return count
+    return prod(map(int, text.split("*")))
 
 
 def _problem(wrong: re.Match[str], text: str) -> str:
@@ -194,12 +187,13 @@ def _domain_of_memory(text: str, published: frozenset[str]) -> str:
     for kind, _, path in (read.partition(":") for read in sorted(reads)):
         domain, _, name = path.rpartition("/")
         if kind == "attributes" and name in ("memory", "*") and f"{domain}/memory" not in published:
-            return domain or _domain_in(text)
+            return domain or _first(_ATTRIBUTES, text)
     return ""
 
 
-def _domain_in(text: str) -> str:
-    found = _ATTRIBUTES.search(text)
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    """The driver or domain that the text names first; NVIDIA's if it names none."""
+    found = pattern.search(text)
     return found[1] if found is not None else "gpu.nvidia.com"
 
 
@@ -223,32 +217,26 @@ def _compiles(text: str) -> bool:
 def _old_forms(text: str, where: str) -> Iterator[LintFinding]:
     field = _FIELD.search(text)
     if field:
-        amount = f'.compareTo(quantity("{field["amount"] or "40Gi"}")) {field["op"] or ">="} 0'
-        better = f'capacity["gpu.nvidia.com"].memory{amount}'
-        if field["name"] != "memory":
-            better = f'attributes["gpu.nvidia.com"].{field["name"]}'
-        problem, correction = f"a device has no field {field['name']!r}", f"write device.{better}, with your driver"
-        yield LintFinding("error", where, problem, correction)
+        better = f'attributes["gpu.nvidia.com"].{field["name"]}'
+        if field["name"] == "memory":
+            amount = f'quantity("{field["amount"] or "40Gi"}")'
+            better = f'capacity["gpu.nvidia.com"].memory.compareTo({amount}) {field["op"] or ">="} 0'
+        problem = f"a device has no field {field['name']!r}"
+        yield LintFinding("error", where, problem, f"write device.{better}, with your driver")
     compiles = _compiles(text)
     for bare in _NO_DOMAIN.finditer(text):
         is_value = bare["before"] or (bare["after"] and not bare["field"])
         if not is_value and (compiles or bare["field"]):
             continue
         kind, name = bare["kind"], bare["name"]
-        driver = _DRIVER.search(text)
-        domain = driver[1] if driver is not None else "gpu.nvidia.com"
-        yield LintFinding(
-            "warning" if compiles else "error",
-            where,
-            f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute',
-            f'write the domain first: device.{"capacity" if name == "memory" else kind}["{domain}"].{name}',
-        )
+        problem = f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute'
+        domain, kind = _first(_DRIVER, text), "capacity" if name == "memory" else kind
+        advice = f'write the domain first: device.{kind}["{domain}"].{name}'
+        yield LintFinding("warning" if compiles else "error", where, problem, advice)
         break
     old = _OLD_ACCESSOR.search(text)
     if old:
-        hint = (
-            "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0"
-            if old[1] == "quantity"
-            else f"delete .{old[1]}: values have their type already"
-        )
-        yield LintFinding("warning", where, f".{old[1]} is how classic DRA read a value", hint)
+        advice = f"delete .{old[1]}: values have their type already"
+        if old[1] == "quantity":
+            advice = "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0"
+        yield LintFinding("warning", where, f".{old[1]} is how classic DRA read a value", advice)

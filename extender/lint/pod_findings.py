@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from extender.api_schema import faults_of_value, request_names
-from extender.cli.claim_kinds import Claims
-from extender.cli.lint_finding import LintFinding, did_you_mean
+from extender.api_schema import did_you_mean, faults_of_value, request_names
+from extender.lint.claim_kinds import Claims
+from extender.lint.finding import LintFinding
 from extender.manifests import PodTemplate, pod_templates
 from extender.model import GPU, NIC, OTHER, SCHEDULER, WireError
 from extender.wire import ANNOTATION_PREFIX, Json, get
@@ -30,21 +30,22 @@ def pod_findings(objects: list[tuple[str, Json]], supply: Iterable[Json] = ()) -
 
 def _of_pod(obj: Json, template: PodTemplate, claims: Claims) -> Iterator[LintFinding]:
     spec, path = get(template.pod, "spec", dict, template.path, {}), f"{template.path}.spec".lstrip(".")
-    entries = {one.get("name"): one for one in _objects(spec, "resourceClaims", path)}
+    entries = {str(one.get("name")): one for one in _objects(spec, "resourceClaims", path)}
     notes = get(get(template.pod, "metadata", dict, template.path, {}), "annotations", dict, template.path, {})
     ours = any(name.startswith(ANNOTATION_PREFIX) for name in notes)
     yield from _scheduler(get(spec, "schedulerName", str, path, ""), path, has_claims=bool(entries), ours=ours)
-    kinds = {str(name): claims.kinds(claims.devices(obj, entry)) for name, entry in entries.items()}
+    kinds = {name: claims.kinds(claims.devices(obj, entry)) for name, entry in entries.items()}
     for entry in entries.values():
         yield from _template_name(obj, entry, path, claims)
-    unused = {str(name): claims.kinds(claims.devices(obj, entry), by_name=True) for name, entry in entries.items()}
+    unused = {name: claims.kinds(claims.devices(obj, entry), by_name=True) for name, entry in entries.items()}
     for field in ("initContainers", "containers"):
         for position, container in enumerate(_objects(spec, field, path)):
             where = f"{path}.{field}[{position}].resources"
             resources = get(container, "resources", dict, where, {})
             for used in _objects(resources, "claims", where):
-                unused.pop(str(used.get("name")), None)
-                yield from _request(used, claims.devices(obj, entries.get(used.get("name"), {})), f"{where}.claims")
+                name = str(used.get("name"))
+                unused.pop(name, None)
+                yield from _request(used, claims.devices(obj, entries.get(name, {})), f"{where}.claims")
             for name in get(resources, "limits", dict, where, {}):
                 if name.endswith("/gpu"):
                     yield from _beside(name, kinds, f"{where}.limits")
@@ -74,9 +75,9 @@ def _unused(spec: Json, name: str, kinds: set[str], where: str) -> Iterator[Lint
     if OTHER in kinds and GPU not in kinds:
         yield LintFinding("note", where, f"{problem} (network devices need none)")
         return
-    is_clear = len(spec.get("containers") or ()) == 1 and not _has_unknown_field(spec["containers"][0])
+    container, *more = spec.get("containers") or [None]
+    is_clear = not more and isinstance(container, dict) and not _has_unknown_field(container)
     if is_clear:
-        container = spec["containers"][0]
         requirements = container["resources"] = container.get("resources") or {}
         requirements["claims"] = [*(requirements.get("claims") or ()), {"name": name}]
     yield LintFinding("warning", where, problem, f"resources: {{claims: [{{name: {name}}}]}}", is_clear)
@@ -84,7 +85,7 @@ def _unused(spec: Json, name: str, kinds: set[str], where: str) -> Iterator[Lint
 
 def _has_unknown_field(container: Json) -> bool:
     """Whether a field has a name that the API does not have: it may be `resources`, misspelt."""
-    return any(fault.unknown is not None for fault in faults_of_value(container, "V1Container", ""))
+    return any(fault.is_unknown for fault in faults_of_value(container, "V1Container", ""))
 
 
 def _scheduler(name: str, path: str, *, has_claims: bool, ours: bool) -> Iterator[LintFinding]:

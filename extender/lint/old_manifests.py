@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import orjson
 
-from extender.api_schema import is_label
-from extender.cli.lint_finding import LintFinding
-from extender.cli.old_expressions import corrected_expression
+from extender.api_schema import claim_spec, is_label
+from extender.lint.finding import LintFinding
+from extender.lint.old_expressions import corrected_expression
 from extender.manifests import pod_templates
 from extender.wire import Json, get, many, need
 
@@ -62,9 +62,8 @@ def _is_classic(made: Json, kind: str) -> bool:
     """Whether a corrected object still has content of classic DRA."""
     if kind == "ResourceSlice":
         return "namedResources" in made or "driverName" in made
-    return kind in ("ResourceClaim", "ResourceClaimTemplate") and not _claim_spec(made, kind)[0].keys().isdisjoint(
-        _CLASSIC
-    )
+    is_claim = kind in ("ResourceClaim", "ResourceClaimTemplate")
+    return is_claim and not claim_spec(made)[0].keys().isdisjoint(_CLASSIC)
 
 
 def _version(made: Json, version: str, current: str) -> LintFinding:
@@ -81,15 +80,19 @@ def _of_kind(made: Json, kind: str, published: frozenset[str]) -> Iterator[LintF
     if kind == "ResourceClass":
         yield _resource_class(made)
     elif kind == "DeviceClass":
-        yield from _removed_field(get(made, "spec", dict, "", {}), "suitableNodes", "spec")
-        for selector, place in _objects(get(made, "spec", dict, "", {}), "selectors", "spec"):
-            yield from corrected_expression(selector, place, published)
+        spec = get(made, "spec", dict, "", {})
+        yield from _removed_field(spec, "suitableNodes", "spec")
+        yield from _selectors(spec, "spec", published)
     elif kind == "ResourceSlice":
         yield from _slice(made)
     else:
         yield from _nesting(made, kind)
-        spec, path = _claim_spec(made, kind)
-        yield from _claim(spec, path, published)
+        yield from _claim(*claim_spec(made), published)
+
+
+def _selectors(obj: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
+    for selector, where in _objects(obj, "selectors", path):
+        yield from corrected_expression(selector, where, published)
 
 
 def _removed_field(obj: Json, name: str, path: str) -> Iterator[LintFinding]:
@@ -103,8 +106,8 @@ def _resource_class(made: Json) -> LintFinding:
     parameters = made.get("parametersRef") or made.get("parameters")
     problem = "the API removed ResourceClass (classic DRA)"
     if not driver or parameters:
-        correction = "write a DeviceClass with CEL selectors; move the parameters to spec.config"
-        return LintFinding("error", "kind", problem, correction)
+        advice = "write a DeviceClass with CEL selectors; move the parameters to spec.config"
+        return LintFinding("error", "kind", problem, advice)
     for name in ("driverName", "structuredParameters", "suitableNodes", "parametersRef", "parameters"):
         made.pop(name, None)
     made |= {"apiVersion": _CURRENT, "kind": "DeviceClass"}
@@ -112,24 +115,17 @@ def _resource_class(made: Json) -> LintFinding:
     return LintFinding("error", "kind", problem, f'a DeviceClass with the selector device.driver == "{driver}"', True)
 
 
-def _claim_spec(made: Json, kind: str) -> tuple[Json, str]:
-    spec = get(made, "spec", dict, "", {})
-    return (spec, "spec") if kind == "ResourceClaim" else (get(spec, "spec", dict, "spec", {}), "spec.spec")
-
-
 def _nesting(made: Json, kind: str) -> Iterator[LintFinding]:
     """A claim has its devices in spec, a template in spec.spec."""
     spec = get(made, "spec", dict, "", {})
     if kind == "ResourceClaim" and isinstance(spec.get("spec"), dict) and "devices" not in spec:
         made["spec"] = spec["spec"]
-        yield LintFinding(
-            "error", "spec.spec", "only a ResourceClaimTemplate has spec.spec", "move it up to spec", True
-        )
+        problem = "only a ResourceClaimTemplate has spec.spec"
+        yield LintFinding("error", "spec.spec", problem, "move it up to spec", True)
     elif kind == "ResourceClaimTemplate" and "devices" in spec and "spec" not in spec:
         made["spec"] = {"spec": spec}
-        yield LintFinding(
-            "error", "spec.devices", "a template has the claim's spec in spec.spec", "move it there", True
-        )
+        problem = "a template has the claim's spec in spec.spec"
+        yield LintFinding("error", "spec.devices", problem, "move it there", True)
 
 
 def _claim(spec: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
@@ -139,14 +135,9 @@ def _claim(spec: Json, path: str, published: frozenset[str]) -> Iterator[LintFin
     for request, where in _objects(devices, "requests", f"{path}.devices"):
         yield from _request(request, where, published)
     for constraint, where in _objects(devices, "constraints", f"{path}.devices"):
-        wrong = [name for name in ("cel", "selectors", "expression") if name in constraint]
-        if wrong:
-            yield LintFinding(
-                "error",
-                f"{where}.{wrong[0]}",
-                "a constraint cannot have CEL",
-                "use matchAttribute or distinctAttribute with a qualified name; write CEL in selectors",
-            )
+        for name in [one for one in ("cel", "selectors", "expression") if one in constraint][:1]:
+            advice = "use matchAttribute or distinctAttribute with a qualified name; write CEL in selectors"
+            yield LintFinding("error", f"{where}.{name}", "a constraint cannot have CEL", advice)
 
 
 def _classic(spec: Json, path: str) -> Iterator[LintFinding]:
@@ -209,8 +200,7 @@ def _request(request: Json, path: str, published: frozenset[str]) -> Iterator[Li
         yield LintFinding("error", f"{path}.{outside[0]}", problem, correction, is_clear)
     exact = (get(request, "exactly", dict, path, {}), f"{path}.exactly")
     for option, where in (exact, *_objects(request, "firstAvailable", path)):
-        for selector, place in _objects(option, "selectors", where):
-            yield from corrected_expression(selector, place, published)
+        yield from _selectors(option, where, published)
 
 
 def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
@@ -219,22 +209,22 @@ def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
     for claim, where in claims:
         yield from _source(claim, where)
         if bool(claim.get("resourceClaimName")) == bool(claim.get("resourceClaimTemplateName")):
-            yield LintFinding(
-                "error",
-                where,
-                "needs exactly one of resourceClaimName and resourceClaimTemplateName",
-                "name one of them",
-            )
+            problem = "needs exactly one of resourceClaimName and resourceClaimTemplateName"
+            yield LintFinding("error", where, problem, "name one of them")
     names = [need(claim, "name", where) for claim, where in claims]
     for name in names:
         if not is_label(name):
             problem = f"the name {name!r} must be a DNS label: lower-case letters, digits and '-', at most 63"
             yield LintFinding("error", f"{path}.resourceClaims", problem, "rename it, also in the containers")
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield LintFinding(
-            "error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each entry another name"
-        )
-    yield from _used(spec, names, path)
+        problem = f"two entries are called {name!r}"
+        yield LintFinding("error", f"{path}.resourceClaims", problem, "give each entry another name")
+    containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
+    resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
+    used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
+    for name in sorted(used - set(names)):
+        problem = f"a container uses claim {name!r}, which {path}.resourceClaims does not have"
+        yield LintFinding("error", f"{path}.containers", problem, "add it there")
 
 
 def _source(claim: Json, path: str) -> Iterator[LintFinding]:
@@ -265,17 +255,3 @@ def _claims_as_text(spec: Json, path: str) -> Iterator[LintFinding]:
             problem = "an entry is an object with the name of a claim"
             correction = f"write - name: {next(claim for claim in claims if isinstance(claim, str))}"
             yield LintFinding("error", f"{where}.resources.claims", problem, correction, True)
-
-
-def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
-    """Yield the claims of containers that the pod lacks."""
-    containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
-    resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
-    used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
-    for name in sorted(used - set(names)):
-        yield LintFinding(
-            "error",
-            f"{path}.containers",
-            f"a container uses claim {name!r}, which {path}.resourceClaims does not have",
-            "add it there",
-        )

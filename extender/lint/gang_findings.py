@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from extender.cli.lint_finding import LintFinding
 from extender.gangs.gang import disagreement, minimum_of
 from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.lint.finding import LintFinding
 from extender.manifests import pod_templates
 from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Pod, WireError, counted
 from extender.wire import OWN_ANNOTATIONS, Json, decode_pod, get, group_policy_of
@@ -27,7 +27,7 @@ class _Member(NamedTuple):
     pods: int | None
 
 
-def gang_findings(objects: list[tuple[str, Json]]) -> Iterator[LintFinding]:
+def gang_findings(objects: list[tuple[str, Json]], _: Iterable[Json] = ()) -> Iterator[LintFinding]:
     """Yield what is wrong with the groups of these (location, object) pairs."""
     found: list[LintFinding] = []
     groups, policies = _groups(objects, found)

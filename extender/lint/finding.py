@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import NamedTuple
 
 
@@ -20,10 +19,3 @@ class LintFinding(NamedTuple):
     def within(self, location: str) -> LintFinding:
         """The finding with the location of its object before the field."""
         return self._replace(where=f"{location}, {self.where}" if self.where else location)
-
-
-def did_you_mean(name: str, known: list[str]) -> str:
-    """The known name that is most like this one, as a correction; '' if none is."""
-    lowered = {one.lower(): one for one in known}
-    found = get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
-    return f"did you mean {lowered[found[0]]}?" if found else ""

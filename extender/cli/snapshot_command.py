@@ -1,4 +1,4 @@
-"""A cluster dump: a file with the objects that Berth watches. Commands read it in place of a running cluster."""
+"""`berth snapshot`: a file with the objects that Berth watches, which other commands read in place of a cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import orjson
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents
+from extender.cli.options import Kubeconfig
+from extender.cli.output import Screen, say_content
 from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is_absent, load_credentials, pages
 from extender.files import name_of
 from extender.manifests import checked
@@ -35,6 +37,20 @@ _KIND_OF = {
     "ResourceSlice": "resourceslices", "DeviceTaintRule": "devicetaintrules", "DeviceClass": "deviceclasses",
     "ResourceClaim": "resourceclaims", "Node": "nodes", "Namespace": "namespaces", "Pod": "pods",
 }  # fmt: skip
+
+
+def snapshot_command(
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print the objects that Berth watches, as one JSON list.
+
+    The file has no container environments and no secrets.
+
+    Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
+    """
+    with Screen(stderr=True).status("reading the cluster"):
+        content = asyncio.run(take_dump(kubeconfig))
+    say_content(content)
 
 
 def load_dump(path: Path) -> ClusterCache:

@@ -1,0 +1,397 @@
+"""Checks of claims against the classes and slices of the files, and of a cluster if its snapshot is given.
+
+Each check takes `Given` and yields its findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from extender.allocation import Features, Snapshot, consumption, fits, unknown_counter
+from extender.api_schema import did_you_mean
+from extender.cel import BudgetExceeded, CompileError, EvalError, position
+from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
+from extender.explain import Explanation, Scenario, apply_scenario, explain, failing_terms
+from extender.fabric import fabric_of, largest_joined
+from extender.lint.claim_kinds import drivers_in
+from extender.lint.finding import LintFinding
+from extender.manifests import DecodedObjects, HypotheticalPod
+from extender.model import (
+    GPU,
+    MARKER_CLASS,
+    OTHER,
+    Capacity,
+    Claim,
+    Device,
+    DeviceRequest,
+    Graph,
+    PoolKey,
+    Quantity,
+    Slice,
+    WireError,
+    counted,
+    driver_of,
+    members,
+    one_line,
+    own_name,
+)
+from extender.policy import Policy
+from extender.scheduling import Evaluator, PodRequirements, requirements_of, too_many_claims, unprovided_resource
+from extender.wire import Json, decode_pod
+
+_ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+_MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room
+_OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
+_MAX_SENTENCE_BYTES = 1024
+_REASONS = 3  # of nodes, in one finding
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the checks know. `objects` are those of the files, with the classes and slices of the cluster.
+
+    `files` are the objects of the files alone, and `pods` the pods that they create. `snapshot` is that of a cluster
+    with the objects of the files; None if no cluster with nodes is given.
+    """
+
+    objects: DecodedObjects
+    unreadable: list[WireError]  # the objects that cannot be decoded
+    files: list[Json]
+    pods: list[HypotheticalPod]
+    dialect: Dialect
+    snapshot: Snapshot | None
+
+    def options(self) -> Iterator[tuple[Claim, DeviceRequest, str]]:
+        """Yield (claim, alternative of a request, its place) for all claims."""
+        for claim in self.objects.claims:
+            for option in (o for request in claim.spec.requests for o in request.alternatives):
+                yield claim, option, f"{self.objects.origins[f'ResourceClaim {claim.key}']}, request {option.name}"
+
+    def selectors(self, option: DeviceRequest) -> list[str] | None:
+        """The selectors of an alternative and of its class; None if the class is not known."""
+        class_ = self.objects.classes.get(option.class_name)
+        return None if class_ is None else [*class_.selectors, *option.selectors]
+
+
+def faulty_slices(given: Given) -> Iterator[LintFinding]:
+    for slice_ in given.objects.slices:
+        if slice_.problem:
+            yield LintFinding("error", f"ResourceSlice {slice_.name}", slice_.problem)
+
+
+def faulty_pools(given: Given) -> Iterator[LintFinding]:
+    """What the slices of one pool make unusable together."""
+    pools: dict[PoolKey, list[Slice]] = {}
+    for slice_ in given.objects.slices:
+        pools.setdefault(slice_.pool, []).append(slice_)
+    for pool, all_slices in pools.items():
+        newest = max(slice_.generation for slice_ in all_slices)
+        slices = [slice_ for slice_ in all_slices if slice_.generation == newest]
+        counters = {one.name: one.counters for slice_ in slices for one in slice_.counter_sets}
+        trouble = unknown_counter(counters, slices)
+        # A pool that is not complete may have the counters in a slice that the files lack.
+        if trouble and len({slice_.name for slice_ in slices}) >= slices[0].slice_count:
+            yield LintFinding("error", f"pool {pool.driver}/{pool.name}", trouble, "no node can use the pool")
+
+
+def faulty_classes(given: Given) -> Iterator[LintFinding]:
+    for class_ in given.objects.classes.values():
+        if class_.problem:
+            yield LintFinding("error", given.objects.origins[f"DeviceClass {class_.name}"], class_.problem)
+
+
+def faulty_selectors(given: Given) -> Iterator[LintFinding]:
+    """The selectors that do not compile, those that read names without a value, and those that match no device."""
+    devices = [(device, s.pool.driver) for s in given.objects.slices if not s.problem for device in s.devices]
+    for class_ in given.objects.classes.values():
+        where = given.objects.origins[f"DeviceClass {class_.name}"]
+        for i, expression in enumerate(class_.selectors):
+            # Berth's own class holds an annotation and matches no device by design.
+            seen = [] if class_.name == MARKER_CLASS else devices
+            yield from _selector(f"{where}, spec.selectors[{i}]", expression, given.dialect, seen)
+    for _, option, where in given.options():
+        for i, expression in enumerate(option.selectors):
+            yield from _selector(f"{where}, selectors[{i}]", expression, given.dialect, devices)
+
+
+def _selector(
+    where: str, expression: str, dialect: Dialect, devices: list[tuple[Device, str]]
+) -> Iterator[LintFinding]:
+    try:
+        selector = compile_selector(expression, dialect)
+        if not dialect.stored:
+            check_cost(expression, dialect)
+    except CompileError as error:
+        problem = one_sentence(error)
+        hint = "compare amounts with compareTo: a.compareTo(b) >= 0" if _OF_AMOUNTS in problem else ""
+        yield LintFinding("error", where, problem, hint)
+        return
+    if dialect.stored:
+        try:
+            check_cost(expression, Dialect(stored=False, list_types=False))
+        except CompileError as error:
+            hint = "shorten the lists that the expression iterates over, or check less"
+            if error.issues:  # of the types; the stored form has none
+                hint = "an API server with the feature gate DRAListTypeAttributes accepts it"
+            yield LintFinding("warning", where, f"the API server would reject it as new: {one_sentence(error)}", hint)
+    if not devices:
+        return
+    for read in sorted(selector.reads):
+        kind, _, name = read.partition(":")
+        if not name or name.endswith("*"):
+            continue
+        if not any(_publishes(device, kind, name, driver) for device, driver in devices):
+            yield LintFinding("warning", where, f"`{name}` is published by 0 of {counted(len(devices), 'device')}")
+    matched, problem = _outcome(selector, devices)
+    if not matched:
+        first = f" (first error: {problem})" if problem else ""
+        yield LintFinding("warning", where, f"matches 0 of {counted(len(devices), 'device')}{first}")
+
+
+def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
+    if kind == "attributes":
+        return name in device.attributes.schema.index
+    return _capacity(device, name, driver) is not None
+
+
+def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int, str]:
+    """Return (number of devices that match, first error or '')."""
+    matched, problem = 0, ""
+    for device, driver in devices:
+        try:
+            matched += selector.match(device, driver)
+        except (EvalError, BudgetExceeded) as error:
+            problem = problem or f"{driver} device {device.name}: {error}"
+    return matched, problem
+
+
+def one_sentence(error: CompileError) -> str:
+    """Return the issues of the compiler in one line, each with line and column."""
+    if not error.issues:
+        return one_line(str(error), _MAX_SENTENCE_BYTES)
+    places = [position(error.source, issue.offset) for issue in error.issues]
+    found = [
+        f"{issue.message} (line {line}, column {column})"
+        for issue, (line, column) in zip(error.issues, places, strict=True)
+    ]
+    return one_line(f"compilation failed: {'; '.join(found)}", _MAX_SENTENCE_BYTES)
+
+
+def unknown_classes(given: Given) -> Iterator[LintFinding]:
+    """The requests whose class is not in the files. Files without any class are claims alone: no findings.
+
+    Files with slices describe a cluster, so the class is missing there. In others the class may be in the cluster.
+    """
+    known = list(given.objects.classes)
+    severity, condition = ("error", "") if given.objects.slices else ("note", ": the cluster must have it")
+    for _, option, where in given.options():
+        if known and option.class_name not in known:
+            problem = f"no DeviceClass {option.class_name!r} in these files{condition}"
+            advice = did_you_mean(option.class_name, known)
+            yield LintFinding(severity, f"{where}, deviceClassName", problem, advice)
+
+
+def excessive_counts(given: Given) -> Iterator[LintFinding]:
+    """The requests for more devices than match on any one node."""
+    masks = Masks()
+    for _, option, where in given.options():
+        selectors = given.selectors(option)
+        if selectors is None or option.mode != "ExactCount":
+            continue
+        most = _most_on_a_node(given.objects, selectors, masks)
+        if 0 < most < option.count:
+            yield LintFinding(
+                "warning",
+                f"{where}, count",
+                f"asks for {option.count} devices; the most that match on one node is {most}",
+                f"ask for at most {counted(most, 'device')}, or give several pods a claim each",
+            )
+
+
+def _most_on_a_node(objects: DecodedObjects, expressions: list[str], masks: Masks) -> int:
+    counts: Counter[str] = Counter()
+    for slice_ in objects.slices:
+        counts[slice_.selection.node_name or slice_.pool.name] += _match(slice_, expressions, masks).bit_count()
+    return max(counts.values(), default=0)
+
+
+def _match(slice_: Slice, expressions: list[str], masks: Masks) -> int:
+    """The devices of a slice that match all expressions, as bits."""
+    match = (1 << len(slice_.devices)) - 1
+    for expression in expressions:
+        match &= masks.of(expression, slice_).match
+    return match
+
+
+def missing_in_slices(given: Given) -> Iterator[LintFinding]:
+    """The attributes of constraints and the amounts of capacity that no device of a request has."""
+    if given.snapshot is not None:
+        return  # impossible_pods finds them, node by node
+    masks = Masks()
+    for claim, option, where in given.options():
+        selectors = given.selectors(option)
+        if selectors is None:
+            continue  # other checks name the class, and selectors without a match
+        devices = [
+            (slice_.devices[bit], slice_.pool.driver)
+            for slice_ in given.objects.slices
+            for bit in members(_match(slice_, selectors, masks))
+        ]
+        if devices:
+            attributes = [one.attribute for one in claim.spec.constraints if one.attribute and one.covers(option.name)]
+            for found in (*_missing_attributes(attributes, devices), *_missing_amounts(option, devices)):
+                yield found.within(where)
+
+
+def _missing_attributes(names: list[str], devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
+    for name in dict.fromkeys(names):
+        if "/" not in name or any(name in device.attributes for device, _ in devices):
+            continue  # other checks name an attribute without a domain
+        known = sorted({one for device, _ in devices for one in device.attributes})
+        same = [one for one in known if one.rpartition("/")[2] == name.rpartition("/")[2]]
+        problem = f"0 of {counted(len(devices), 'device')} that it matches have {name}, which must be equal or distinct"
+        yield LintFinding("warning", "", problem, f"did you mean {same[0]}?" if same else did_you_mean(name, known))
+
+
+def _missing_amounts(option: DeviceRequest, devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
+    able, features = counted(len(devices), "device"), Features()
+    for name, amount in (option.capacity or {}).items():
+        found = [one.value for device, driver in devices if (one := _capacity(device, name, driver)) is not None]
+        most = max(found, key=lambda value: value.nanos, default=None)
+        if most is None:
+            known = sorted({one for device, _ in devices for one in device.capacity})
+            advice = did_you_mean(name, known) or (f"they have {', '.join(known)}" if known else "")
+            yield LintFinding("warning", "capacity", f"0 of {able} that it matches have the capacity {name}", advice)
+        elif amount.nanos > most.nanos:
+            problem = f"asks for {amount} of {name}; the largest device that it matches has {most}"
+            yield LintFinding("warning", "capacity", problem, f"ask for at most {most}")
+        elif not any(_gives(device, driver, {name: amount}, features) for device, driver in devices):
+            problem = f"0 of {able} that it matches give {amount} of {name} to one request: see their requestPolicy"
+            yield LintFinding("warning", "capacity", problem)
+
+
+def _capacity(device: Device, name: str, driver: str) -> Capacity | None:
+    return device.capacity.get(own_name(name, driver))
+
+
+def _gives(device: Device, driver: str, wanted: dict[str, Quantity], features: Features) -> bool:
+    """Whether a device gives an amount to one request while no other has a part of it."""
+    taken = consumption(device, driver, wanted, features)
+    return taken is not None and fits(device, taken, {}, {})
+
+
+def unreadable_objects(given: Given) -> Iterator[LintFinding]:
+    return (LintFinding("error", problem.path, problem.problem) for problem in given.unreadable)
+
+
+def admin_access(given: Given) -> Iterator[LintFinding]:
+    """The claims with admin access, except those in a namespace of the files that allows it."""
+    metadata = [obj.get("metadata") or {} for obj in given.files if obj.get("kind") == "Namespace"]
+    allowed = {one.get("name") for one in metadata if (one.get("labels") or {}).get(_ADMIN_LABEL) == "true"}
+    for claim in given.objects.claims:
+        namespace = claim.key.namespace or "default"
+        options = (option for request in claim.spec.requests for option in request.alternatives)
+        if namespace not in allowed and any(option.admin_access for option in options):
+            problem = f'adminAccess needs the label {_ADMIN_LABEL}: "true" on namespace {namespace}'
+            yield LintFinding("note", given.objects.origins[f"ResourceClaim {claim.key}"], problem)
+
+
+def refused_pods(given: Given) -> Iterator[LintFinding]:
+    """The pods with more claims, or more requests in them, than Berth reads."""
+    for pod, claims in given.pods:
+        reason = too_many_claims(pod, claims)
+        if reason is not None:
+            where = f"Pod {pod.key}, spec.resourceClaims"
+            yield LintFinding("error", where, str(reason), "ask for more devices in fewer claims, or make several pods")
+
+
+def impossible_topologies(given: Given) -> Iterator[LintFinding]:
+    """The pods that require NVLink between more GPUs than it joins on any node with a fabric slice."""
+    slices = given.objects.fabric.values()
+    graphs = [fabric.graph for slice_ in slices if (fabric := fabric_of(slice_.devices)) is not None]
+    if not graphs:
+        return
+    for pod, claims in given.pods:
+        if pod.annotations.get("berth.dev/topology") != "required":
+            continue
+        for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
+            if not _asks_for_gpus(option, given.objects) or _is_joined_anywhere(graphs, option.count):
+                continue
+            yield LintFinding(
+                "warning",
+                f"Pod {pod.key}, annotation berth.dev/topology",
+                f"no node joins {option.count} GPUs by NVLink",
+                "ask for fewer GPUs, or topology: preferred",
+            )
+
+
+def _asks_for_gpus(option: DeviceRequest, objects: DecodedObjects) -> bool:
+    """Whether a request asks for several devices that may be GPUs."""
+    class_ = objects.classes.get(option.class_name)
+    drivers = drivers_in([*option.selectors, *(class_.selectors if class_ is not None else ())], option.class_name)
+    kinds = {driver_of(driver).kind for driver in drivers} or {OTHER}
+    return option.mode == "ExactCount" and option.count > 1 and not kinds.isdisjoint((GPU, OTHER))
+
+
+def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:
+    return any(largest_joined(graph, (1 << graph.size) - 1, count) == count for graph in graphs)
+
+
+def impossible_pods(given: Given) -> Iterator[LintFinding]:
+    """The pods that fit on no node of the cluster even with all devices free, and those with selectors that fail."""
+    if given.snapshot is None:
+        return
+    evaluator, masks = Evaluator(Features()), Masks()
+    for pod, claims in given.pods + _pods_of_lone_claims(given):
+        snapshot, where = apply_scenario(given.snapshot, claims, Scenario()), f"Pod {pod.key}"
+        context = evaluator.evaluation_context(snapshot)
+        if resource := unprovided_resource(pod, snapshot):
+            yield LintFinding("warning", where, f"no node and no DeviceClass of the snapshot provides {resource}")
+        requirements = requirements_of(pod, snapshot, Policy())
+        if not isinstance(requirements, PodRequirements):
+            continue
+        failing = failing_terms(requirements, snapshot, context)
+        yield from (LintFinding("warning", where, sentence) for sentence in failing)
+        if failing or any(_asks_for_too_many(given, claim, masks) for claim in claims):
+            continue  # other findings say why
+        # Only devices count here: nodes get other labels, and cordons end.
+        found = explain(replace(pod, constraints_are_known=False), snapshot, Policy(), context)
+        if found.outcome == "refused" and (reasons := _reasons(found)):
+            problem = f"fits on no node even with all devices free: {reasons}"
+            yield LintFinding("warning", where, problem, next((one for one in found.misses if one[0] == "0"), ""))
+
+
+def _asks_for_too_many(given: Given, claim: Claim, masks: Masks) -> bool:
+    """Whether no node has enough devices for some request alone."""
+
+    def is_short(option: DeviceRequest) -> bool:
+        selectors = given.selectors(option)
+        expressions = list(option.selectors) if selectors is None else selectors
+        wanted = option.count if option.mode == "ExactCount" else 1
+        return _most_on_a_node(given.objects, expressions, masks) < wanted
+
+    return any(all(map(is_short, request.alternatives)) for request in claim.spec.requests)
+
+
+def _reasons(found: Explanation) -> str:
+    """Why nodes with devices cannot serve the pod; '' if that may pass, or if another finding tells it."""
+    told = [one for one in found.unschedulable if one.code != "NO_DEVICES"]
+    codes = {one.code for one in told}
+    if codes & _MAY_PASS or codes <= {"TOPOLOGY"}:
+        return ""
+    if len(told) == 1:
+        return told[0].reason
+    return ", ".join(f"{one.reason} on {counted(one.nodes, 'node')}" for one in told[:_REASONS])
+
+
+def _pods_of_lone_claims(given: Given) -> list[HypotheticalPod]:
+    """A pod for each claim or template that no pod of the files uses."""
+    used = {claim.spec for _, claims in given.pods for claim in claims}
+    found = []
+    for claim in (claim for claim in given.objects.claims if claim.spec not in used and not claim.problem):
+        entry = {"name": "claim", "resourceClaimName": claim.key.name}
+        metadata = {"name": f"of-{claim.key.name}", "namespace": claim.key.namespace}
+        found.append(HypotheticalPod(decode_pod({"metadata": metadata, "spec": {"resourceClaims": [entry]}}), (claim,)))
+    return found

@@ -1,0 +1,172 @@
+"""Decodes the objects of files for the offline commands, and makes the claims of the templates that pods use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from extender.cache import tainted
+from extender.fabric import DRIVER as FABRIC_DRIVER
+from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Pod, Slice, TaintRule, WireError
+from extender.wire import (
+    Json,
+    SliceDecoder,
+    decode_claim,
+    decode_class,
+    decode_labels,
+    decode_node,
+    decode_pod,
+    decode_taint_rule,
+    get,
+)
+
+_TEMPLATE = "ResourceClaimTemplate"
+_ORDER = {"Pod": 1, _TEMPLATE: 2}  # after all other kinds
+
+
+@dataclass(slots=True)
+class DecodedObjects:
+    """The decoded objects of the files. The devices of `slices` have the taints of `rules`.
+
+    `claims` are the claims without an allocation. The devices of allocated claims are in `taken`; `shares` maps a
+    device to its consumed capacity in nanos, by name. `allocated` has these claims by key, and `pods` those without a
+    node. `guesses_nodes`: `nodes` are those that slices name, without labels and taints. `fabric` has the agent's slice
+    of each node. `origins` maps "DeviceClass NAME" and "ResourceClaim KEY" to file, document and object; a claim of a
+    template is in the template.
+    """
+
+    slices: list[Slice] = field(default_factory=list)
+    fabric: dict[str, Slice] = field(default_factory=dict)
+    rules: list[TaintRule] = field(default_factory=list)
+    classes: dict[str, DeviceClass] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    taken: list[DeviceId] = field(default_factory=list)
+    shares: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    allocated: dict[ObjectKey, Claim] = field(default_factory=dict)
+    pods: list[Pod] = field(default_factory=list)
+    namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)  # name to labels
+    guesses_nodes: bool = False
+
+
+def decoded_objects(given: list[tuple[str, Json]], problems: dict[int, WireError] | None = None) -> DecodedObjects:
+    """Decode the objects of (place, object) pairs. The place goes into messages.
+
+    A fault goes to `problems`, under the position of its object. Without `problems` this raises WireError.
+    """
+    named = [(place, _named(obj)) for place, obj in given]
+    decoding = _Decoding({_key(obj): (place, obj) for place, obj in named if obj.get("kind") == _TEMPLATE})
+    # Pods after all claims, and templates after the pods that use them.
+    for position in sorted(range(len(named)), key=lambda i: _ORDER.get(str(named[i][1].get("kind")), 0)):
+        place, obj = named[position]
+        try:
+            decoding.add(place, obj)
+        except WireError as error:
+            problem = WireError(f"{_prefix(place)}{error.path}", error.problem)
+            if problems is None:
+                raise problem from error
+            problems[position] = problem
+    found = decoding.found
+    found.slices = [tainted(slice_, found.rules) for slice_ in found.slices]
+    if not found.nodes:
+        names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
+        found.nodes, found.guesses_nodes = [Node(name) for name in names], True
+    return found
+
+
+def _named(obj: Json) -> Json:
+    """The object; with generateName as its name if it has only that."""
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict) or metadata.get("name") or not metadata.get("generateName"):
+        return obj
+    return {**obj, "metadata": {**metadata, "name": metadata["generateName"]}}
+
+
+def _key(obj: Json) -> ObjectKey:
+    metadata = obj.get("metadata") or {}
+    return ObjectKey(metadata.get("namespace") or "", str(metadata.get("name")))
+
+
+def _prefix(place: str) -> str:
+    return f"{place}: " if place else ""
+
+
+class _Decoding:
+    """Adds objects to `found`. `templates` are the (place, ResourceClaimTemplate) pairs by key."""
+
+    def __init__(self, templates: dict[ObjectKey, tuple[str, Json]]) -> None:
+        self.found = DecodedObjects()
+        self._slices = SliceDecoder()
+        self._templates = templates
+        self._used: set[ObjectKey] = set()  # templates of which there is a claim
+
+    def add(self, place: str, obj: Json) -> None:
+        """Decode an object. Raises WireError."""
+        found, kind = self.found, obj.get("kind")
+        group, dot, _ = str(obj.get("apiVersion") or "").partition("/")[0].partition(".")
+        if dot and group != "resource" and kind not in ("Pod", _TEMPLATE):
+            return  # such as the DeviceClass of a driver from before DRA had one
+        match kind:
+            case "ResourceSlice":
+                slice_ = self._slices.decode(obj)
+                if slice_.pool.driver == FABRIC_DRIVER:
+                    found.fabric[slice_.selection.node_name] = slice_
+                else:
+                    found.slices.append(slice_)
+            case "DeviceTaintRule":
+                found.rules.append(decode_taint_rule(obj))
+            case "DeviceClass":
+                class_ = decode_class(obj)
+                found.classes[class_.name] = class_
+                found.origins[f"DeviceClass {class_.name}"] = f"{_prefix(place)}DeviceClass {class_.name}"
+            case "ResourceClaim":
+                claim = decode_claim(obj)
+                self._add_claim(claim, f"{_prefix(place)}ResourceClaim {claim.key}")
+            case "ResourceClaimTemplate":
+                key = _key(obj)
+                if key not in self._used and self._templates[key][1] is obj:  # the last one of its name
+                    self._add_claim_of_template(key, key)
+            case "Pod":
+                self._add_pod(decode_pod(obj))
+            case "Node":
+                found.nodes.append(decode_node(obj))
+            case "Namespace":
+                found.namespaces[_key(obj).name] = decode_labels(obj)
+            case _ if not kind:
+                raise WireError("kind", "is missing: this is not a Kubernetes object")
+
+    def _add_pod(self, pod: Pod) -> None:
+        """Add a pod if it waits, and one claim for each template that it uses."""
+        if pod.is_waiting:
+            self.found.pods.append(pod)
+        for entry in pod.claims:
+            key = ObjectKey(pod.key.namespace, entry.template_name)
+            if key in self._templates:
+                self._add_claim_of_template(key, ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}"))
+
+    def _add_claim_of_template(self, template: ObjectKey, key: ObjectKey) -> None:
+        self._used.add(template)
+        place, obj = self._templates[template]
+        inner = get(get(obj, "spec", dict, "", {}), "spec", dict, ".spec", {})
+        claim = decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner})
+        self._add_claim(claim, f"{_prefix(place)}ResourceClaimTemplate {template}")
+
+    def _add_claim(self, claim: Claim, origin: str) -> None:
+        found = self.found
+        found.origins[f"ResourceClaim {claim.key}"] = origin
+        if claim.allocation is None:
+            if claim.problem:
+                raise WireError(f"claim {claim.key}", claim.problem)
+            found.claims.append(claim)
+            return
+        found.allocated[claim.key] = claim
+        for result in claim.allocation.results:
+            if result.admin_access:
+                continue
+            if not result.share_id:
+                found.taken.append(result.device)
+                continue
+            known = found.shares.setdefault(result.device, {})
+            for name, amount in result.amounts.items():
+                known[name] = known.get(name, 0) + amount
