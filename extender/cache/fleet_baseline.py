@@ -21,7 +21,7 @@ from extender.model import (
     WHOLE,
     Claim,
     DeviceRequest,
-    FairCache,
+    FairLRU,
     Graph,
     RequestMix,
     RequestShape,
@@ -42,7 +42,7 @@ class RequestMixEstimator:
 
     def __init__(self, window: int = _WINDOW) -> None:
         # UID of a claim to its request.
-        self._claims: FairCache[str, tuple[int, int]] = FairCache(window)
+        self._claims: FairLRU[str, tuple[int, int]] = FairLRU(window)
         self._counts: Counter[tuple[int, int]] = Counter()
         self._changed = False
         self._mix = DEFAULT_MIX

@@ -20,7 +20,7 @@ from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
 from extender.diagnosis import ComparedSets
 from extender.fabric import bandwidth
-from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, FairCache, ObjectKey, Pod, Result
+from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, FairLRU, ObjectKey, Pod, Result
 from extender.scheduling import Decision, ScoredNode, parse_decision
 
 _PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
@@ -49,7 +49,7 @@ class DecisionHistory:
 
     def __init__(self, since: str = "", pods: int = _PODS) -> None:
         self.since = since
-        self._entries: FairCache[str, DecidedPod] = FairCache(pods)
+        self._entries: FairLRU[str, DecidedPod] = FairLRU(pods)
         self.version = 0  # grows with every change
         self.joined = 0  # pods bound with two GPUs or more
         self.joined_share = 0.0  # sum of their ratios of ring bandwidth to the best ring bandwidth in the fleet
@@ -102,7 +102,7 @@ class DecisionReader(CacheListener):
         self._history = history
         self._read_pod = read_pod
         self._decided = decided
-        self._queue: FairCache[str, tuple[ObjectKey, int]] = FairCache(waiting)  # pod UID to pod and number of reads
+        self._queue: FairLRU[str, tuple[ObjectKey, int]] = FairLRU(waiting)  # pod UID to pod and number of reads
         self._queued = asyncio.Event()
         self._log = structlog.get_logger("berth.decisions")
         self.left_out = 0  # pods that were not read: too many left the watch at once

@@ -19,7 +19,7 @@ from extender.cache import CacheListener
 from extender.cluster import ClusterError, Writer
 from extender.console.explainer import Brief, Explainer
 from extender.console.forked_call import ForkedCallFailed
-from extender.model import SCHEDULER, FairCache, ObjectKey, Pod
+from extender.model import SCHEDULER, FairLRU, ObjectKey, Pod
 
 _NEVER: tuple[int | None, float] = (None, float("-inf"))
 _COUNT = re.compile(
@@ -49,7 +49,7 @@ class EventRecorder(CacheListener):
         self._clock = clock
         # Pod UID to the hash of the last reasons, which may be long, and the time of the last explanation.
         self._recorded: LRUCache[str, tuple[int | None, float]] = LRUCache(remembered)
-        self._queue: FairCache[str, ObjectKey] = FairCache(remembered)  # pod UID to pod
+        self._queue: FairLRU[str, ObjectKey] = FairLRU(remembered)  # pod UID to pod
         self._queued = asyncio.Event()
         self._problem = ""  # why the last explanation gave up; '' if it did not
         self._log = structlog.get_logger("berth.events")

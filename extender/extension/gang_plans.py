@@ -15,7 +15,7 @@ from extender.extension.gang_state import FormingGang, GangCounts, WaitingGang
 from extender.extension.gang_turn import GangTurn
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
-from extender.model import BerthError, Code, FairCache, GroupKey, Pod, Reason
+from extender.model import BerthError, Code, FairLRU, GroupKey, Pod, Reason
 
 _KEEP_THE_TURN = (Code.GANG_WAITS, Code.GANG_UNFINISHED)  # reasons of the gang with the turn
 _PODS = 4096  # remembered pods whose bind needs no plan
@@ -51,7 +51,7 @@ class GangPlans:
         self.forming: dict[GroupKey, FormingGang] = {}
         # By UID, the group of each pod whose bind needs no plan: the minimum was bound when the pod was filtered, or
         # when its plan ended. Later the cache may lack proof of that.
-        self.alone: FairCache[str, GroupKey] = FairCache(_PODS)
+        self.alone: FairLRU[str, GroupKey] = FairLRU(_PODS)
         self.counts = GangCounts()
 
     def add(self, forming: FormingGang) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from extender.model import FairCache, Pod
+from extender.model import FairLRU, Pod
 
 RunnerUp = tuple[str, float]
 """The best node that was not chosen, and how much lower it scored than the chosen one; ('', 0.0) without one."""
 
 
 class ShortlistScores:
-    """Node names with scores, the best first, for at most `limit` pods, see FairCache."""
+    """Node names with scores, the best first, for at most `limit` pods, see FairLRU."""
 
     def __init__(self, limit: int) -> None:
-        self._known: FairCache[str, Mapping[str, float]] = FairCache(limit)  # by pod UID
+        self._known: FairLRU[str, Mapping[str, float]] = FairLRU(limit)  # by pod UID
 
     def __len__(self) -> int:
         return len(self._known)

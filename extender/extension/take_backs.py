@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from extender.model import FairCache, ObjectKey
+from extender.model import FairLRU, ObjectKey
 from extender.runtime import Supervisor
 
 _AT_ONCE = 32  # half of the connections to the API server
@@ -27,7 +27,7 @@ class TakeBacks:
         self._supervisor = supervisor
         self._at_once = at_once
         self._running: set[ObjectKey] = set()
-        self._waiting: FairCache[ObjectKey, None] = FairCache(_WAITING)
+        self._waiting: FairLRU[ObjectKey, None] = FairLRU(_WAITING)
         self._operations: dict[ObjectKey, Operation] = {}  # of the claims that wait
 
     def __len__(self) -> int:

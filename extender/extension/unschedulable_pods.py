@@ -5,20 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from extender.model import FairCache
+from extender.model import FairLRU
 from extender.scheduling import PodRequirements
 
 _PODS = 4096
 
 
 class UnschedulablePods:
-    """At most `limit` pods, see FairCache: the namespace with the most loses the one that was rejected longest ago.
+    """At most `limit` pods, see FairLRU: the namespace with the most loses the one that was rejected longest ago.
 
     A pod with large claims counts as several: its requirements keep the claims after their deletion.
     """
 
     def __init__(self, limit: int = _PODS) -> None:
-        self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to equivalence class
+        # UID to equivalence class; the pods of one class have claims of one size.
+        self._pods: FairLRU[str, Hashable] = FairLRU(limit, lambda key: self._classes[key][0].counts_as)
         # Key of the equivalence class to the requirements of one of its pods, and the UIDs of all its pods.
         self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}
 
@@ -33,7 +34,7 @@ class UnschedulablePods:
         self.remove(uid)
         key = requirements.namespace, requirements.key, requirements.node_selectors
         self._classes.setdefault(key, (requirements, {}))[1][uid] = None
-        for dropped in self._pods.put(requirements.namespace, uid, key, requirements.counts_as):
+        for dropped in self._pods.put(requirements.namespace, uid, key):
             self._remove_pod(*dropped)
 
     def remove(self, uid: str) -> None:

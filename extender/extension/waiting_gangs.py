@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import inf
 
 from extender.extension.gang_state import WaitingGang
-from extender.model import Code, FairCache, GroupKey, Reason
+from extender.model import Code, FairLRU, GroupKey, Reason
 
 MISSING = (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN)  # reasons of gangs whose members or PodGroup do not exist
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan failed is planned again
@@ -15,15 +15,15 @@ _CHANGED_SECONDS = 1.0  # until a gang with other members is planned again: a te
 
 
 class WaitingGangs:
-    """At most `limit` gangs, see FairCache. `clock` returns seconds."""
+    """At most `limit` gangs, see FairLRU. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float], limit: int) -> None:
         self._clock = clock
-        self._gangs: FairCache[GroupKey, WaitingGang] = FairCache(limit)
-        self._not_before: FairCache[GroupKey, float] = FairCache(limit)  # see collects_not_before
-        self._failures: FairCache[GroupKey, int] = FairCache(limit)  # plans that failed since a member was bound
-        self._named: FairCache[GroupKey, str] = FairCache(limit)  # UID of the pod that the reasons name since then
-        self._complete_since: FairCache[GroupKey, float] = FairCache(limit)  # also of gangs with a plan
+        self._gangs: FairLRU[GroupKey, WaitingGang] = FairLRU(limit)
+        self._not_before: FairLRU[GroupKey, float] = FairLRU(limit)  # see collects_not_before
+        self._failures: FairLRU[GroupKey, int] = FairLRU(limit)  # plans that failed since a member was bound
+        self._named: FairLRU[GroupKey, str] = FairLRU(limit)  # UID of the pod that the reasons name since then
+        self._complete_since: FairLRU[GroupKey, float] = FairLRU(limit)  # also of gangs with a plan
 
     def __len__(self) -> int:
         return len(self._gangs)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from itertools import count
+from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from extender.model import FairCache
+from extender.model import FairLRU
 from extender.scheduling.node_ranking import NodeRanking
 
 # Estimated bytes, as in node_ranking.py.
@@ -21,11 +22,11 @@ _ENTRY_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 400, 480, 112
 
 
 class GangMemory:
-    """A FairCache limited by estimated bytes. Entries of a ranking that no longer exists are never found again."""
+    """A FairLRU limited by estimated bytes. Entries of a ranking that no longer exists are never found again."""
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._entries: FairCache[tuple[str, Hashable], Any] = FairCache(limit_bytes)  # by namespace and key
+        self._entries: FairLRU[tuple[str, Hashable], tuple[Any, int]] = FairLRU(limit_bytes, itemgetter(1))
         self._numbers: WeakKeyDictionary[NodeRanking, int] = WeakKeyDictionary()
         self._next = count()
 
@@ -45,10 +46,11 @@ class GangMemory:
         return found
 
     def get(self, namespace: str, key: Hashable) -> Any:
-        return self._entries.get((namespace, key))
+        found = self._entries.get((namespace, key))
+        return found[0] if found is not None else None
 
     def put(self, namespace: str, key: Hashable, value: object, placements: int = 0, picks: int = 0) -> None:
         """Keep a value that has this number of placements and picked devices."""
         size = _ENTRY_BYTES + placements * _PLACEMENT_BYTES + picks * _PICK_BYTES
         if size <= self._limit_bytes:
-            self._entries.put(namespace, (namespace, key), value, size)
+            self._entries.put(namespace, (namespace, key), (value, size))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from extender.allocation import tolerates
-from extender.model import NO_DEADLINE, Deadline, FairCache, Node, Pod
+from extender.model import NO_DEADLINE, Deadline, FairLRU, Node, Pod
 
 _KEPT = 64
 
@@ -32,13 +32,13 @@ class _Known:
 
 
 class UsableNodes:
-    """The nodes on which pods may run, by namespace and constraints: at most `limit` results, see FairCache.
+    """The nodes on which pods may run, by namespace and constraints: at most `limit` results, see FairLRU.
 
     A result that needs several calls must not be lost between them, whatever pods other namespaces have.
     """
 
     def __init__(self, limit: int = _KEPT) -> None:
-        self._known: FairCache[Hashable, _Known] = FairCache(limit)
+        self._known: FairLRU[Hashable, _Known] = FairLRU(limit)
 
     def __len__(self) -> int:
         return len(self._known)

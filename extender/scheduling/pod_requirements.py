@@ -167,7 +167,7 @@ class PodRequirements:
 
     @property
     def counts_as(self) -> int:
-        """How many pods with usual claims take as much memory, see FairCache."""
+        """How many pods with usual claims take as much memory, see FairLRU."""
         return 1 + sum(len(claim.spec.content) for claim in self.claims) // 2048  # bytes of JSON
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from extender.model import FairCache
+from extender.model import FairLRU
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.pod_requirements import PodRequirements
 
@@ -15,15 +15,15 @@ _MEASURED = 16  # rankings that one call measures at most
 
 
 class RankingCache:
-    """Rankings by requirements key, see FairCache: a tenant may have pods with 64 large claims.
+    """Rankings by requirements key, see FairLRU: a tenant may have pods with 64 large claims.
 
     Each counts at least a share of the limit, so that there are at most `most`. A ranking grows after a call has
     returned it, so later calls measure it. The time of a call does not depend on the number of rankings.
     """
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES, most: int = _MOST) -> None:
-        self._least_bytes = max(1, limit_bytes // most)
-        self._rankings: FairCache[object, NodeRanking] = FairCache(limit_bytes)
+        least = max(1, limit_bytes // most)
+        self._rankings: FairLRU[object, NodeRanking] = FairLRU(limit_bytes, lambda one: max(least, one.estimated_bytes))
         self._unmeasured: dict[object, None] = {}  # keys of rankings that calls returned since: they may have grown
         self._evicted_evaluations = 0  # evaluations of evicted rankings
 
@@ -41,7 +41,7 @@ class RankingCache:
         found = self._rankings.get(key)
         if found is None:
             found = NodeRanking(requirements)
-            self._drop(self._rankings.put(requirements.namespace, key, found, self._least_bytes))
+            self._drop(self._rankings.put(requirements.namespace, key, found))
         self._unmeasured[key] = None
         return found
 
@@ -75,9 +75,7 @@ class RankingCache:
     def _measure(self) -> None:
         for _ in range(min(_MEASURED, len(self._unmeasured))):
             key, _ = self._unmeasured.popitem()
-            ranking = self._rankings.get(key)
-            if ranking is not None:
-                self._drop(self._rankings.resize(key, max(self._least_bytes, ranking.estimated_bytes)))
+            self._drop(self._rankings.measure(key))
 
     def _drop(self, dropped: list[tuple[object, NodeRanking]]) -> None:
         for key, ranking in dropped:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from extender.allocation import NodeInfo
-from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, FairCache, Node, NodeSelector
+from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, FairLRU, Node, NodeSelector
 
 _KEPT = 16  # results, each with half a megabyte for 5,000 nodes
 _GONE = 64  # nodes that do not exist any more, besides as many as exist
@@ -64,13 +64,13 @@ class SelectedNodes:
 
 
 class SelectedNodesCache:
-    """At most `limit` results, by the namespace of the pod and the selectors, see FairCache.
+    """At most `limit` results, by the namespace of the pod and the selectors, see FairLRU.
 
     A result that needs several calls must not be lost between them, whatever pods other namespaces have.
     """
 
     def __init__(self, limit: int = _KEPT) -> None:
-        self._known: FairCache[tuple[str, tuple[NodeSelector, ...]], SelectedNodes] = FairCache(limit)
+        self._known: FairLRU[tuple[str, tuple[NodeSelector, ...]], SelectedNodes] = FairLRU(limit)
 
     def __len__(self) -> int:
         return len(self._known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Generic, TypeVar
@@ -20,14 +20,16 @@ class _Entry(Generic[Key, Value]):
     size: int = 0
 
 
-class FairCache(Generic[Key, Value]):
+class FairLRU(Generic[Key, Value]):
     """At most `limit` values. Beyond that, the namespace with the most values loses the least recently used ones.
 
-    A value of size n counts as n values, or bytes: of the unit of `limit`.
+    `size_of` gives the size of a value in the unit of `limit`: the number of usual values that it is worth, or bytes. A
+    value larger than the limit counts as the limit.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, size_of: Callable[[Value], int] = lambda _: 1) -> None:
         self._limit = limit
+        self._size_of = size_of
         self._entries: dict[Key, _Entry[Key, Value]] = {}
         # The least recently used first.
         self._namespaces: dict[str, OrderedDict[_Entry[Key, Value], None]] = {}
@@ -48,19 +50,19 @@ class FairCache(Generic[Key, Value]):
         self._namespaces[entry.namespace].move_to_end(entry)
         return entry.value
 
-    def put(self, namespace: str, key: Key, value: Value, size: int = 1) -> list[tuple[Key, Value]]:
+    def put(self, namespace: str, key: Key, value: Value) -> list[tuple[Key, Value]]:
         """Add or replace a value. Returns the keys and the values that were dropped for it."""
         self.pop(key)
         entry = self._entries[key] = _Entry(namespace, key, value)
         self._namespaces.setdefault(namespace, OrderedDict())[entry] = None
-        return self.resize(key, size)
+        return self.measure(key)
 
-    def resize(self, key: Key, size: int) -> list[tuple[Key, Value]]:
-        """Change the size of a value that has grown, if it is known. Returns what was dropped, as `put`."""
+    def measure(self, key: Key) -> list[tuple[Key, Value]]:
+        """Ask for the size of a value that may have grown, if it is known. Returns what was dropped, as `put`."""
         entry = self._entries.get(key)
         if entry is None:
             return []
-        self._count(entry, min(size, self._limit))
+        self._count(entry, min(self._size_of(entry.value), self._limit))
         dropped = []
         while self.size > self._limit:
             largest = max(self._namespaces, key=self._sizes.__getitem__)
