@@ -27,7 +27,6 @@ from extender.scheduling import (
     NodeLimit,
     PodRequirements,
     RankingCache,
-    held_by_claim,
     plan_gang,
     requirements_of,
 )
@@ -176,7 +175,7 @@ def check(plan: GangPlan, problem: GangProblem, snapshot: Snapshot) -> None:
         if plan.level:
             assert (name if plan.level == "node" else node_info.node.labels.get(plan.level)) == plan.domain
         pending = member.requirements.for_node(node_info.node).pending_claims
-        held, specs = held_by_claim(node_info, placement), member.requirements.for_node(node_info.node).specs
+        held, specs = placement.results(node_info), member.requirements.for_node(node_info.node).specs
         for spec, results, chosen in zip(specs, held, placement.solution.alternatives, strict=True):
             asked = [request.alternatives[option] for request, option in zip(spec.requests, chosen, strict=True)]
             if all(request.mode == "ExactCount" for request in asked):

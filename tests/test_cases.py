@@ -82,7 +82,7 @@ from extender.wire.core import decode_node
 from extender.wire.resource_slices import SliceDecoder
 from extender.wire import extender_v1 as wire
 from extender.model.claim import ObjectKey
-from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.evaluate import Evaluator
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 import orjson
 cache, decoder, rng = ClusterCache(), SliceDecoder(), random.Random(int(sys.argv[1]))

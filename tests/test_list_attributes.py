@@ -30,7 +30,7 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
 )
-from extender.scheduling.equivalence_key import Patterns, equivalence_key
+from extender.scheduling.equivalence import Patterns, equivalence_key
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]

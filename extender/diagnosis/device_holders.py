@@ -17,7 +17,7 @@ from extender.model import (
     members,
     name_on_claims,
 )
-from extender.scheduling import EvaluationContext, PodRequirements, needs_reservation, own_claims, problem_for
+from extender.scheduling import EvaluationContext, PodRequirements, needs_reservation, own_claims
 
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]
@@ -142,7 +142,7 @@ def devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: 
     """
     found, inventory = 0, node_info.inventory
     for requirements in kinds:
-        problem = problem_for(node_info, requirements.for_node(node_info.node), context)
+        problem = context.problem(node_info, requirements.for_node(node_info.node))
         for name, spec in zip(problem.names, problem.specs, strict=True):
             for option in (option for request in spec.requests for option in request.alternatives):
                 if option.admin_access:

@@ -24,7 +24,6 @@ from extender.scheduling import (
     own_claims,
     own_devices,
     plan_gang,
-    problem_for,
 )
 
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
@@ -134,7 +133,7 @@ class EmptiedFleet:
     def _drivers(self, node_info: NodeInfo, kinds: Iterable[PodRequirements]) -> Iterator[str]:
         """The drivers of the node's devices that are of a class which the pods ask for."""
         for requirements in kinds:
-            problem = problem_for(node_info, requirements.for_node(node_info.node), self._context)
+            problem = self._context.problem(node_info, requirements.for_node(node_info.node))
             for name, spec in zip(problem.names, problem.specs, strict=True):
                 for option in (option for request in spec.requests for option in request.alternatives):
                     try:

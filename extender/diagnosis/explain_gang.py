@@ -41,7 +41,6 @@ from extender.scheduling import (
     gang_members,
     gang_minimum,
     gang_of,
-    held_results,
     lacks_pod_group,
     plan_sizes,
     requirements_of,
@@ -333,7 +332,7 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
     for pod in members.pods:
         if pod.uid in plan.placements:
             node, placement = plan.placements[pod.uid]
-            devices = tuple(str(result.device) for result in held_results(snapshot.node_infos[node], placement))
+            devices = placement.devices(snapshot.node_infos[node])
             placed.append(PlannedMember(str(pod.key), node, devices))
     text = f"group {found.group} fits: {counted(len(placed), 'pod')} {where(plan.level, plan.domain)}"
     return replace(

@@ -17,7 +17,7 @@ from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, stopped_pods
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
 from extender.model import Deadline, DeadlineExceeded, Result, counted
-from extender.scheduling import MAX_STEPS, Domain, GangPlan, GangProblem, GangShortage, held_results, natural, plan_gang
+from extender.scheduling import MAX_STEPS, Domain, GangPlan, GangProblem, GangShortage, natural, plan_gang
 
 _DOMAINS = 8  # in which the end of pods is tried
 _NODES = 64  # of a domain, whose pods are tried
@@ -240,7 +240,7 @@ class GangReleases:
         taken = {
             result.device
             for name, placement in plan.placements.values()
-            for result in held_results(node_infos[name], placement)
+            for result in chain.from_iterable(placement.results(node_infos[name]))
         }
         return [use for use in uses if not any(result.device in taken for result in use.results)]
 

@@ -43,7 +43,6 @@ from extender.scheduling import (
     Unschedulable,
     attributes_like,
     evaluate,
-    problem_for,
 )
 
 MOST_NODES = 24  # nodes of different states on which a release of claims is tried
@@ -300,7 +299,7 @@ def _matching(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
 ) -> list[tuple[int, DeviceRequest, int]]:
     """Position of the claim, request and mask of matching devices, up to the first selector that fails."""
-    problem, found = problem_for(node_info, requirements, context), list[tuple[int, DeviceRequest, int]]()
+    problem, found = context.problem(node_info, requirements), list[tuple[int, DeviceRequest, int]]()
     for claim, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
         for request in spec.requests:
             for option in request.alternatives:

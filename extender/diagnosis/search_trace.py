@@ -13,8 +13,6 @@ from extender.scheduling import (
     PodRequirements,
     Unschedulable,
     evaluate,
-    held_results,
-    problem_for,
 )
 
 _MOST = 200  # lines about rejected devices
@@ -81,7 +79,7 @@ def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, .
         lines.append(f"and {recorder.left_out} more of these")
     if isinstance(status, Unschedulable):
         return (*lines, f"unschedulable: {status.text}")
-    devices = ", ".join(str(result.device) for result in held_results(node_info, status)) or "nothing left to allocate"
+    devices = ", ".join(status.devices(node_info)) or "nothing left to allocate"
     parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in status.parts)
     return (*lines, f"chosen: {devices}", *parts, f"score {status.score:.3f}")
 
@@ -95,7 +93,7 @@ def _why(cause: str, detail: str) -> str:
 
 
 def _matched(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> list[str]:
-    problem = problem_for(node_info, requirements, context)
+    problem = context.problem(node_info, requirements)
     lines: list[str] = []
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for option in (option for request in spec.requests for option in request.alternatives):

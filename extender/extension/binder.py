@@ -54,7 +54,6 @@ from extender.scheduling import (
     Skip,
     Unschedulable,
     UnschedulableAndUnresolvable,
-    new_allocations,
     readiness,
     requirements_of,
     scored_node,
@@ -314,12 +313,8 @@ class Binder:
         if mismatch is not None:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
-        planned = new_allocations(
-            node_info,
-            requirements,
-            status,
-            self._filter_service.evaluation_context(snapshot),
-            self._dependencies.new_share,
+        planned = status.allocations(
+            node_info, requirements, self._filter_service.evaluation_context(snapshot), self._dependencies.new_share
         )
         return requirements, planned, scored_node(node_info, status, requirements, snapshot)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from extender.cache import ClusterCache
 from extender.extension.gang_state import FormingGang
-from extender.scheduling import held_by_claim
 
 
 def hold_all(cache: ClusterCache, forming: FormingGang) -> None:
@@ -23,7 +22,7 @@ def hold(cache: ClusterCache, forming: FormingGang, uids: Iterable[str]) -> None
         if node_info is None:
             continue
         claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
-        for claim, results in zip(claims, held_by_claim(node_info, placement), strict=False):
+        for claim, results in zip(claims, placement.results(node_info), strict=False):
             if claim.uid not in cache.reservations.by_claim:  # members may share a claim
                 cache.hold(claim.uid, uid, node, results, forming.deadline)
 

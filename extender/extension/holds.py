@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
-from extender.scheduling import Placement, PodRequirements, held_by_claim
+from extender.scheduling import Placement, PodRequirements
 
 
 def hold(
@@ -17,5 +17,5 @@ def hold(
 ) -> None:
     """Hold the devices of a placement until `deadline`, in seconds of the service's clock."""
     claims = requirements.for_node(node_info.node).pending_claims
-    for claim, results in zip(claims, held_by_claim(node_info, placement), strict=True):
+    for claim, results in zip(claims, placement.results(node_info), strict=True):
         cache.hold(claim.uid, pod_uid, node_info.node.name, results, deadline)

@@ -14,9 +14,15 @@ from extender.scheduling.decision import (
 )
 from extender.scheduling.domains import NODE, Domain, Domains, natural
 from extender.scheduling.emptied_domains import EmptiedDomains, EmptyNodes, domains_by_room, own_devices
-from extender.scheduling.equivalence_key import ignores_identity
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
-from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.equivalence import ignores_identity
+from extender.scheduling.evaluate import (
+    EvaluationContext,
+    Evaluator,
+    FilterStatus,
+    Placement,
+    Unschedulable,
+    evaluate,
+)
 from extender.scheduling.extended_resources import special_claim
 from extender.scheduling.gang import (
     Gang,
@@ -46,12 +52,9 @@ from extender.scheduling.gang_problem import (
 )
 from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.gang_units import equal_units
-from extender.scheduling.node_constraints import UsableNodes, may_run
-from extender.scheduling.node_ranking import NodeRanking
+from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_room import NodeRooms
-from extender.scheduling.nodes_of_status import NodesOfStatus
-from extender.scheduling.placement_results import held_by_claim, held_results, new_allocations
-from extender.scheduling.placements import Placement
+from extender.scheduling.node_selection import SelectedNodes, UsableNodes, may_run
 from extender.scheduling.pod_requirements import (
     ADMIN_LABEL,
     SPECIAL_NAME,
@@ -68,9 +71,7 @@ from extender.scheduling.pod_requirements import (
     too_many_claims,
     unprovided_resource,
 )
-from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import most_units
-from extender.scheduling.selected_nodes import SelectedNodes
 from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist
 from extender.scheduling.unschedulable_reason import attributes_like
 
@@ -126,8 +127,6 @@ __all__ = [
     "gang_minimum",
     "gang_of",
     "gang_problem",
-    "held_by_claim",
-    "held_results",
     "ignores_identity",
     "is_incomplete",
     "lacking_members",
@@ -140,7 +139,6 @@ __all__ = [
     "most_units",
     "natural",
     "needs_reservation",
-    "new_allocations",
     "no_room",
     "own_claims",
     "own_devices",
@@ -148,7 +146,6 @@ __all__ = [
     "placed_members",
     "plan_gang",
     "plan_sizes",
-    "problem_for",
     "proximity_of",
     "readiness",
     "requirements_of",

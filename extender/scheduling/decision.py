@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.scheduling.placement_results import held_results
-from extender.scheduling.placements import Placement
+from extender.scheduling.evaluate import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scoring import ScorePart
 
@@ -91,14 +90,13 @@ def scored_node(
     node_info: NodeInfo, placement: Placement, requirements: PodRequirements, snapshot: Snapshot
 ) -> ScoredNode:
     """The node with the score and devices of this placement."""
-    devices = tuple(str(result.device) for result in held_results(node_info, placement))
     count = node_info.positions(placement.solution.mask).bit_count()
     source = node_info.fabric.source.value if node_info.fabric is not None else ""
     best = max(snapshot.baseline.best_ring_gbps.get(count, 0.0), placement.ring_gbps)
     return ScoredNode(
         node_info.node.name,
         placement.score,
-        devices,
+        placement.devices(node_info),
         placement.ring_gbps,
         best if placement.ring_gbps else 0.0,
         source,

@@ -15,8 +15,8 @@ from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangPlan, GangProblem
 from extender.scheduling.gang_planner import plan_gang
 from extender.scheduling.gang_units import equal_units
+from extender.scheduling.node_ranking import RankingCache
 from extender.scheduling.node_room import NodeRooms
-from extender.scheduling.ranking_cache import RankingCache
 
 _STEP = 16  # nodes that are emptied at a time
 _TRIES = 8  # attempts to plan on one domain

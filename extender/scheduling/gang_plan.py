@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from extender.scheduling.placements import Placement
+from extender.scheduling.evaluate import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 
 

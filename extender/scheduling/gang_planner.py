@@ -13,15 +13,14 @@ from math import fsum
 
 from extender.allocation import Snapshot
 from extender.scheduling.domains import NODE, Domain, Domains, natural
-from extender.scheduling.evaluate import EvaluationContext
+from extender.scheduling.evaluate import EvaluationContext, Placement
 from extender.scheduling.gang_fill import fill, pack
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangPlan, GangProblem, GangShortage
 from extender.scheduling.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes
 from extender.scheduling.gang_units import Placed, Unit, equal_units, member_placements
+from extender.scheduling.node_ranking import RankingCache
 from extender.scheduling.node_room import NodeRooms
-from extender.scheduling.placements import Placement
-from extender.scheduling.ranking_cache import RankingCache
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 

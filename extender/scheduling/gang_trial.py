@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot, with_devices_allocated
 from extender.model import Device, DeviceId, PoolKey, Result
+from extender.scheduling.evaluate import Placement
 from extender.scheduling.gang_plan import NodeLimit
-from extender.scheduling.placement_results import held_results
-from extender.scheduling.placements import Placement
 
 Taken = tuple[Hashable, ...]
 """The devices of a node that a plan has taken, sorted. Two nodes of one equivalence class with the same devices taken
@@ -57,7 +57,7 @@ class GangTrial:
         node_info = self._node_infos[name]
         inventory = node_info.inventory
         change = _Change(name, limits, {}, [(name, limit) for limit in limits])
-        for result in held_results(node_info, placement):
+        for result in chain.from_iterable(placement.results(node_info)):
             if not result.admin_access:
                 key = PoolKey(result.device.driver, result.device.pool)
                 before = self._results.get(key, ())

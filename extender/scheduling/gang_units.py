@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from extender.allocation import Pick, Solution
 from extender.model import DeviceRequest, Node, NodeSelector
+from extender.scheduling.evaluate import Placement
 from extender.scheduling.gang_plan import GangMember, NodeLimit
-from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 
 UnitPlacement = tuple[Placement, ...]

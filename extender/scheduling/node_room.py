@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.model import Code, DeadlineExceeded
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Placement, Unschedulable, evaluate
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import NodeLimit
 from extender.scheduling.gang_trial import GangTrial
 from extender.scheduling.gang_units import Admissible, EqualUnits, UnitPlacement
-from extender.scheduling.placements import Placement
+from extender.scheduling.node_ranking import RankingCache
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.room_bounds import UNLIMITED_ROOM, WholeDevices, most_units, whole_devices
 
 Ban = tuple[str, str, int]

@@ -38,7 +38,7 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling.extended_resources import RequestMapping, special_claim
-from extender.scheduling.selected_nodes import SelectedNodes
+from extender.scheduling.node_selection import SelectedNodes
 from extender.wire import PodIntent, intent_of
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"

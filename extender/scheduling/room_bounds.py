@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, fast_path
 from extender.model import DeviceRequest, InvalidClaim, members, union
-from extender.scheduling.evaluate import EvaluationContext, may_reject_sets, problem_for
+from extender.scheduling.evaluate import EvaluationContext, may_reject_sets
 from extender.scheduling.pod_requirements import PodRequirements
 
 UNLIMITED_ROOM = 1 << 30  # units that take no device
@@ -27,7 +27,7 @@ def whole_devices(
     if may_reject_sets(node_info, requirements):
         return None
     try:
-        found = fast_path(replace(problem_for(node_info, requirements, context), taken=0))
+        found = fast_path(replace(context.problem(node_info, requirements), taken=0))
     except InvalidClaim:
         return None
     return WholeDevices(found.free, found.request.count) if found is not None else None
@@ -38,7 +38,7 @@ def most_units(node_info: NodeInfo, requirements: PodRequirements, context: Eval
 
     `requirements` are those on this node. Raises DeadlineExceeded.
     """
-    problem = problem_for(node_info, requirements, context)
+    problem = context.problem(node_info, requirements)
     found, everything, least = UNLIMITED_ROOM, 0, 0
     try:
         for name, spec in zip(problem.names, problem.specs, strict=True):
