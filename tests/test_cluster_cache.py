@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import UNUSED, ChangeLog
+from extender.allocation.nodes import UNUSED, ChangeLog
 from extender.cache import CacheListener, ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.allocation import with_devices_allocated, with_devices_released
+from extender.allocation.what_if import with_devices_allocated, with_devices_released
 from extender.model import DeviceId, ObjectKey, PoolKey, Result
 from extender.sandbox import carried_machines, fabric_slice
 from tests.gang_worlds import GangWorld

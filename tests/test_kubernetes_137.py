@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.allocation import Features, from_gates
+from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer
@@ -63,7 +63,7 @@ def claim_of(case: Json) -> Json:
 
 
 def features_of(case: Json) -> Features:
-    return from_gates([*GATES, *case.get("gates", ())])
+    return Features.from_gates([*GATES, *case.get("gates", ())])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

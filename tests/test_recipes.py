@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.allocation import Features, NodeInfo, with_devices_allocated
+from extender.allocation import Features, NodeInfo
+from extender.allocation.what_if import with_devices_allocated
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.annotation_findings import annotation_findings

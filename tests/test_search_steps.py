@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from extender.allocation import CauseRecorder, Features, Problem, Search, problem_of, usage_of
-from extender.allocation.counters import Counters
-from extender.allocation.shortage import is_short, report
+from extender.allocation import CauseRecorder, Features, Problem, Search
+from extender.allocation.counters import Counters, is_short, report_short
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Masks
 from extender.model import DeviceId, OutOfSteps
 from extender.model.quantity import format_nanos
@@ -142,7 +142,7 @@ def test_a_report_of_short_counters_looks_at_a_limited_number_of_devices() -> No
     world = problem(consuming(100), exactly("r"), counters=1)
     counters, recorder = Counted(world.inventory, world.allocated_state), CauseRecorder()
     everything = (1 << 100) - 1
-    report([[(f"r{i}", 1, everything)] for i in range(64)], counters, recorder)
+    report_short([[(f"r{i}", 1, everything)] for i in range(64)], counters, recorder)
     assert counters.looks <= 1000
 
 

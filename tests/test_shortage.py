@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.allocation import CauseRecorder, Features, Problem, Search, problem_of, usage_of
-from extender.allocation.counters import Counters
-from extender.allocation.shortage import is_short, most_together
+from extender.allocation import CauseRecorder, Features, Problem, Search
+from extender.allocation.counters import Counters, is_short, most_together
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Masks
 from extender.model import DeadlineExceeded, DeviceId
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node

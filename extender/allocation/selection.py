@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from extender.allocation.constraints import TypedSet, values_of
-from extender.allocation.features import Features
-from extender.allocation.inventory import Inventory
-from extender.allocation.pools import PoolDevice
+from extender.allocation.device_rules import Features
+from extender.allocation.nodes.devices import PoolDevice
+from extender.allocation.nodes.inventory import Inventory
 from extender.allocation.problem import Selection
 from extender.cel import CelError, CompileError
 from extender.cel.dra import COST_LIMIT, Masks, compile_value, evaluated
@@ -20,7 +20,7 @@ _ERROR_BYTES = 256  # of a CEL error, which can quote user input
 Classes = Callable[[str], DeviceClass | None]
 
 
-def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:
+def _find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:
     """The class of a request. Raises InvalidClaim if the request names none, or if it is missing or not readable."""
     if not request.class_name:
         raise InvalidClaim(
@@ -37,7 +37,7 @@ def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceCl
 def select(
     claim: str,
     request: DeviceRequest,
-    class_: DeviceClass,
+    classes: Classes,
     inventory: Inventory,
     masks: Masks,
     features: Features,
@@ -45,8 +45,9 @@ def select(
 ) -> Selection:
     """Evaluate the selectors of a request. Each one sees only the devices that match all selectors before it.
 
-    Raises DeadlineExceeded.
+    Raises InvalidClaim if the class does not exist, and DeadlineExceeded.
     """
+    class_ = _find_class(claim, request, classes)
     sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
     sources += [
         (f"claim {claim}: request {request.name}: selector #{i}", text) for i, text in enumerate(request.selectors)

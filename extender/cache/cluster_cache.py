@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 
-from extender.allocation import ChangeLog, Features, NodeInfo, Snapshot
+from extender.allocation import Features, NodeInfo, Snapshot
+from extender.allocation.nodes import ChangeLog
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_info_builder import NodeInfoBuilder

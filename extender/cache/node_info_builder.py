@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
-from extender.allocation import (
-    NUMBERS,
+from extender.allocation import Features, NodeInfo
+from extender.allocation.nodes import (
     AllocatedState,
     CounterKey,
-    Features,
     Interned,
     Interns,
     Inventory,
     KnownPools,
     KnownSlices,
-    NodeInfo,
     NodeState,
     Pool,
     PoolGroup,
     PoolUse,
     SharedUse,
-    Uses,
-    consumed_counters,
     gather,
-    interned,
     inventory,
     live_use,
-    same_objects,
-    slices_of,
-    taken_mask,
-    taken_of,
     troubled,
     uses_of,
 )
@@ -55,7 +46,7 @@ class _Hardware:
     live: Slice | None  # the fabric slice of the node agent
     fabric: Fabric | None
     gpu_bits: tuple[int, ...]  # device bit of each GPU of the fabric, -1 for none
-    uses: Uses
+    uses: tuple[int, ...]
     partitions: tuple[int, ...] | None
     troubled: int
     own: int  # mask of the devices whose use the score reads from the node: unshared devices, and GPUs
@@ -86,13 +77,13 @@ class NodeInfoBuilder:
         self._shared_pools: KnownPools = WeakValueDictionary()
         self._known_slices = KnownSlices()
         self._hardware: dict[str, _Hardware] = {}
-        self._attribute_signatures: Interns = WeakValueDictionary()
-        self._hardware_signatures: Interns = WeakValueDictionary()
-        self._allocation_signatures: Interns = WeakValueDictionary()
-        self._own_signatures: Interns = WeakValueDictionary()
+        self._attribute_signatures = Interns()
+        self._hardware_signatures = Interns()
+        self._allocation_signatures = Interns()
+        self._own_signatures = Interns()
         self._groups: WeakValueDictionary[tuple[Interned | None, ...], PoolGroup] = WeakValueDictionary()
         self._shared_uses: WeakValueDictionary[Hashable, SharedUse] = WeakValueDictionary()
-        self._own_states: Interns = WeakValueDictionary()
+        self._own_states = Interns()
         self._states: WeakValueDictionary[_StateKey, NodeState] = WeakValueDictionary()
         self._counters: WeakValueDictionary[PoolKey, _Counters] = WeakValueDictionary()
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
@@ -123,15 +114,15 @@ class NodeInfoBuilder:
         use = AllocatedState(pools)
         if counted:
             use = AllocatedState(pools, lambda pool: counted[pool.key].consumed if pool.key in counted else {})
-        busy, held = taken_mask(found, use), held_mask(found, pools, allocated_devices)
+        busy, held = use.taken(found), held_mask(found, pools, allocated_devices)
         agent_is_fresh = node.name not in store.silent_agents
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
         consumed = tuple(one.digest for one in counted.values())
         shares, live = share_digest(found, pools), (drift, tuple(overuse.items()))
         own = hardware.hardware_signature, shares, busy & hardware.own, *live
-        own_signature = interned(self._own_signatures, own)
+        own_signature = self._own_signatures.of(own)
         key = (hardware.hardware_signature, hardware.group, shares, busy, held, consumed, *live)
-        state = self._state(interned(self._allocation_signatures, key), hardware, own_signature, shared)
+        state = self._state(self._allocation_signatures.of(key), hardware, own_signature, shared)
         if shared is not None:
             use = AllocatedState({**pools, **common}, use.counters)
             for position, (first, _) in enumerate(found.shared_parts):
@@ -185,7 +176,7 @@ class NodeInfoBuilder:
     def shared_use(self, group: PoolGroup, allocated_devices: AllocatedDevices) -> SharedUse:
         """The current use of the shared pools of a group."""
         pools = {part.key: allocated_devices.pool(part.key) for part in group.parts}
-        busy = tuple(taken_of(part, pools[part.key]) for part in group.parts)
+        busy = tuple(pools[part.key].taken_of(part) for part in group.parts)
         held = tuple(
             part.mask(allocated_devices.only_held(part.key)) & taken
             for part, taken in zip(group.parts, busy, strict=True)
@@ -202,7 +193,7 @@ class NodeInfoBuilder:
         key = state.own_allocation, state.attribute_signature, shared
         found = self._states.get(key)
         if found is None:
-            found = self._states[key] = replace(state, names=[], number=next(NUMBERS), shared=shared)
+            found = self._states[key] = state.with_shared(shared)
         return found
 
     def _state(
@@ -216,7 +207,7 @@ class NodeInfoBuilder:
                 hardware_signature=hardware.hardware_signature,
                 own_signature=own_signature,
                 own_allocation=own_allocation,
-                own=interned(self._own_states, key[:2]) if shared is not None else own_allocation,
+                own=self._own_states.of(key[:2]) if shared is not None else own_allocation,
                 shared=shared,
             )
         return found
@@ -246,10 +237,10 @@ class NodeInfoBuilder:
 
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
-        current = slices_of(pool, store.pool_slices.whole(pool.key))
+        current = pool.slices_in(store.pool_slices.whole(pool.key))
         known = self._counters.get(pool.key)
         if known is None or known.slices is not current or known.use != use:
-            consumed = consumed_counters(current, use)
+            consumed = use.consumed(current)
             known = self._counters[pool.key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
         return known
 
@@ -265,7 +256,7 @@ class NodeInfoBuilder:
             partitions = known.partitions if known is not None and is_same else partitions_of(found, gpu_bits)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions)
             seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
-            attribute_signature = interned(self._attribute_signatures, seen)
+            attribute_signature = self._attribute_signatures.of(seen)
             known = self._hardware[node.name] = _Hardware(
                 found,
                 live,
@@ -330,7 +321,7 @@ class NodeInfoBuilder:
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
         hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions)
-        return interned(self._hardware_signatures, hardware_signature)
+        return self._hardware_signatures.of(hardware_signature)
 
 
 def _nearby(node: Node, store: ObjectIndex, own: Mapping[PoolKey, Mapping[str, Slice]]) -> list[Slice]:
@@ -380,15 +371,7 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     """Whether two results of `gather` have the same slices."""
     if len(before) != len(after):
         return False
-    return all(
-        a is b
-        or (
-            (a.key, a.incomplete, a.trouble, a.names_no_node) == (b.key, b.incomplete, b.trouble, b.names_no_node)
-            and same_objects(a.slices, b.slices)
-            and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
-        )
-        for a, b in zip(before, after, strict=True)
-    )
+    return all(a is b or a.is_same(b) for a, b in zip(before, after, strict=True))
 
 
 # -- parts of signatures, as short values that can be compared -----------------------------------------------

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from extender.allocation import WholePool
+from extender.allocation.nodes import WholePool
 from extender.model import Allocation, Claim, Node, NodeSelection, PoolKey, Slice, TaintRule, is_complete
 
 

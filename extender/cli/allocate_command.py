@@ -10,18 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from extender.allocation import (
-    CAUSES,
-    CauseRecorder,
-    Features,
-    Problem,
-    Search,
-    allocations,
-    choose,
-    from_gates,
-    problem_of,
-    usage_of,
-)
+from extender.allocation import CAUSES, CauseRecorder, Features, Problem, Search, allocations, choose
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Dialect, Masks
 from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.manifest_checks import checked_files
@@ -104,7 +94,7 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
     for claim in case.claims:
         if claim.problem:
             raise InvalidClaim(f"claim {claim.key}: {claim.problem}")
-    features = from_gates(case.features)
+    features = Features.from_gates(case.features)
     masks = Masks(Dialect(list_types=features.list_attributes))
     allocated_state = usage_of(case.slices, case.taken, case.shares)
     named = [(str(claim.key), claim.spec) for claim in case.claims]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, field_of
+from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
 from extender.diagnosis import Finding, check_consistency
 from extender.fabric import DRIVER, gpu_uuid
@@ -106,7 +106,9 @@ def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[DoctorFinding]:
     nodes: dict[str, list[str]] = {}
     for node_info in node_infos:
         for field in {
-            field_of(node_info.inventory, bit) for _, mask in node_info.inventory.unsupported for bit in members(mask)
+            node_info.inventory.devices[bit].device.node_allocatable
+            for _, mask in node_info.inventory.unsupported
+            for bit in members(mask)
         }:
             nodes.setdefault(field, []).append(node_info.node.name)
     for field, names in sorted(nodes.items()):

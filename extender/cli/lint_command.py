@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from extender.allocation import Features, consumption, fits, unknown_counter
+from extender.allocation import Features, has_room
+from extender.allocation.nodes import WholePool
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.cli.claim_kinds import drivers_in
@@ -34,7 +35,6 @@ from extender.model import (
     DeviceRequest,
     Graph,
     PoolKey,
-    Quantity,
     Slice,
     WireError,
     counted,
@@ -160,12 +160,10 @@ def _faulty_pools(objects: Objects) -> Iterator[LintFinding]:
     for slice_ in objects.slices:
         pools.setdefault(slice_.pool, []).append(slice_)
     for pool, slices in pools.items():
-        newest = max(slice_.generation for slice_ in slices)
-        slices = [slice_ for slice_ in slices if slice_.generation == newest]  # noqa: PLW2901
-        counters = {one.name: one.counters for slice_ in slices for one in slice_.counter_sets}
-        trouble = unknown_counter(counters, slices)
+        whole = WholePool(slices)
+        newest, trouble = whole.slices(whole.newest), whole.facts(whole.newest).unknown_counter
         if (
-            trouble and len({slice_.name for slice_ in slices}) >= slices[0].slice_count
+            trouble and len({slice_.name for slice_ in newest}) >= newest[0].slice_count
         ):  # else the files may lack the slice with the counters
             yield LintFinding("error", f"pool {pool.driver}/{pool.name}", trouble, "no node can use the pool")
 
@@ -373,15 +371,12 @@ def _missing_amounts(option: DeviceRequest, devices: list[tuple[Device, str]]) -
         elif amount.nanos > most.nanos:
             problem = f"asks for {amount} of {name}; the largest device that it matches has {most}"
             yield LintFinding("warning", "capacity", problem, f"ask for at most {most}")
-        elif not any(_gives(device, driver, {name: amount}, features) for device, driver in devices):
+        elif not any(
+            has_room(device, driver, DeviceRequest("", "", capacity={name: amount}), None, features)
+            for device, driver in devices
+        ):  # to one request, while no other has a part of it
             problem = f"0 of {able} that it matches give {amount} of {name} to one request: see their requestPolicy"
             yield LintFinding("warning", "capacity", problem)
-
-
-def _gives(device: Device, driver: str, wanted: dict[str, Quantity], features: Features) -> bool:
-    """Whether a device gives an amount to one request while no other has a part of it."""
-    taken = consumption(device, driver, wanted, features)
-    return taken is not None and fits(device, taken, {}, {})
 
 
 def _matching(objects: Objects, expressions: list[str], masks: Masks) -> list[tuple[Device, str]]:

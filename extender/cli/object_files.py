@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from extender.allocation import NodeInfo, Preference, Problem, troubled
+from extender.allocation import NodeInfo, Preference, Problem
+from extender.allocation.nodes import troubled
 from extender.cache import tainted
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import chain
 
-from extender.allocation import NodeInfo, Snapshot, with_devices_released
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.what_if import with_devices_released
 from extender.cache import ClusterCache
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.diagnosis import ComparedSets, compare_sets

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from extender.allocation import Inventory, NodeInfo, Snapshot, blocking_taint
+from extender.allocation import NodeInfo, Snapshot, blocking_taint
+from extender.allocation.nodes import Inventory
 from extender.model import (
     Claim,
     GroupKey,

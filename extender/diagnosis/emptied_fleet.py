@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, inventory
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import NodeState, inventory
+from extender.allocation.what_if import hypothetical_snapshot
 from extender.model import Code, DeadlineExceeded, GroupKey, InvalidClaim, Reason, members
 from extender.scheduling import (
     EmptyNodes,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from types import MappingProxyType
 
-from extender.allocation import Interned, NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import Interned
 from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss, SharedClaims
 from extender.diagnosis.scenario import Scenario, apply_scenario

@@ -8,15 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.allocation import (
-    Interned,
-    Inventory,
-    NodeInfo,
-    PoolDevice,
-    Snapshot,
-    attribute_values,
-    with_devices_released,
-)
+from extender.allocation import NodeInfo, Snapshot, attribute_values
+from extender.allocation.nodes import Interned, Inventory, PoolDevice
+from extender.allocation.what_if import with_devices_released
 from extender.diagnosis.selector_stats import NodeSample, TermStats
 from extender.fabric import largest_joined
 from extender.model import (

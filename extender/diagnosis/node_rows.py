@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import combinations
 
-from extender.allocation import UNUSED, NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import UNUSED
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric import largest_joined
 from extender.model import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 
-from extender.allocation import NodeState
+from extender.allocation.nodes import NodeState
 from extender.cache import ClusterCache
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import DeadlineExceeded

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from extender.allocation import CounterKey, counter_limits, overdrawn_counters
+from extender.allocation.nodes import CounterKey, counter_limits, overdrawn_counters
 from extender.cache import CLAIM, ClusterCache
 from extender.extension.binding_cycle import BindError, DeviceLost, newer
 from extender.model import Claim, Device, DeviceId, PoolKey, Result, Slice, is_complete, newest_slices

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from extender.allocation import Features, Search, problem_of, usage_of
+from extender.allocation import Features, Search
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Masks
 from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined
 from extender.model import Claim, DeviceClass, DeviceId, Fabric, Graph, Node, Slice

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from weakref import WeakKeyDictionary
 
-from extender.allocation import UNREADABLE, NodeInfo, NodeState, PoolGroup, Snapshot, attribute_values
+from extender.allocation import UNREADABLE, NodeInfo, Snapshot, attribute_values
+from extender.allocation.nodes import NodeState, PoolGroup
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector, compile_value
 from extender.model import DeadlineExceeded, InvalidClaim, is_identity

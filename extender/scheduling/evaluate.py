@@ -30,7 +30,6 @@ from extender.allocation import (
     FastPath,
     Features,
     FleetBaseline,
-    Interned,
     NodeInfo,
     Pick,
     Problem,
@@ -39,12 +38,10 @@ from extender.allocation import (
     Solution,
     allocations,
     choose,
-    choose_plain,
     derived_value,
-    fast_path,
-    find_class,
     select,
 )
+from extender.allocation.nodes import Interned
 from extender.cel.dra import Masks
 from extender.fabric import bandwidth, is_joined
 from extender.model import (
@@ -186,8 +183,7 @@ class EvaluationContext:
             key = node_info.state.attribute_signature, claim, request.name
             if shared is not None and key in shared:
                 return shared[key]
-            class_ = find_class(claim, request, classes.get)
-            found = select(claim, request, class_, node_info.inventory, self.masks, self.features, self.deadline)
+            found = select(claim, request, classes.get, node_info.inventory, self.masks, self.features, self.deadline)
             if shared is not None and not found.error:
                 shared[key] = found
             return found
@@ -232,7 +228,7 @@ def evaluate(
         return Placement(Solution((), ()), (), 0.0, 0.0)
     problem = context.problem(node_info, requirements, forbidden)
     try:
-        path = fast_path(problem) if recorder is None else None
+        path = FastPath.of(problem) if recorder is None else None
         if path is not None and context.placements is not None:
             return context.placements.shared(node_info, requirements, context, problem, path)
         return _solve(node_info, requirements, context, problem, path, recorder)
@@ -255,7 +251,7 @@ def _solve(
     preference = ByTopology(node_info, requirements.policy)
     recorder = recorder or CauseRecorder()  # on the fast path device counts give the reason, so it stays empty
     if path is not None:
-        solution = choose_plain(path, problem, preference)
+        solution = path.choose(problem, preference)
     else:
         solution = choose(
             problem,

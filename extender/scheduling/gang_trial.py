@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Snapshot, with_devices_allocated
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.what_if import with_devices_allocated
 from extender.model import Device, DeviceId, PoolKey, Result
 from extender.scheduling.evaluate import Placement
 from extender.scheduling.gang_plan import NodeLimit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Problem, fast_path
+from extender.allocation import FastPath, NodeInfo, Problem
 from extender.model import DeviceRequest, InvalidClaim, members, union
 from extender.scheduling.evaluate import EvaluationContext, may_reject_sets
 from extender.scheduling.pod_requirements import PodRequirements
@@ -27,7 +27,7 @@ def whole_devices(
     if may_reject_sets(node_info, requirements):
         return None
     try:
-        found = fast_path(replace(context.problem(node_info, requirements), taken=0))
+        found = FastPath.of(replace(context.problem(node_info, requirements), taken=0))
     except InvalidClaim:
         return None
     return WholeDevices(found.free, found.request.count) if found is not None else None

@@ -13,7 +13,6 @@ from extender.allocation import (
     Selection,
     attribute_values,
     blocking_taint,
-    field_of,
     has_room,
     refusal,
 )
@@ -159,7 +158,7 @@ def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest,
     short = request.mode == "All" or not selection.match or selection.match.bit_count() < needed <= most
     if not selection.unsupported or not short:
         return None
-    field = field_of(node_info.inventory, lowest(selection.unsupported))
+    field = node_info.inventory.devices[lowest(selection.unsupported)].device.node_allocatable
     return Reason(Code.NODE_ALLOCATABLE, (request.name, field))
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from extender.allocation import UNUSED, FleetBaseline, NodeInfo, Problem, Solution
+from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
+from extender.allocation.nodes import UNUSED
 from extender.fabric import bandwidth, best_gbps, links_inside
 from extender.model import WHOLE, Quantity, RequestMix, RequestShape, amount_of_memory, counted, members, whole_units
 from extender.policy import Policy

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from extender.allocation import EVERYTHING, UNUSED, CounterKey, NodeInfo, Problem, Solution, attribute_values, left_of
+from extender.allocation import NodeInfo, Problem, Solution, attribute_values
+from extender.allocation.nodes import UNUSED, CounterKey
 from extender.fabric import ranked
 from extender.model import Device, DeviceRequest, amount_of_memory, members
 from extender.policy import Policy
@@ -41,12 +42,12 @@ class ByTopology:
 
     def _matching(self, problem: Problem, name: str, request: DeviceRequest) -> int:
         selection = problem.select(name, request)
-        return selection.match & ~selection.error & (EVERYTHING if request.admin_access else ~self._node_info.busy)
+        return selection.match & ~selection.error & (-1 if request.admin_access else ~self._node_info.busy)
 
     def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
         fabric = self._node_info.fabric
         assert fabric is not None
-        everything = self._node_info.devices(self._node_info.positions(EVERYTHING))
+        everything = self._node_info.devices(self._node_info.positions(-1))
         free = members(self._node_info.positions(eligible))
         tried = 0
         for group in self._healthy_first(self._agreeing(problem, free)):
@@ -144,7 +145,7 @@ class ByTopology:
             consuming = [
                 bit for bit in members(everything & ~inventory.simple) if inventory.devices[bit].device.consumes
             ]
-            left = [left_of(pool, node_info.allocated_state) for pool in inventory.pools] if consuming else []
+            left = [node_info.allocated_state.left(pool) for pool in inventory.pools] if consuming else []
             blocked = sum(
                 1 << bit
                 for bit in consuming

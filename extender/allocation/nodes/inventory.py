@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from extender.allocation.interned import interned
-from extender.allocation.pools import Pool, PoolDevice, PoolDevices, reaches
-from extender.allocation.slice_devices import KnownSlices, SliceDevices, slice_devices
+from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
+from extender.allocation.nodes.pools import Pool, reaches
 from extender.model import DeviceId, Node, Slice, union
 
 
@@ -120,8 +119,8 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         for name, mask in one.named.items():
             named[name] = named.get(name, 0) | mask << first
     filled = [one for one in slices if one.devices]
-    hardware = interned(signatures, ("hardware of slices", position, tuple(one.hardware for one in filled)))
-    attributes = interned(signatures, ("attributes of slices", tuple(one.attributes for one in filled)))
+    hardware = signatures.of(("hardware of slices", position, tuple(one.hardware for one in filled)))
+    attributes = signatures.of(("attributes of slices", tuple(one.attributes for one in filled)))
     gpus = tuple(first + bit for first, one in placed for bit in one.gpus)
     is_shared = not (named or gpus or pool.counter_sets)
     view = ("shared", pool.key, tuple(one.identity for one in filled), hardware, attributes)
@@ -140,7 +139,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         gpus,
         hardware,
         attributes,
-        interned(signatures, view) if is_shared else None,
+        signatures.of(view) if is_shared else None,
     )
 
 

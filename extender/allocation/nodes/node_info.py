@@ -1,22 +1,28 @@
-"""The input of node statuses: NodeInfo for one node, and Snapshot for the cluster at one moment."""
+"""The input of node statuses: NodeInfo for one node, and Snapshot for the cluster at one moment.
+
+Live memory shows GPUs in use that no claim holds (drift), and shares that use more than they claim (overuse). Like the
+faults that drivers and agents report, it lowers the score of a device. It never decides whether a claim fits, because
+it changes between the decision and the start of a container.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Final
 
-from extender.allocation.interned import NUMBERS, Interned
-from extender.allocation.inventory import Inventory
-from extender.allocation.pools import PoolDevices
-from extender.allocation.problem import AllocatedState, PoolUse
+from extender.allocation.nodes.allocated import UNUSED, AllocatedState, PoolUse
+from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
+from extender.allocation.nodes.inventory import Inventory
 from extender.model import (
     DEFAULT_MIX,
+    NANO,
     Claim,
     DeviceClass,
     Fabric,
+    GpuState,
     GroupKey,
     GroupPolicy,
     Node,
@@ -25,8 +31,16 @@ from extender.model import (
     PoolKey,
     RequestMix,
     Reservation,
+    amount_of_memory,
     members,
 )
+
+_FEW_NODES = 64  # so many changed nodes are looked at one by one
+_MIB = 1 << 20
+_FLOOR_BYTES = 512 * _MIB  # use of an idle GPU; the agent publishes in steps of 256 MiB
+_UNKNOWN_FLOOR_BYTES = 2048 * _MIB  # the same if the driver does not report the memory that it reserves
+_FLOOR_SHARE = 100  # use below 1/100 of the memory also counts as idle
+_STEP_BYTES = 8 << 30  # overuse is rounded up to steps, so that similar nodes share one node state
 
 
 class PoolGroup(Interned):
@@ -90,6 +104,10 @@ class NodeState:
         """See above. The numbers keep no signature in memory."""
         return self.own_allocation.number, self.shared.number if self.shared is not None else -1
 
+    def with_shared(self, shared: SharedUse) -> NodeState:
+        """A new state, without nodes, that differs only in the use of the shared pools."""
+        return replace(self, names=[], number=next(NUMBERS), shared=shared)
+
 
 @dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class NodeInfo:
@@ -147,9 +165,6 @@ class NodeInfo:
         if in_order:
             return positions & in_order
         return sum(1 << self.gpu_bits[position] for position in members(positions))
-
-
-_FEW_NODES = 64  # so many changed nodes are looked at one by one
 
 
 @lru_cache(maxsize=1024)  # a fleet has a few machine types
@@ -249,3 +264,50 @@ class Snapshot:
     def gained_since(self, version: int) -> list[str] | None:
         """Those of the changed nodes that may have gained room, see NodeInfo.gained; None if that is not known."""
         return [] if version == self.version else self.gains.since(version)
+
+
+def troubled(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> int:
+    """Mask of the devices that have a taint with effect None or are unhealthy GPUs. Both only lower the score."""
+    mask = 0
+    for first, part in found.parts:
+        mask |= part.warned << first
+    for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
+        if bit >= 0 and not state.healthy:
+            mask |= 1 << bit
+    return mask
+
+
+def uses_of(fabric: Fabric | None) -> tuple[int, ...]:
+    """Bytes in use on each GPU, in the order of the fabric; () if no GPU is in use or the agent does not report it."""
+    found = tuple(_used(state) for state in fabric.gpus) if fabric is not None else ()
+    return found if any(found) else ()
+
+
+def live_use(
+    found: Inventory, use: AllocatedState, uses: tuple[int, ...], gpu_bits: tuple[int, ...], busy: int
+) -> tuple[int, dict[int, int]]:
+    """(mask of GPUs in use without a claim, bit of a shared GPU to the bytes in use beyond its claims)."""
+    drift, overuse = 0, {}
+    for used, bit in zip(uses, gpu_bits, strict=True) if uses else ():
+        if not used or bit < 0 or busy >> bit & 1:
+            continue
+        pool_device = found.devices[bit]
+        shares = use.pools.get(found.pools[pool_device.pool].key, UNUSED).shares.get(pool_device.id.device)
+        if shares is None:
+            drift |= 1 << bit
+        else:
+            beyond = used - (amount_of_memory(shares) or 0) // NANO
+            if beyond > 0:
+                overuse[bit] = -(-beyond // _STEP_BYTES) * _STEP_BYTES
+    return drift, overuse
+
+
+def _used(state: GpuState) -> int:
+    """Bytes in use, or 0 if the GPU looks idle or the agent does not report its memory."""
+    if state.memory_free_bytes is None or not state.memory_total_bytes:
+        return 0
+    reserved, floor = state.memory_reserved_bytes, _FLOOR_BYTES
+    if reserved is None:
+        reserved, floor = 0, _UNKNOWN_FLOOR_BYTES
+    used = state.memory_total_bytes - state.memory_free_bytes - reserved
+    return used if used > max(floor, state.memory_total_bytes // _FLOOR_SHARE) else 0

@@ -1,15 +1,85 @@
-"""The devices of one slice, as parts of inventories. A write of a slice leaves those of the pool's other slices."""
+"""The devices of a slice and of a pool, as parts of inventories.
+
+A write of a slice leaves the objects for the devices of the pool's other slices. Everything that search and
+scoring may read from devices is interned: nodes with equal tokens share their statuses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from weakref import WeakValueDictionary
 
-from extender.allocation.interned import Interned, Interns, interned
-from extender.allocation.pools import PoolDevice
 from extender.fabric import gpu_uuid
-from extender.model import Device, DeviceId, NodeSelection, Slice
+from extender.model import Device, DeviceId, NodeSelection, PoolKey, Slice
+
+NUMBERS = count()
+
+
+class Interned:
+    """A token for a value. Equal values share one token, and tokens are compared by identity.
+
+    `number` is never used again. A cache that must not keep the token in memory stores the number.
+    """
+
+    __slots__ = ("__weakref__", "number")
+
+    def __init__(self) -> None:
+        self.number = next(NUMBERS)
+
+
+class Interns(WeakValueDictionary[Hashable, Interned]):
+    """Tokens by value. The table holds them weakly: a token lives as long as another reference."""
+
+    def of(self, key: Hashable) -> Interned:
+        """The token of a value."""
+        found = self.get(key)
+        if found is None:
+            found = self[key] = Interned()
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolDevice:
+    """One device of a pool that the node can use."""
+
+    id: DeviceId
+    device: Device
+    slice: Slice
+    pool: int  # position in Inventory.pools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolDevices:
+    """The devices of a usable pool at one position of inventories. Bit i of each mask is devices[i]."""
+
+    key: PoolKey
+    position: int  # of the pool in Inventory.pools
+    devices: tuple[PoolDevice, ...]
+    offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
+    index: Mapping[str, int]  # device name to bit
+    reachable: int  # mask of usable devices, without those of `selections`
+    selections: tuple[tuple[NodeSelection, int], ...]  # node selections of usable devices that have their own
+    simple: int  # see Inventory
+    warned: int  # mask of devices with a taint of effect None
+    unsupported: tuple[tuple[str, int], ...]  # see Inventory
+    named: Mapping[str, int]  # node name to the mask of devices that name this node
+    gpus: tuple[int, ...]  # bits of the whole GPUs
+    hardware: Interned  # everything that search and scoring read from the devices if they are idle
+    attributes: Interned  # everything that selectors can read from the devices, except identities
+    # Equal for nodes that see equal devices of the pool. None: the devices' use can differ between these nodes, because
+    # they name a node, or because Berth reads more than the use (GPUs, shared counters).
+    shared: Interned | None
+
+    def mask(self, names: Iterable[str]) -> int:
+        """The mask of the devices with these names; other names do not matter."""
+        found, index = 0, self.index
+        for name in names:
+            bit = index.get(name)
+            if bit is not None:
+                found |= 1 << bit
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +109,7 @@ class KnownSlices:
     """
 
     def __init__(self) -> None:
-        self.signatures: Interns = WeakValueDictionary()
+        self.signatures = Interns()
         self._known: dict[str, dict[int, SliceDevices]] = {}  # by name of the slice and position
 
     def __len__(self) -> int:
@@ -83,9 +153,9 @@ def slice_devices(slice_: Slice, position: int, signatures: Interns) -> SliceDev
         _mask_of(devices, lambda device: bool(device.node_allocatable)),
         named,
         tuple(bit for bit, device in enumerate(devices) if gpu_uuid(device)),
-        interned(signatures, ("hardware", tuple(map(_kind, devices)))),
-        interned(signatures, ("attributes", attributes)),
-        interned(signatures, ("names", names)),
+        signatures.of(("hardware", tuple(map(_kind, devices)))),
+        signatures.of(("attributes", attributes)),
+        signatures.of(("names", names)),
     )
 
 

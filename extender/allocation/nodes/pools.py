@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from extender.allocation.features import Features
-from extender.allocation.interned import Interned
-from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice, is_complete, newest_slices
+from extender.allocation.device_rules import Features
+from extender.allocation.nodes.devices import PoolDevices
+from extender.model import Node, NodeSelection, PoolKey, Slice, is_complete, newest_slices
 
 
 class Facts(NamedTuple):
@@ -76,48 +76,6 @@ def grouped(slices: Iterable[Slice]) -> frozenset[str]:
 _NO_NAMES = frozenset[str]()  # one for all pools: a fleet has thousands
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolDevice:
-    """One device of a pool that the node can use."""
-
-    id: DeviceId
-    device: Device
-    slice: Slice
-    pool: int  # position in Inventory.pools
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolDevices:
-    """The devices of a usable pool at one position of inventories. Bit i of each mask is devices[i]."""
-
-    key: PoolKey
-    position: int  # of the pool in Inventory.pools
-    devices: tuple[PoolDevice, ...]
-    offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
-    index: Mapping[str, int]  # device name to bit
-    reachable: int  # mask of usable devices, without those of `selections`
-    selections: tuple[tuple[NodeSelection, int], ...]  # node selections of usable devices that have their own
-    simple: int  # see Inventory
-    warned: int  # mask of devices with a taint of effect None
-    unsupported: tuple[tuple[str, int], ...]  # see Inventory
-    named: Mapping[str, int]  # node name to the mask of devices that name this node
-    gpus: tuple[int, ...]  # bits of the whole GPUs
-    hardware: Interned  # everything that search and scoring read from the devices if they are idle
-    attributes: Interned  # everything that selectors can read from the devices, except identities
-    # Equal for nodes that see equal devices of the pool. None: the devices' use can differ between these nodes, because
-    # they name a node, or because Berth reads more than the use (GPUs, shared counters).
-    shared: Interned | None
-
-    def mask(self, names: Iterable[str]) -> int:
-        """The mask of the devices with these names; other names do not matter."""
-        found, index = 0, self.index
-        for name in names:
-            bit = index.get(name)
-            if bit is not None:
-                found |= 1 << bit
-        return found
-
-
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Pool:
     """A pool and its slices for the node. A pool that is incomplete or has `trouble` offers no devices."""
@@ -137,6 +95,24 @@ class Pool:
     @property
     def usable(self) -> bool:
         return not self.incomplete and not self.trouble
+
+    def is_same(self, other: Pool) -> bool:
+        """Whether both offer the same slices, for the same reason."""
+        return (
+            (self.key, self.incomplete, self.trouble) == (other.key, other.incomplete, other.trouble)
+            and same_objects(self.slices, other.slices)
+            and (self.counter_sets, self.grouped, self.names_no_node)
+            == (other.counter_sets, other.grouped, other.names_no_node)
+        )
+
+    @property
+    def is_own(self) -> bool:
+        """Whether only one node can use the devices of the pool."""
+        return all(slice_.selection.node_name for slice_ in self.slices)
+
+    def slices_in(self, whole: WholePool) -> tuple[Slice, ...]:
+        """The slices of the pool's generation. A newer one may exist that has no slice for the node yet."""
+        return whole.slices(self.slices[0].generation) if self.slices else ()
 
 
 def reaches(selection: NodeSelection, node: Node) -> bool:
@@ -266,11 +242,6 @@ def _validated(key: PoolKey, slices: list[Slice], others: Facts, features: Featu
     with_groups = grouped(slices) | others.grouped or _NO_NAMES
     # From 1.35, a slice has counter sets or devices. As in the reference, devices beside counter sets do not count.
     return Pool(key, tuple(with_devices), counters, grouped=with_groups)
-
-
-def slices_of(pool: Pool, known: WholePool) -> tuple[Slice, ...]:
-    """Those of `known` with the pool's generation. A newer one may exist that has no slice for the node yet."""
-    return known.slices(pool.slices[0].generation) if pool.slices else ()
 
 
 def _duplicate_device(slices: Iterable[Slice]) -> str:

@@ -1,13 +1,13 @@
-"""Consumable capacity: the amounts that a request consumes of a device, and whether they are available.
+"""What one device may serve, by features of the API server, taints and consumable capacity.
 
-Amounts are nanos (10^-9). Source: k8s.io/dynamic-resource-allocation consumable capacity (KEP-5075).
+Amounts are nanos (10^-9). Sources: KEP-5055 for taints; KEP-5075 and k8s.io/dynamic-resource-allocation for capacity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 
-from extender.allocation.features import Features
 from extender.model import (
     BINARY_SI,
     MAX_INT64,
@@ -19,12 +19,94 @@ from extender.model import (
     InvalidClaim,
     Quantity,
     RequestPolicy,
+    Taint,
+    Toleration,
     own_name,
 )
 
 Amounts = Mapping[str, int]
 NOTHING: Amounts = {}
 _MILLI = NANO // 1000
+_BLOCKING = frozenset({"NoSchedule", "NoExecute"})  # other effects do not block
+
+_GATES = {
+    "DRAAdminAccess": "admin_access",
+    "DRAPrioritizedList": "prioritized_list",
+    "DRAPartitionableDevices": "partitionable",
+    "DRADeviceTaints": "taints",
+    "DRADeviceBindingConditions+DRAResourceClaimDeviceStatus": "binding_conditions",
+    "DRAConsumableCapacity": "consumable_capacity",
+    "DRAListTypeAttributes": "list_attributes",
+    "DRAFractionalCapacityRange": "fractional_ranges",
+    "1.38": "corrected",
+    "1.37": "config_once",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Features of the API server. All are on by default, because a server drops the fields of a disabled feature.
+
+    `fractional_ranges` has no field of its own: before 1.37 the in-tree scheduler rounds ranges up to whole units.
+    `corrected` is no feature: without it, admin access needs free counters and capacity, and a node may use an old
+    generation of a pool. So it was in the in-tree scheduler of 1.36, whose answers the recorded cases have.
+    `config_once` is no feature: without it, the config of an allocation has the form of 1.36, as in recorded cases.
+    """
+
+    admin_access: bool = True
+    prioritized_list: bool = True
+    partitionable: bool = True
+    taints: bool = True
+    binding_conditions: bool = True
+    consumable_capacity: bool = True
+    list_attributes: bool = True
+    fractional_ranges: bool = True
+    corrected: bool = True
+    config_once: bool = True
+
+    @classmethod
+    def from_gates(cls, names: Iterable[str]) -> Features:
+        """Features with only the named gates on; "1.37" is for `config_once`, "1.38" for `corrected`. Unknown names are
+        ignored.
+        """
+        on = {_GATES[name] for name in names if name in _GATES}
+        return cls(**{field.name: field.name in on for field in fields(cls)})
+
+    def pays(self, request: DeviceRequest) -> bool:
+        """Whether the request takes counters and capacity of its devices."""
+        return not (request.admin_access and self.corrected)
+
+    def check(self, request: DeviceRequest, where: str) -> None:
+        """Raises InvalidClaim if the request needs a disabled feature. `where` names claim and request."""
+        if "/" in request.name and not self.prioritized_list:
+            raise InvalidClaim(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
+        if request.capacity is not None and not self.consumable_capacity:
+            raise InvalidClaim(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
+        if request.admin_access and not self.admin_access:
+            raise InvalidClaim(f"{where}: admin access is requested, but the feature is disabled")
+
+
+def blocking_taint(device: Device, tolerations: tuple[Toleration, ...]) -> Taint | None:
+    """The first taint that blocks the device and that no toleration covers, or None."""
+    for taint in device.taints:
+        if taint.effect in _BLOCKING and not any(tolerates(toleration, taint) for toleration in tolerations):
+            return taint
+    return None
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether a toleration covers a taint. An empty effect or key covers all effects or keys."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    match toleration.operator:
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case "Exists":
+            return True
+        case _:
+            return False
 
 
 def consumption(

@@ -9,11 +9,9 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from extender.allocation.live_memory import live_use, uses_of
-from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
-from extender.allocation.offline import consumed_counters, consumption_of
-from extender.allocation.pools import Pool
-from extender.allocation.problem import SHARES, UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
+from extender.allocation.nodes.allocated import SHARES, UNUSED, AllocatedState, CounterKey, PoolUse, consumption_of
+from extender.allocation.nodes.node_info import ChangeLog, NodeInfo, NodeState, Snapshot, live_use, uses_of
+from extender.allocation.nodes.pools import Pool
 from extender.model import Device, DeviceId, Fabric, PoolKey, Result
 
 _Pools = Mapping[PoolKey, PoolUse]
@@ -32,7 +30,7 @@ def with_devices_released(node_info: NodeInfo, results: Collection[Result], *, i
         key = PoolKey(result.device.driver, result.device.pool)
         pools[key] = _without(pools.get(key, UNUSED), result)
     counters = {
-        pool.key: consumed_counters(pool.slices, pools.get(pool.key, UNUSED))
+        pool.key: pools.get(pool.key, UNUSED).consumed(pool.slices)
         if pools.get(pool.key) != before.get(pool.key)
         else node_info.allocated_state.counters(pool)
         for pool in node_info.inventory.pools
@@ -84,7 +82,7 @@ def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result]) -> Node
 
     The use of pools that other nodes share stays. Memory that is in use on the released devices does not count.
     """
-    before, own = node_info.allocated_state, {pool.key for pool in node_info.inventory.pools if is_own(pool)}
+    before, own = node_info.allocated_state, {pool.key for pool in node_info.inventory.pools if pool.is_own}
     pools = {key: use for key, use in before.pools.items() if key not in own}
     counters = {
         pool.key: {} if pool.key in own else before.counters(pool)
@@ -114,11 +112,6 @@ def _without_memory_in_use(node_info: NodeInfo, devices: Container[DeviceId]) ->
     return replace(node_info.fabric, gpus=gpus)
 
 
-def is_own(pool: Pool) -> bool:
-    """Whether only one node can use the devices of the pool."""
-    return all(slice_.selection.node_name for slice_ in pool.slices)
-
-
 def hypothetical_snapshot(snapshot: Snapshot, node_infos: Mapping[str, NodeInfo], version: int) -> Snapshot:
     """The snapshot with only these nodes.
 
@@ -140,7 +133,7 @@ def _with_use(node_info: NodeInfo, pools: _Pools, counters: _Counters) -> NodeIn
         return counters.get(pool.key, {})
 
     allocated_state = AllocatedState(pools, counters_of)
-    busy = taken_mask(node_info.inventory, allocated_state)
+    busy = allocated_state.taken(node_info.inventory)
     drift, overuse = 0, dict[int, int]()
     if node_info.agent_is_fresh:
         drift, overuse = live_use(
