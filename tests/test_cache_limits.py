@@ -17,7 +17,6 @@ from extender.cache import ClusterCache
 from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.extension.bind_slots import SlotLimits
 from extender.extension.evaluations import Evaluations
-from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     BINARY_SI,
     NANO,
@@ -41,6 +40,7 @@ from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
+from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from tests.bind_slots_world import gang_member, gang_scheduler
 
 

@@ -11,7 +11,7 @@ from extender.console import DecisionHistory
 from extender.console.decision_history import DecidedPod, DecisionReader
 from extender.model import ObjectKey, Pod
 from extender.scheduling import Decision, ScoredNode, decision_text, parse_decision
-from extender.scoring import ScorePart
+from extender.topology.score_parts import ScorePart
 from tests.eventually import eventually
 from tests.explain_worlds import decided, run_pod
 from tests.running_berth import berthing, claim, pod

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from extender.allocation import Features, NodeInfo
 from extender.cache import CacheListener, ClusterCache
 from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.fabric import MAX_NODE_GPUS, bandwidth, fabric_of
-from extender.fabric.agent_slices import read_fabric
-from extender.fabric.bounds import BOUNDS, MAX_LINKS, MAX_PROBLEMS
 from extender.model import Node, Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
+from extender.topology.agent_slices import BOUNDS, MAX_LINKS, MAX_NODE_GPUS, MAX_PROBLEMS, fabric_of, read_fabric
+from extender.topology.sets import bandwidth
 from extender.wire import SliceDecoder, decode_node
 from tests.eventually import eventually
 from tests.running_berth import berthing

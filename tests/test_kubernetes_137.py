@@ -14,7 +14,6 @@ from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer
 from extender.cli.cases import decode_case
 from extender.diagnosis import explain
-from extender.fabric import Graphs, choose_fabric, live_fabric
 from extender.model import Code, ObjectKey, Pod, PodClaim, parse_quantity
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
@@ -28,6 +27,8 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
 )
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric, live_fabric
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import berthing, claim, pod
 

@@ -17,7 +17,6 @@ from extender.cel.dra.terms import failed_term
 from extender.cli.allocate_command import _one_node
 from extender.cli.object_files import objects_of
 from extender.cli.select_command import answer
-from extender.fabric import Graphs, choose_fabric
 from extender.model import Device, ObjectKey, Pod, PodClaim, members
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
@@ -31,6 +30,8 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.equivalence import Patterns, equivalence_key
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]

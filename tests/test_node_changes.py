@@ -9,7 +9,6 @@ from extender.cache import ClusterCache
 from extender.cache.object_index import NODE_BURST as BURST
 from extender.cache.object_index import NODE_SECONDS as SECONDS
 from extender.cache.timers import Cooldown, TimerKind, Timers
-from extender.fabric import DRIVER
 from extender.model import (
     Allocation,
     Claim,
@@ -24,6 +23,7 @@ from extender.model import (
     Result,
     Slice,
 )
+from extender.topology.agent_slices import DRIVER
 from tests.cache_listeners import Freed
 
 POOL = PoolKey("gpu", "n1")

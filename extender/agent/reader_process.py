@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 import structlog
 
 from extender.cluster import Backoff, Delays
-from extender.fabric import Reading
 from extender.model import UNKNOWN_DISTANCE, BerthError
+from extender.topology.agent_slices import Reading
 
 _COMMAND = (sys.executable, "-X", "faulthandler", "-m", "extender.agent.reader")  # names the call that crashed
 _DEADLINE_SECONDS = 20.0  # the first call after a boot may take 8 s; a call that takes longer hangs

@@ -17,7 +17,6 @@ from extender.cache.node_infos import NodeInfos
 from extender.cache.object_index import LINKS_TOO_OFTEN, ObjectIndex
 from extender.cache.reservations import Reservations
 from extender.cache.timers import AgentReports, FailedNodes, TimerKind, Timers
-from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     Claim,
     DeviceClass,
@@ -32,6 +31,7 @@ from extender.model import (
     TaintRule,
     extended_resources,
 )
+from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 
 _REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
 _LIVE_MEMORY_SECONDS = 900.0  # until set_live_memory_seconds is called

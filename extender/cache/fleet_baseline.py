@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from extender.allocation import FleetBaseline, NodeInfo
-from extender.fabric import best_gbps
 from extender.model import (
     DEFAULT_MIX,
     GPU,
@@ -29,6 +28,7 @@ from extender.model import (
     driver_of,
     whole_gpus,
 )
+from extender.topology.sets import best_gbps
 
 _WINDOW = 512  # claims remembered
 _ENOUGH = 32  # claims before the learned mix replaces the default mix

@@ -23,6 +23,7 @@ from extender.allocation.nodes import (
     PoolUse,
     SharedUse,
     gather,
+    gpu_uuid,
     inventory,
     live_use,
     troubled,
@@ -31,8 +32,10 @@ from extender.allocation.nodes import (
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.object_index import ObjectIndex
 from extender.cache.slice_indexes import TOO_MANY, NodeSlices
-from extender.fabric import MAX_NODE_GPUS, Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source
+from extender.topology.agent_slices import MAX_NODE_GPUS
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric, live_fabric
 
 _PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]

@@ -12,11 +12,10 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from extender.allocation.nodes import gpu_uuid
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.slice_indexes import NodeSlices, PoolSlices, SharedSlices, tainted
 from extender.cache.timers import Cooldown, TimerKind, Timers
-from extender.fabric import DRIVER as FABRIC_DRIVER
-from extender.fabric import agent_slice, gpu_uuid, hardware_facts
 from extender.model import (
     Claim,
     DeviceClass,
@@ -30,6 +29,9 @@ from extender.model import (
     Slice,
     TaintRule,
 )
+from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
+from extender.topology.agent_slices import hardware_facts
+from extender.topology.sources import agent_slice
 
 ALL_NODES = "*"
 _LABELS = 64  # whose nodes are remembered

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo
+from extender.allocation.nodes import gpu_uuid
 from extender.cache import ClusterCache
 from extender.diagnosis import Finding, check_consistency
-from extender.fabric import DRIVER, gpu_uuid
 from extender.model import MARKER_CLASS, Device, Source, counted, members
+from extender.topology.agent_slices import DRIVER
 
 _SHOWN = 5
 _SILENT_MINUTES = 15  # three heartbeats of the agent

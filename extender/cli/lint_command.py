@@ -22,7 +22,6 @@ from extender.cli.manifest_checks import check_manifests, print_findings, read_m
 from extender.cli.object_files import Objects, documents, objects_of
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of, one_sentence
-from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.manifests import HypotheticalPod, hypothetical_pods
 from extender.model import (
@@ -43,6 +42,8 @@ from extender.model import (
     own_name,
 )
 from extender.scheduling import too_many_claims
+from extender.topology.agent_slices import fabric_of
+from extender.topology.sets import largest_joined
 
 Json = dict[str, Any]
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"

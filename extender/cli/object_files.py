@@ -8,15 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from extender.allocation import NodeInfo, Preference, Problem
-from extender.allocation.nodes import troubled
+from extender.allocation.nodes import gpu_uuid, troubled
 from extender.cache import tainted
-from extender.fabric import DRIVER as FABRIC_DRIVER
-from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import name_of, read_file
 from extender.manifests import objects_of_part
 from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Pod, Slice, TaintRule, WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
-from extender.scoring import ByTopology
+from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
+from extender.topology.preference import ByTopology
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric, live_fabric
 from extender.wire import (
     DocumentPart,
     Json,

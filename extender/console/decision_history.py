@@ -19,9 +19,9 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
 from extender.diagnosis import ComparedSets
-from extender.fabric import bandwidth
 from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, FairLRU, ObjectKey, Pod, Result
 from extender.scheduling import Decision, ScoredNode, parse_decision
+from extender.topology.sets import bandwidth
 
 _PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
 _WAITING = 512  # pods to read; those beyond are left out

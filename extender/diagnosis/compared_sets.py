@@ -9,9 +9,9 @@ from functools import partial
 from extender.allocation import NodeInfo, Problem, Search, Selection, derived_value, select
 from extender.allocation.what_if import with_devices_released
 from extender.diagnosis.node_rows import link_digits
-from extender.fabric import bandwidth, is_joined
 from extender.model import Claim, DeadlineExceeded, DeviceClass, DeviceRequest, InvalidClaim, OutOfSteps, members
 from extender.scheduling import EvaluationContext
+from extender.topology.sets import bandwidth, is_joined
 
 
 @dataclass(frozen=True, slots=True)

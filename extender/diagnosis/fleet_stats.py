@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from extender.allocation import NodeInfo, Snapshot
 from extender.diagnosis.node_rows import largest_free_set, letter, product, shown_bits
 from extender.model import WHOLE
-from extender.scoring import left_over, stranded, unclaimed_bytes
+from extender.topology.score_parts import left_over, stranded, unclaimed_bytes
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from extender.allocation import NodeInfo, Snapshot, attribute_values
 from extender.allocation.nodes import Interned, Inventory, PoolDevice
 from extender.allocation.what_if import with_devices_released
 from extender.diagnosis.selector_stats import NodeSample, TermStats
-from extender.fabric import largest_joined
 from extender.model import (
     FREEABLE_CODES,
     Claim,
@@ -38,6 +37,7 @@ from extender.scheduling import (
     attributes_like,
     evaluate,
 )
+from extender.topology.sets import largest_joined
 
 MOST_NODES = 24  # nodes of different states on which a release of claims is tried
 _TRIES = 160  # evaluations per explanation

@@ -14,7 +14,6 @@ from itertools import combinations
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import UNUSED
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
-from extender.fabric import largest_joined
 from extender.model import (
     DISTANCES,
     GPU,
@@ -29,7 +28,8 @@ from extender.model import (
     one_line,
     product_of,
 )
-from extender.scoring import memory_bytes
+from extender.topology.score_parts import memory_bytes
+from extender.topology.sets import largest_joined
 from extender.wire import Json
 
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from extender.allocation import Features, Search
 from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Masks
-from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined
 from extender.model import Claim, DeviceClass, DeviceId, Fabric, Graph, Node, Slice
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.examples import Expectation
+from extender.topology.agent_slices import DRIVER, fabric_of
+from extender.topology.sets import bandwidth, is_joined
 from extender.wire import Json, SliceDecoder, decode_claim, decode_class, decode_node
 
 

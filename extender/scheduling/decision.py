@@ -9,7 +9,7 @@ from typing import NamedTuple
 from extender.allocation import NodeInfo, Snapshot
 from extender.scheduling.evaluate import Placement
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.scoring import ScorePart
+from extender.topology.score_parts import ScorePart
 
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
 _FIELDS = re.compile(r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |runner-up )")  # a sentence may have "; ", too

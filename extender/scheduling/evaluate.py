@@ -43,7 +43,6 @@ from extender.allocation import (
 )
 from extender.allocation.nodes import Interned
 from extender.cel.dra import Masks
-from extender.fabric import bandwidth, is_joined
 from extender.model import (
     NO_DEADLINE,
     Allocation,
@@ -61,7 +60,9 @@ from extender.model import (
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.pod_requirements import IdentityKey, PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
-from extender.scoring import ByTopology, DeviceChoice, ScorePart, achieved_gbps, memory_bytes, parts, total
+from extender.topology.preference import ByTopology
+from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, memory_bytes, parts, total
+from extender.topology.sets import bandwidth, is_joined
 
 _MAX_PLACEMENTS = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
 _MAX_SELECTED = 16  # results of node selectors, each with half a megabyte for 5,000 nodes

@@ -18,7 +18,7 @@ from extender.scheduling.evaluate import Placement
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.scoring import ScorePart, total
+from extender.topology.score_parts import ScorePart, total
 from extender.wire import has_all
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API

@@ -32,7 +32,7 @@ from extender.model import (
     readable,
     union,
 )
-from extender.scoring import memory_bytes
+from extender.topology.score_parts import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
 _CODES = (

@@ -13,7 +13,15 @@ from extender.allocation.nodes.allocated import (
     counter_limits,
     overdrawn_counters,
 )
-from extender.allocation.nodes.devices import Interned, Interns, KnownSlices, PoolDevice
+from extender.allocation.nodes.devices import (
+    Interned,
+    Interns,
+    KnownSlices,
+    PoolDevice,
+    gpu_uuid,
+    int_attribute,
+    text_attribute,
+)
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
@@ -38,9 +46,12 @@ __all__ = [
     "WholePool",
     "counter_limits",
     "gather",
+    "gpu_uuid",
+    "int_attribute",
     "inventory",
     "live_use",
     "overdrawn_counters",
+    "text_attribute",
     "troubled",
     "uses_of",
 ]

@@ -6,12 +6,11 @@ scoring may read from devices is interned: nodes with equal tokens share their s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from weakref import WeakValueDictionary
 
-from extender.fabric import gpu_uuid
 from extender.model import Device, DeviceId, NodeSelection, PoolKey, Slice
 
 NUMBERS = count()
@@ -183,3 +182,27 @@ def is_simple(device: Device) -> bool:
         or device.taints
         or any(c.policy is not None for c in device.capacity.values())
     )
+
+
+def gpu_uuid(device: Device) -> str:
+    """The UUID of a whole GPU, which the driver's slices, NVML and the agent share; '' for any other device."""
+    if text_attribute(device, ("gpu.nvidia.com/type", "type")) not in ("gpu", ""):
+        return ""
+    return text_attribute(device, ("gpu.nvidia.com/uuid", "uuid"))
+
+
+def text_attribute(device: Device, names: tuple[str, ...]) -> str:
+    """The first of these attributes that is a string; '' without one."""
+    return next((value for value in _values(device, names) if isinstance(value, str)), "")
+
+
+def int_attribute(device: Device, names: tuple[str, ...]) -> int | None:
+    """The first of these attributes that is an integer."""
+    return next((value for value in _values(device, names) if type(value) is int), None)
+
+
+def _values(device: Device, names: tuple[str, ...]) -> Iterator[object]:
+    """The values of these attributes. The first one of a list is that of the device itself (KEP-6072)."""
+    for name in names:
+        value = device.attributes.get(name)
+        yield value[0] if isinstance(value, tuple) and value else value

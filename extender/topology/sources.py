@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from extender.fabric.agent_slices import read_fabric
-from extender.fabric.bounds import DRIVER, MAX_PROBLEMS
-from extender.fabric.products import flat_graph, limits_of, pcie_gbps, usual_graph
-from extender.fabric.sets import Graphs
+from extender.allocation.nodes import gpu_uuid, int_attribute, text_attribute
 from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices, one_line
+from extender.topology.agent_slices import DRIVER, MAX_PROBLEMS, read_fabric
+from extender.topology.products import flat_graph, limits_of, pcie_gbps, usual_graph
+from extender.topology.sets import Graphs
 
-_UUID = ("gpu.nvidia.com/uuid", "uuid")
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
 _NUMA = ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")  # the standard name (KEP-6072) first
 # PXB, NODE and SYS of DISTANCES: the levels that pcieRoot and numaNode can distinguish.
 _SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5
-
-
-def gpu_uuid(device: Device) -> str:
-    """The UUID of a whole GPU, which the driver's slices, NVML and the agent share; '' for any other device."""
-    if _text(device, ("gpu.nvidia.com/type", "type")) not in ("gpu", ""):
-        return ""
-    return _text(device, _UUID)
 
 
 def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tuple[str, ...]]:
@@ -70,7 +62,7 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
     identities = [gpu_uuid(device) for device in gpus]
     if not gpus:
         return None
-    product = _text(gpus[0], _PRODUCT)
+    product = text_attribute(gpus[0], _PRODUCT)
     graph, source = usual_graph(product, len(gpus)), Source.TABLE
     if graph is None:
         graph, source = _from_attributes(gpus, product), Source.SLICE
@@ -83,7 +75,7 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
 
 def _within_limits(graph: Graph, uuids: Sequence[str], gpus: Sequence[Device]) -> tuple[Graph, tuple[str, ...]]:
     """(graph with the rates that the driver's products allow, problems)."""
-    products = {gpu_uuid(gpu): _text(gpu, _PRODUCT) for gpu in gpus}
+    products = {gpu_uuid(gpu): text_attribute(gpu, _PRODUCT) for gpu in gpus}
     rate, pcie, problems = graph.link_gbps, graph.pcie_gbps, []
     for position, uuid in enumerate(uuids):
         if uuid not in products:
@@ -103,12 +95,12 @@ def _within_limits(graph: Graph, uuids: Sequence[str], gpus: Sequence[Device]) -
 def _silent_about_numa(live: Slice) -> frozenset[str]:
     """UUIDs of the GPUs for which the agent publishes no NUMA node."""
     silent = (gpu for gpu in live.devices if f"{DRIVER}/numaNode" not in gpu.attributes)
-    return frozenset(_text(gpu, (f"{DRIVER}/uuid",)) for gpu in silent)
+    return frozenset(text_attribute(gpu, (f"{DRIVER}/uuid",)) for gpu in silent)
 
 
 def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus: Sequence[Device]) -> Graph:
     """The graph, with the NUMA nodes of the GPUs in `silent` from the driver's slices."""
-    by_uuid = {gpu_uuid(gpu): node for gpu in gpus if (node := _number(gpu, _NUMA)) is not None and node >= 0}
+    by_uuid = {gpu_uuid(gpu): node for gpu in gpus if (node := int_attribute(gpu, _NUMA)) is not None and node >= 0}
     known = zip(uuids, graph.numa, strict=True)
     numa = tuple(by_uuid.get(uuid, node) if uuid in silent else node for uuid, node in known)
     return graph if numa == graph.numa else replace(graph, numa=numa)
@@ -116,8 +108,8 @@ def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus:
 
 def _from_attributes(gpus: Sequence[Device], product: str) -> Graph | None:
     """A graph with PCIe distances from pcieRoot and numaNode; None without them. No driver publishes NVLink."""
-    roots = [_text(gpu, ("resource.kubernetes.io/pcieRoot",)) for gpu in gpus]
-    numa = [_number(gpu, _NUMA) for gpu in gpus]
+    roots = [text_attribute(gpu, ("resource.kubernetes.io/pcieRoot",)) for gpu in gpus]
+    numa = [int_attribute(gpu, _NUMA) for gpu in gpus]
     if not any(roots) and all(node is None for node in numa):
         return None
     size = range(len(gpus))
@@ -134,18 +126,3 @@ def _distance(roots: list[str], numa: list[int | None], i: int, j: int) -> int:
     if numa[i] is None or numa[j] is None:
         return UNKNOWN_DISTANCE
     return _SAME_NUMA if numa[i] == numa[j] else _ACROSS
-
-
-def _text(device: Device, names: tuple[str, ...]) -> str:
-    return next((value for value in _values(device, names) if isinstance(value, str)), "")
-
-
-def _number(device: Device, names: tuple[str, ...]) -> int | None:
-    return next((value for value in _values(device, names) if type(value) is int), None)
-
-
-def _values(device: Device, names: tuple[str, ...]) -> Iterator[object]:
-    """The values of these attributes. The first one of a list is that of the device itself (KEP-6072)."""
-    for name in names:
-        value = device.attributes.get(name)
-        yield value[0] if isinstance(value, tuple) and value else value

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from extender.fabric import ring
-from extender.fabric.bounds import MAX_GPUS
 from extender.model import Graph, Interconnect, members
+from extender.topology import ring
+from extender.topology.agent_slices import MAX_GPUS
 
 _EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and all choices on 8 GPUs are below
 _REMEMBERED = 32_768  # (graph, mask) pairs in each cache; an 8-GPU graph has 255

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from extender.allocation import NodeInfo, Problem, Solution, attribute_values
 from extender.allocation.nodes import UNUSED, CounterKey
-from extender.fabric import ranked
 from extender.model import Device, DeviceRequest, amount_of_memory, members
 from extender.policy import Policy
-from extender.scoring.parts import troubled_devices
+from extender.topology.score_parts import troubled_devices
+from extender.topology.sets import ranked
 
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 

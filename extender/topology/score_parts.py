@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED
-from extender.fabric import bandwidth, best_gbps, links_inside
 from extender.model import WHOLE, Quantity, RequestMix, RequestShape, amount_of_memory, counted, members, whole_units
 from extender.policy import Policy
+from extender.topology.sets import bandwidth, best_gbps, links_inside
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
 
