@@ -12,7 +12,7 @@ from extender.entry.serve_process import application
 from extender.model import BerthError, Container, ObjectKey
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.scheduling import special_claim
+from extender.scheduling.requirements import special_claim
 from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, patient, pod

@@ -21,14 +21,7 @@ from extender.model import Device, ObjectKey, Pod, PodClaim, members
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
-from extender.scheduling import (
-    EvaluationContext,
-    Placement,
-    PodRequirements,
-    Unschedulable,
-    evaluate,
-    requirements_of,
-)
+from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, requirements_of
 from extender.scheduling.equivalence import Patterns, equivalence_key
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric

@@ -28,10 +28,10 @@ from extender.scheduling import (
     NodeRanking,
     PodRequirements,
     Unschedulable,
-    UnschedulableAndUnresolvable,
     evaluate,
     requirements_of,
 )
+from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.wire import decode_claim
 from tests.evaluation_worlds import GPU, Fleet, steps

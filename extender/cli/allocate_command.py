@@ -32,7 +32,8 @@ from extender.model import (
     extended_resources,
     shown,
 )
-from extender.scheduling import ADMIN_LABEL, class_by_resource, may_run, special_claim
+from extender.scheduling import may_run
+from extender.scheduling.requirements import ADMIN_LABEL, class_of_resource, special_claim
 from extender.wire import Json, encode_allocation
 
 _CASE_STEPS = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
@@ -158,7 +159,7 @@ def _asked(found: Objects, node: Node) -> list[Claim]:
     resources, claims = extended_resources(found.classes.values()), list(found.claims)
     for pod in found.pods:
         names = {name for container in pod.containers for name, amount in container.requests if amount}
-        classes = {name: class_by_resource(name, found.classes, resources) for name in names - node.allocatable}
+        classes = {name: class_of_resource(name, found.classes, resources) for name in names - node.allocatable}
         spec, _ = special_claim(pod.containers, {name: class_ for name, class_ in classes.items() if class_})
         if spec.requests:
             key = ObjectKey(pod.key.namespace, f"{pod.key.name}-extended-resources")

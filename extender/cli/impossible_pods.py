@@ -16,7 +16,8 @@ from extender.diagnosis import Explanation, Scenario, apply_scenario, explain, f
 from extender.manifests import HypotheticalPod
 from extender.model import Claim, counted
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, requirements_of, unprovided_resource
+from extender.scheduling import Evaluator, PodRequirements, requirements_of
+from extender.scheduling.requirements import unprovided_resource
 from extender.wire import Json, decode_pod
 
 _SUPPLY = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule", "Namespace")

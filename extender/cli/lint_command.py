@@ -41,7 +41,7 @@ from extender.model import (
     members,
     own_name,
 )
-from extender.scheduling import too_many_claims
+from extender.scheduling.requirements import too_many_claims
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import largest_joined
 

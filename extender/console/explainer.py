@@ -43,7 +43,8 @@ from extender.model import (
     shown,
 )
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, RankingCache, Skip, requirements_of
+from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
+from extender.scheduling.requirements import Skip
 from extender.wire import Json, is_object_name
 
 T = TypeVar("T")

@@ -18,7 +18,8 @@ from extender.model import (
     members,
     name_on_claims,
 )
-from extender.scheduling import EvaluationContext, PodRequirements, needs_reservation, own_claims
+from extender.scheduling import EvaluationContext, PodRequirements, own_claims
+from extender.scheduling.requirements import needs_reservation
 
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]

@@ -34,18 +34,19 @@ from extender.scheduling import (
     FilterStatus,
     NodeRanking,
     NodesOfStatus,
-    Pending,
     Placement,
     PodRequirements,
     ScoredNode,
-    Skip,
     Unschedulable,
-    UnschedulableAndUnresolvable,
     UsableNodes,
     evaluate,
-    needs_reservation,
     requirements_of,
-    scored_node,
+)
+from extender.scheduling.requirements import (
+    Pending,
+    Skip,
+    UnschedulableAndUnresolvable,
+    needs_reservation,
     unprovided_resource,
 )
 
@@ -258,7 +259,7 @@ def _explain(
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
-            scored_node(without_holds.get(n) or node_infos[n], placement, requirements, snapshot)
+            ScoredNode.of(without_holds.get(n) or node_infos[n], placement, requirements, snapshot)
             for n, placement in _best(ranking, allowed, statuses)
         ]
         sentence = _where(name, nodes, fitting, best) + _leaves(excluded, nodes)

@@ -33,10 +33,8 @@ from extender.scheduling import (
     GangMemory,
     GangPlan,
     GangShortage,
-    Pending,
     RankingCache,
     UnreadyMember,
-    UnschedulableAndUnresolvable,
     disagreement,
     gang_members,
     gang_minimum,
@@ -45,6 +43,7 @@ from extender.scheduling import (
     plan_sizes,
     requirements_of,
 )
+from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable
 
 _NAMED = 4  # nodes of a plan in a sentence
 _NO_MINIMUM = "no minimum is known"

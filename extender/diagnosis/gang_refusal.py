@@ -17,15 +17,7 @@ from extender.diagnosis.gang_question import (
     widest_domains,
 )
 from extender.model import Code, DeadlineExceeded, Reason, counted
-from extender.scheduling import (
-    MOST_TOGETHER,
-    GangPlan,
-    GangProblem,
-    GangShortage,
-    UsableNodes,
-    gang_problem,
-    no_room,
-)
+from extender.scheduling import MOST_TOGETHER, GangPlan, GangProblem, GangShortage, UsableNodes, gang_problem, no_room
 
 _HOLDERS = 12  # in one explanation
 _FAULTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # taints that Kubernetes sets while they last

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo
 from extender.model import Code, InvalidClaim, counted, members, one_line
-from extender.scheduling import (
-    EvaluationContext,
-    FilterStatus,
-    PodRequirements,
-    Unschedulable,
-    evaluate,
-)
+from extender.scheduling import EvaluationContext, FilterStatus, PodRequirements, Unschedulable, evaluate
 
 _MOST = 200  # lines about rejected devices
 _CAUSES = 4  # causes in one list

@@ -45,18 +45,14 @@ from extender.extension.unseen_classes import check_classes_are_known
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason
 from extender.runtime import Supervisor, WatchProgress
-from extender.scheduling import (
+from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, requirements_of
+from extender.scheduling.requirements import (
     Pending,
-    PodRequirements,
     PreFilterResult,
     Readiness,
-    ScoredNode,
     Skip,
-    Unschedulable,
     UnschedulableAndUnresolvable,
     readiness,
-    requirements_of,
-    scored_node,
 )
 
 _IN_FLIGHT_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
@@ -316,7 +312,7 @@ class Binder:
         planned = status.allocations(
             node_info, requirements, self._filter_service.evaluation_context(snapshot), self._dependencies.new_share
         )
-        return requirements, planned, scored_node(node_info, status, requirements, snapshot)
+        return requirements, planned, ScoredNode.of(node_info, status, requirements, snapshot)
 
     def _finish_assumed(self, pod: Pod, planned: NewAllocations, finish: Callable[[str], None]) -> None:
         """Call `finish` for each claim that this bind still assumes.

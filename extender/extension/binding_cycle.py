@@ -8,7 +8,7 @@ from extender.extension.gang_state import FormingGang
 from extender.extension.shortlist_scores import RunnerUp
 from extender.extension.undo_stack import UndoStack
 from extender.model import DECISION_ANNOTATION, Allocation, BerthError, Claim, Consumer, Pod, PodGroup, cut
-from extender.scheduling import ScoredNode, decision_text
+from extender.scheduling import ScoredNode
 
 _NOTE_BYTES = 4096  # of the annotation: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
 
@@ -82,7 +82,7 @@ class BindOutcomeUnknown(BindError):
 
 def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
     """The annotation that the Binding writes on the pod; none if all devices were allocated before."""
-    text = decision_text(chosen, *runner_up)
+    text = chosen.annotation(*runner_up)
     return {DECISION_ANNOTATION: cut(text, _NOTE_BYTES)} if text else {}
 
 

@@ -21,7 +21,8 @@ from extender.extension.live_reads import LANDING_SECONDS
 from extender.extension.shared_claims import SharedClaims
 from extender.extension.special_claims import SpecialClaims
 from extender.model import Allocation, Claim, Consumer
-from extender.scheduling import SPECIAL_NAME, PodRequirements
+from extender.scheduling import PodRequirements
+from extender.scheduling.requirements import SPECIAL_NAME
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1

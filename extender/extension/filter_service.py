@@ -30,19 +30,16 @@ from extender.scheduling import (
     Evaluator,
     FilterStatus,
     NodeRanking,
-    Pending,
     Placement,
     PodRequirements,
     RankingCache,
-    Skip,
-    UnschedulableAndUnresolvable,
     evaluate,
-    leftover_claims,
     proximity_of,
     requirements_of,
     scores,
     shortlist,
 )
+from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, leftover_claims
 from extender.wire import has_all
 
 _REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the queue

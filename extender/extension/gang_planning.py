@@ -19,7 +19,6 @@ from extender.scheduling import (
     GangPlan,
     GangProblem,
     GangShortage,
-    Pending,
     UnreadyMember,
     UsableNodes,
     disagreement,
@@ -31,6 +30,7 @@ from extender.scheduling import (
     plan_gang,
     plan_sizes,
 )
+from extender.scheduling.requirements import Pending
 
 _CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
 _PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL, Code.GANG_CLAIM_FULL)  # they end without a change of the pods

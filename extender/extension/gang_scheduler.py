@@ -25,12 +25,8 @@ from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, 
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
-from extender.scheduling import (
-    Gang,
-    gang_minimum,
-    leftover_claims,
-    placed_members,
-)
+from extender.scheduling import Gang, gang_minimum, placed_members
+from extender.scheduling.requirements import leftover_claims
 from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)

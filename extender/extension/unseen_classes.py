@@ -6,7 +6,7 @@ from extender.allocation import Snapshot
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
 from extender.model import Pod
-from extender.scheduling import class_of_resource
+from extender.scheduling.requirements import class_of_resource
 
 
 async def check_classes_are_known(writer: Writer, pod: Pod, node: str, snapshot: Snapshot) -> None:
@@ -19,6 +19,7 @@ async def check_classes_are_known(writer: Writer, pod: Pod, node: str, snapshot:
     node_info = snapshot.node_infos.get(node)
     offered = node_info.node.allocatable if node_info is not None else frozenset()
     asked = {name for container in pod.containers for name, amount in container.requests if amount}
-    unknown = {name for name in asked - offered if class_of_resource(name, snapshot) is None}
+    classes, resources = snapshot.classes, snapshot.extended_resources
+    unknown = {name for name in asked - offered if class_of_resource(name, classes, resources) is None}
     if unknown and (late := unknown & await writer.read_extended_resources()):
         raise BindError(f"a DeviceClass that provides {min(late)} is not known yet")

@@ -3,14 +3,11 @@
 Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio.
 """
 
-from extender.scheduling.binding_conditions import Readiness, readiness
 from extender.scheduling.decision import (
     Decision,
     ScoredNode,
-    decision_text,
     parse_decision,
     runner_up_text,
-    scored_node,
 )
 from extender.scheduling.domains import NODE, Domain, Domains, natural
 from extender.scheduling.emptied_domains import EmptiedDomains, EmptyNodes, domains_by_room, own_devices
@@ -23,7 +20,6 @@ from extender.scheduling.evaluate import (
     Unschedulable,
     evaluate,
 )
-from extender.scheduling.extended_resources import special_claim
 from extender.scheduling.gang import (
     Gang,
     difference,
@@ -55,32 +51,15 @@ from extender.scheduling.gang_units import equal_units
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.node_selection import SelectedNodes, UsableNodes, may_run
-from extender.scheduling.pod_requirements import (
-    ADMIN_LABEL,
-    SPECIAL_NAME,
-    Pending,
-    PodRequirements,
-    PreFilterResult,
-    Skip,
-    UnschedulableAndUnresolvable,
-    class_by_resource,
-    class_of_resource,
-    leftover_claims,
-    needs_reservation,
-    requirements_of,
-    too_many_claims,
-    unprovided_resource,
-)
+from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
 from extender.scheduling.room_bounds import most_units
 from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
-    "ADMIN_LABEL",
     "MAX_STEPS",
     "MOST_TOGETHER",
     "NODE",
-    "SPECIAL_NAME",
     "CollectedDomain",
     "Decision",
     "Domain",
@@ -101,23 +80,15 @@ __all__ = [
     "NodeRanking",
     "NodeRooms",
     "NodesOfStatus",
-    "Pending",
     "Placement",
     "PodRequirements",
-    "PreFilterResult",
     "RankingCache",
-    "Readiness",
     "ScoredNode",
     "SelectedNodes",
-    "Skip",
     "UnreadyMember",
     "Unschedulable",
-    "UnschedulableAndUnresolvable",
     "UsableNodes",
     "attributes_like",
-    "class_by_resource",
-    "class_of_resource",
-    "decision_text",
     "difference",
     "disagreement",
     "domains_by_room",
@@ -131,14 +102,12 @@ __all__ = [
     "is_incomplete",
     "lacking_members",
     "lacks_pod_group",
-    "leftover_claims",
     "may_run",
     "may_terminate",
     "members_with_claims",
     "minimum_of",
     "most_units",
     "natural",
-    "needs_reservation",
     "no_room",
     "own_claims",
     "own_devices",
@@ -147,13 +116,8 @@ __all__ = [
     "plan_gang",
     "plan_sizes",
     "proximity_of",
-    "readiness",
     "requirements_of",
     "runner_up_text",
-    "scored_node",
     "scores",
     "shortlist",
-    "special_claim",
-    "too_many_claims",
-    "unprovided_resource",
 ]

@@ -20,7 +20,7 @@ from extender.cel import CompileError
 from extender.cel.dra import compile_selector, compile_value
 from extender.model import DeadlineExceeded, InvalidClaim, is_identity
 from extender.scheduling.evaluate import EvaluationContext
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 
 # Estimated bytes, measured with tracemalloc over half-full fleets.
 _GROUP_BYTES, _NODE_BYTES, _CLASS_BYTES = 112, 80, 320

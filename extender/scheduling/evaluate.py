@@ -58,7 +58,7 @@ from extender.model import (
     Result,
 )
 from extender.scheduling.node_selection import SelectedNodes
-from extender.scheduling.pod_requirements import IdentityKey, PodRequirements
+from extender.scheduling.requirements.pod_requirements import IdentityKey, PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.topology.preference import ByTopology
 from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, memory_bytes, parts, total

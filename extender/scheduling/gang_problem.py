@@ -11,11 +11,11 @@ from extender.model import Claim, Code, Deadline, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling.gang import Gang
 from extender.scheduling.gang_plan import GangMember, GangProblem, NodeLimit
-from extender.scheduling.pod_requirements import (
+from extender.scheduling.requirements.claim_checks import needs_reservation
+from extender.scheduling.requirements.pod_requirements import (
     Pending,
     PodRequirements,
     UnschedulableAndUnresolvable,
-    needs_reservation,
     requirements_of,
 )
 

@@ -15,7 +15,7 @@ from extender.scheduling.evaluate import Placement
 from extender.scheduling.gang_trial import GangTrial
 from extender.scheduling.gang_units import Placed, UnitPlacement
 from extender.scheduling.node_room import Ban, NodeRooms
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 
 MAX_STEPS = 2_000  # of one plan; an evaluation takes about 50 us
 

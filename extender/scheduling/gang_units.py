@@ -14,7 +14,7 @@ from extender.allocation import Pick, Solution
 from extender.model import DeviceRequest, Node, NodeSelector
 from extender.scheduling.evaluate import Placement
 from extender.scheduling.gang_plan import GangMember, NodeLimit
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 
 UnitPlacement = tuple[Placement, ...]
 """The devices of each member of a unit. A claim that an earlier member of the unit has taken has no devices in it."""

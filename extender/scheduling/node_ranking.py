@@ -20,7 +20,7 @@ from extender.allocation import FleetBaseline, NodeInfo, Snapshot
 from extender.model import Code, DeadlineExceeded, FairLRU
 from extender.scheduling.equivalence import ByKey, ByState, IdentityCheck
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Placement, evaluate
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.status_store import StatusStore
 
 _NAME = itemgetter(0)

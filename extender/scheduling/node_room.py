@@ -18,7 +18,7 @@ from extender.scheduling.gang_plan import NodeLimit
 from extender.scheduling.gang_trial import GangTrial
 from extender.scheduling.gang_units import Admissible, EqualUnits, UnitPlacement
 from extender.scheduling.node_ranking import RankingCache
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.room_bounds import UNLIMITED_ROOM, WholeDevices, most_units, whole_devices
 
 Ban = tuple[str, str, int]

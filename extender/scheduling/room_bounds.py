@@ -8,7 +8,7 @@ from typing import NamedTuple
 from extender.allocation import FastPath, NodeInfo, Problem
 from extender.model import DeviceRequest, InvalidClaim, members, union
 from extender.scheduling.evaluate import EvaluationContext, may_reject_sets
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 
 UNLIMITED_ROOM = 1 << 30  # units that take no device
 

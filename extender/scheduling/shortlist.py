@@ -17,7 +17,7 @@ from extender.model import Code, GroupKey, Reason, counted
 from extender.scheduling.evaluate import Placement
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
 from extender.wire import has_all
 

@@ -6,16 +6,13 @@ again), UnschedulableAndUnresolvable (no node can serve the pod now, with the re
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from extender.allocation import Snapshot
 from extender.model import (
     COMPUTE_DOMAIN_LABEL,
-    IMPLICIT_RESOURCE_PREFIX,
-    MAX_ALTERNATIVES,
-    MAX_CLAIMS,
     NO_DEADLINE,
     Allocation,
     Claim,
@@ -37,11 +34,10 @@ from extender.model import (
     only_node,
 )
 from extender.policy import Policy
-from extender.scheduling.extended_resources import RequestMapping, special_claim
 from extender.scheduling.node_selection import SelectedNodes
+from extender.scheduling.requirements.claim_checks import leftover_claims, too_many_claims, unresolvable_reason
+from extender.scheduling.requirements.extended_resources import RequestMapping, class_of_resource, special_claim
 from extender.wire import PodIntent, intent_of
-
-ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +192,8 @@ class PodRequirements:
     @property
     def claim_selectors(self) -> tuple[NodeSelector, ...]:
         """The node selectors of the allocated and promised claims."""
-        found = (allocation.node_selector for allocation in self._allocations())
+        claims = (*self.allocated_claims, *self.promised_claims)
+        found = (claim.allocation.node_selector for claim in claims if claim.allocation is not None)
         return tuple(selector for selector in found if selector is not None)
 
     def _domain_selectors(self) -> tuple[NodeSelector, ...]:
@@ -206,12 +203,9 @@ class PodRequirements:
     @property
     def allocated_devices(self) -> tuple[str, ...]:
         """The devices of the allocated and promised claims, as driver/pool/device."""
-        return tuple(str(result.device) for allocation in self._allocations() for result in allocation.results)
-
-    def _allocations(self) -> list[Allocation]:
-        """The allocations of the allocated and promised claims."""
-        shared = (*self.allocated_claims, *self.promised_claims)
-        return [claim.allocation for claim in shared if claim.allocation is not None]
+        claims = (*self.allocated_claims, *self.promised_claims)
+        found = (claim.allocation.results for claim in claims if claim.allocation is not None)
+        return tuple(str(result.device) for results in found for result in results)
 
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements
@@ -237,16 +231,10 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
     if (too_many := too_many_claims(pod, claims.values())) is not None:
         return UnschedulableAndUnresolvable(too_many)
     for claim in claims.values():
-        reason = _unresolvable_reason(claim, pod, snapshot)
+        reason = unresolvable_reason(claim, pod, snapshot)
         if reason is not None:
             return UnschedulableAndUnresolvable(reason)
     return _requirements(pod, claims, extended, snapshot, policy)
-
-
-def leftover_claims(pod: Pod, snapshot: Snapshot) -> list[ObjectKey]:
-    """The special claims that earlier binds of the pod left. The pod's own claim list does not name them."""
-    special = snapshot.special_claims.get((pod.key.namespace, pod.uid), ())
-    return [key for key in special if not pod.names(key.name)]
 
 
 def _count_extended_requests(pod: Pod, extended: Mapping[str, str]) -> int:
@@ -259,34 +247,10 @@ def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:
     found: dict[str, str] = {}
     for container in pod.containers:
         for name, amount in container.requests:
-            class_name = class_of_resource(name, snapshot) if amount else None
+            class_name = class_of_resource(name, snapshot.classes, snapshot.extended_resources) if amount else None
             if class_name is not None:
                 found[name] = class_name
     return found
-
-
-def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
-    """The name of the DeviceClass that provides an extended resource, by its explicit or implicit name."""
-    return class_by_resource(name, snapshot.classes, snapshot.extended_resources)
-
-
-def class_by_resource(name: str, classes: Container[str], resources: Mapping[str, str]) -> str | None:
-    """The same by the names of all classes, and by those of the classes with an explicit name."""
-    if name.startswith(IMPLICIT_RESOURCE_PREFIX):
-        implicit = name.removeprefix(IMPLICIT_RESOURCE_PREFIX)
-        return implicit if implicit in classes else None
-    return resources.get(name)
-
-
-def unprovided_resource(pod: Pod, snapshot: Snapshot) -> str:
-    """The first resource of the pod that no node offers and no DeviceClass provides, such as a misspelt one; or ''.
-
-    kube-scheduler refuses the pod before it asks Berth, unless its configuration leaves the resource to an extender.
-    """
-    asked = sorted({name for container in pod.containers for name, amount in container.requests if amount})
-    unknown = [name for name in asked if class_of_resource(name, snapshot) is None]
-    offered = frozenset[str]().union(*(one.node.allocatable for one in snapshot.node_infos.values() if unknown))
-    return next((name for name in unknown if name not in offered), "")
 
 
 def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
@@ -306,55 +270,13 @@ def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
         claim = snapshot.claims.get(key)
         if claim is None:
             return Pending(f"pod {pod.key}: claim {key} is not known yet")
-        is_own = claim.owner_pod_uid == pod.uid or _is_of_group(claim, pod)
+        of_group = claim.owner_group is not None and claim.owner_group.name == pod.group
+        is_own = claim.owner_pod_uid == pod.uid or of_group
         if entry.template_name and not is_own and not claim.problem:  # no owner is known of a claim with a problem
             owner = f"the pod or its PodGroup {pod.group}" if pod.group else "the pod"
             return Pending(f"pod {pod.key}: claim {key} is not owned by {owner}")
         found.setdefault(key, (entry.name, claim))
     return dict(found.values())
-
-
-def too_many_claims(pod: Pod, claims: Iterable[Claim]) -> Reason | None:
-    """The reason for which Berth refuses a pod with so many claims, or with so many alternatives in these claims."""
-    if len(pod.claims) > MAX_CLAIMS:
-        return Reason(Code.TOO_MANY_CLAIMS, (f"{MAX_CLAIMS} claims",))
-    left = MAX_ALTERNATIVES
-    for claim in claims:  # the rest is not counted
-        left -= sum(len(request.alternatives) for request in claim.spec.requests)
-        if left < 0:
-            text = f"{MAX_ALTERNATIVES} device requests in its claims, all alternatives counted"
-            return Reason(Code.TOO_MANY_CLAIMS, (text,))
-    return None
-
-
-def _is_of_group(claim: Claim, pod: Pod) -> bool:
-    return claim.owner_group is not None and claim.owner_group.name == pod.group
-
-
-def _unresolvable_reason(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | None:
-    if claim.problem:
-        return Reason(Code.INVALID, (f"claim {cut(str(claim.key))}: {claim.problem}",))
-    if claim.deleting and not claim.is_reserved_for(pod.uid):
-        return Reason(Code.INVALID, (f"claim {cut(str(claim.key))} is being deleted",))
-    if claim.allocation is None:
-        return _admin_access(claim, snapshot)
-    if not claim.reservations_left and needs_reservation(claim, pod):
-        return Reason(Code.CLAIM_FULL, (str(claim.key),))
-    return None
-
-
-def needs_reservation(claim: Claim, pod: Pod) -> bool:
-    """Whether a bind of the pod adds a consumer to the claim: not if it has the pod or the pod's PodGroup already."""
-    groups = (one.name for one in claim.reserved_for if one.resource == "podgroups")
-    return not (claim.is_reserved_for(pod.uid) or (pod.group and pod.group in groups))
-
-
-def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
-    asks = any(a.admin_access for r in claim.spec.requests for a in r.alternatives)
-    labels = snapshot.namespaces.get(claim.key.namespace, {})
-    if asks and labels.get(ADMIN_LABEL) != "true":
-        return Reason(Code.ADMIN_ACCESS, (claim.key.namespace,))
-    return None
 
 
 def _requirements(
@@ -391,6 +313,7 @@ def _requirements(
     key = (names, contents, snapshot.classes_version, intent, IdentityKey(policy), asked)
     resources = ExtendedResources(pod, extended) if extended else None
     domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
+    group = GroupKey(pod.key.namespace, GroupSource.COMPUTE_DOMAIN, domain) if domain else None
     return PodRequirements(
         namespace=pod.key.namespace,
         pending_claims=tuple(pending.values()),
@@ -402,16 +325,10 @@ def _requirements(
         intent=intent,
         key=key,
         policy=policy,
-        group=_group(pod, domain),
+        group=pod.membership.key if pod.membership is not None else group,
         compute_domain=domain,
         extended=resources,
     )
-
-
-def _group(pod: Pod, compute_domain: str) -> GroupKey | None:
-    if pod.membership is not None:
-        return pod.membership.key
-    return GroupKey(pod.key.namespace, GroupSource.COMPUTE_DOMAIN, compute_domain) if compute_domain else None
 
 
 def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:

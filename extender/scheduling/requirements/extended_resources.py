@@ -1,4 +1,4 @@
-"""Extended resources that a DeviceClass provides (KEP-5004): the requests of the pod's special claim.
+"""Extended resources that a DeviceClass provides (KEP-5004), and the requests of the pod's special claim.
 
 Source: the in-tree plugin, 1.36. The container index counts init containers first. Each long-lived container (regular
 or sidecar) gets its own request. An init container that ends reuses the devices of later long-lived containers. If
@@ -7,9 +7,11 @@ several init containers need more devices than that, only the largest remainder 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from extender.model import ClaimSpec, Container, DeviceRequest, Request
+from extender.allocation import Snapshot
+from extender.model import IMPLICIT_RESOURCE_PREFIX, ClaimSpec, Container, DeviceRequest, Pod, Request
 
 
 class RequestMapping(NamedTuple):
@@ -78,3 +80,25 @@ def _init_requests(
 def _request(index: int, container: Container, resource: str, class_name: str, count: int) -> DeviceRequest:
     position = [name for name, _ in container.requests].index(resource)
     return DeviceRequest(f"container-{index}-request-{position}", class_name, count=count)
+
+
+def class_of_resource(name: str, classes: Collection[str], resources: Mapping[str, str]) -> str | None:
+    """The name of the DeviceClass that provides an extended resource, by its explicit or implicit name.
+
+    `classes` are the names of all classes, `resources` those of the classes with an explicit name, by that name.
+    """
+    if name.startswith(IMPLICIT_RESOURCE_PREFIX):
+        implicit = name.removeprefix(IMPLICIT_RESOURCE_PREFIX)
+        return implicit if implicit in classes else None
+    return resources.get(name)
+
+
+def unprovided_resource(pod: Pod, snapshot: Snapshot) -> str:
+    """The first resource of the pod that no node offers and no DeviceClass provides, such as a misspelt one; or ''.
+
+    kube-scheduler refuses the pod before it asks Berth, unless its configuration leaves the resource to an extender.
+    """
+    asked = sorted({name for container in pod.containers for name, amount in container.requests if amount})
+    unknown = [name for name in asked if class_of_resource(name, snapshot.classes, snapshot.extended_resources) is None]
+    offered = frozenset[str]().union(*(one.node.allocatable for one in snapshot.node_infos.values() if unknown))
+    return next((name for name in unknown if name not in offered), "")
