@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from extender.allocation.constraints import TypedSet, values_of
 from extender.allocation.device_rules import Features
@@ -54,7 +55,9 @@ def select(
     ]
     alive = error = 0
     for slice_, offset in inventory.offsets:
-        part = _bindable(slice_.devices, features)
+        part = (1 << len(slice_.devices)) - 1
+        if not features.binding_conditions:
+            part &= ~_with_binding_conditions(slice_.devices)
         failed = 0
         for _, expression in sources:
             if not part:
@@ -68,7 +71,7 @@ def select(
     left_out = 0
     for _, devices in inventory.unsupported:
         left_out |= matching & devices
-    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, deadline), left_out)
+    return Selection(matching & ~left_out, error, partial(_explained, sources, inventory, masks, deadline), left_out)
 
 
 def derived_value(masks: Masks, deadline: Deadline, expression: str, pool_device: PoolDevice) -> TypedSet:
@@ -85,29 +88,19 @@ def derived_value(masks: Masks, deadline: Deadline, expression: str, pool_device
         raise InvalidClaim(f"{where}: CEL runtime error: {cut(str(error), _ERROR_BYTES)}") from None
 
 
-def _bindable(devices: tuple[Device, ...], features: Features) -> int:
-    """Mask of the devices that the features allow: without binding conditions if that feature is off."""
-    found = (1 << len(devices)) - 1
-    if features.binding_conditions:
-        return found
-    for position, device in enumerate(devices):
-        if device.binding_conditions:
-            found &= ~(1 << position)
-    return found
+def _with_binding_conditions(devices: tuple[Device, ...]) -> int:
+    """Mask of the devices that no request may have while the feature is off."""
+    return sum(1 << position for position, device in enumerate(devices) if device.binding_conditions)
 
 
-def _explainer(
-    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, deadline: Deadline
-) -> Callable[[int], str]:
-    def explain(bit: int) -> str:
-        pool_device = inventory.devices[bit]
-        slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
-        for where, expression in sources:
-            if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
-                continue
-            text = masks.error(expression, pool_device.device, pool_device.id.driver, deadline)
-            if text:
-                return f"{where}: {cut(text, _ERROR_BYTES)}"
-        return "selector failed"
-
-    return explain
+def _explained(sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, deadline: Deadline, bit: int) -> str:
+    """The text of the first selector that failed on a device. Raises DeadlineExceeded."""
+    pool_device = inventory.devices[bit]
+    slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
+    for where, expression in sources:
+        if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
+            continue
+        text = masks.error(expression, pool_device.device, pool_device.id.driver, deadline)
+        if text:
+            return f"{where}: {cut(text, _ERROR_BYTES)}"
+    return "selector failed"

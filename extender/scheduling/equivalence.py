@@ -112,9 +112,10 @@ class ByState:
             number, _ = self._unread.popitem()
             if number not in snapshot.states:  # no node is in it now
                 continue
-            node_info = snapshot.node_infos[snapshot.states[number].names[0]]
+            state = snapshot.states[number]
+            node_info = snapshot.node_infos[state.names[0]]
             try:
-                found = self.find(node_info, context)
+                found = self.find(node_info, context) if state.shared is not None else number
             except DeadlineExceeded:
                 self._unread[number] = None
                 raise

@@ -163,13 +163,14 @@ class EvaluationContext:
         """
         classes = {class_.name: class_ for class_ in requirements.classes}
         remembered: dict[tuple[str, str], Selection] = {}
+        excludes = requirements.policy.drift == "filter" or requirements.intent.expected_bytes
+        unwanted = _excluded_devices(node_info, requirements) if excludes else 0
 
         def selection(claim: str, request: DeviceRequest) -> Selection:
             found = remembered.get((claim, request.name))
             if found is None:
                 self.deadline.check()
                 found = matching(claim, request)
-                unwanted = _excluded_devices(node_info, requirements)
                 if unwanted and not request.admin_access:
                     drifting = found.match & unwanted & node_info.drift
                     found = found._replace(match=found.match & ~unwanted, drifting=drifting)
@@ -250,10 +251,10 @@ def _solve(
     """The status, from the fast path if there is one, else from the search."""
     context.deadline.check()
     preference = ByTopology(node_info, requirements.policy)
-    recorder = recorder or CauseRecorder()  # on the fast path device counts give the reason, so it stays empty
     if path is not None:
         solution = path.choose(problem, preference)
     else:
+        recorder = recorder or CauseRecorder()
         solution = choose(
             problem,
             preference,
@@ -264,7 +265,10 @@ def _solve(
     intent = requirements.intent
     if solution is None:
         return Unschedulable(
-            unschedulable_reason(node_info, problem, recorder, intent.expected_bytes, context.deadline)
+            # On the fast path device counts give the reason.
+            unschedulable_reason(
+                node_info, problem, recorder or CauseRecorder(), intent.expected_bytes, context.deadline
+            )
         )
     choice = DeviceChoice(node_info, problem, solution)
     rejection = _rejection(choice, requirements)

@@ -99,8 +99,9 @@ class NodeRanking:
             self.complete = False
             return False
         self.complete = True
-        with suppress(DeadlineExceeded):
-            self._refresh(snapshot, context, _REFRESHED)
+        if self._stale:
+            with suppress(DeadlineExceeded):
+                self._refresh(snapshot, context, _REFRESHED)
         return True
 
     def refresh(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
@@ -236,7 +237,7 @@ class NodeRanking:
         return self._identity.ignores_identity(context)
 
     def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
-        if self.statuses >= self._cleanup_at:
+        if len(self._statuses) >= self._cleanup_at:
             self._forget_vacant()
         status = evaluate(node_info, self.requirements.for_node(node_info.node), context)
         self.evaluations += 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from extender.allocation import NodeInfo, Problem, Solution, attribute_values
 from extender.allocation.nodes import UNUSED, CounterKey
-from extender.model import Device, DeviceRequest, amount_of_memory, members
+from extender.model import Device, amount_of_memory, members
 from extender.policy import Policy
 from extender.topology.score_parts import troubled_devices
 from extender.topology.sets import ranked
@@ -37,30 +37,27 @@ class ByTopology:
         found = 0
         for name, spec, alternatives in zip(problem.names, problem.specs, first.alternatives, strict=True):
             for request, chosen in zip(spec.requests, alternatives, strict=True):
-                found |= self._matching(problem, name, request.alternatives[chosen])
+                option = request.alternatives[chosen]
+                selection = problem.select(name, option)
+                usable = selection.match & ~selection.error
+                found |= usable if option.admin_access else usable & ~self._node_info.busy
         return found
-
-    def _matching(self, problem: Problem, name: str, request: DeviceRequest) -> int:
-        selection = problem.select(name, request)
-        return selection.match & ~selection.error & (-1 if request.admin_access else ~self._node_info.busy)
 
     def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
         fabric = self._node_info.fabric
         assert fabric is not None
+        partitions = self._node_info.partitions
         everything = self._node_info.devices(self._node_info.positions(-1))
         free = members(self._node_info.positions(eligible))
         tried = 0
         for group in self._healthy_first(self._agreeing(problem, free)):
-            for positions in self._joinable(ranked(fabric.graph, sum(1 << p for p in group), count)):
+            for positions in ranked(fabric.graph, sum(1 << p for p in group), count):
+                if partitions is not None and positions not in partitions:
+                    continue  # Fabric Manager joins only its partitions
                 yield ~everything | self._node_info.devices(positions)
                 tried += 1
                 if tried >= _MAX_SETS:
                     return
-
-    def _joinable(self, sets: tuple[int, ...]) -> Iterable[int]:
-        """The sets that are partitions of Fabric Manager, or all sets if it publishes no partitions."""
-        partitions = self._node_info.partitions
-        return sets if partitions is None else [positions for positions in sets if positions in partitions]
 
     def _agreeing(self, problem: Problem, free: list[int]) -> list[list[int]]:
         """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests."""

@@ -34,11 +34,6 @@ class Host(NamedTuple):
     gpus: tuple[int, ...]
 
 
-def quantised(gradient: float) -> float:
-    """The gradient, in thousandths, rounded to a multiple of STEP."""
-    return round(gradient / WHOLE / STEP) * STEP * WHOLE
-
-
 def fits(host: Host, shape: RequestShape) -> bool:
     """Whether the job fits on the host."""
     if shape.cpu > host.cpu or shape.memory > host.memory:
@@ -197,21 +192,18 @@ def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart |
     taken = sum(before) - sum(after)
     if not taken:
         return None
-    gradient = quantised(stranded(after, baseline) - stranded(before, baseline))
+    gradient = stranded(after, baseline) - stranded(before, baseline)
+    gradient = round(gradient / WHOLE / STEP) * STEP * WHOLE
     node_capacity = WHOLE * max(baseline.most_gpus, len(before))
     # Between equal gradients, the node with less free capacity wins (best fit).
     capacity = 1 - (gradient + taken + sum(after) / _TIE) / node_capacity
     links, sentence = _links_left(choice, baseline)
     value = max(0.0, min(capacity, 1.0) if links is None else (capacity + links) / 2)
     free = f"{sum(after) / WHOLE:g} of {sum(before) / WHOLE:g} stay free"
-    return ScorePart("fragmentation", value, f"{_typical_job(gradient / WHOLE)}, {free}{sentence}")
-
-
-def _typical_job(lost: float) -> str:
-    gpus = f"{abs(lost):.2f}"
-    if gpus == "0.00":
-        return "no change for the typical job"
-    return f"the typical job {'loses' if lost > 0 else 'gains'} {gpus} GPUs"
+    lost = f"{abs(gradient / WHOLE):.2f}"
+    job = f"the typical job {'loses' if gradient > 0 else 'gains'} {lost} GPUs"
+    job = "no change for the typical job" if lost == "0.00" else job
+    return ScorePart("fragmentation", value, f"{job}, {free}{sentence}")
 
 
 def _left(node_info: NodeInfo, bit: int) -> int:

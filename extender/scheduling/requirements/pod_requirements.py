@@ -168,8 +168,13 @@ class PodRequirements:
 
     @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:
-        """The node selectors of the allocated and promised claims, and of the ComputeDomain. A node must match all."""
-        return (*self.claim_selectors, *self._domain_selectors())
+        """The node selectors of the allocated and promised claims, and of the ComputeDomain. A node must match all.
+
+        NVIDIA's driver does not prepare a channel on a node that is labelled for another ComputeDomain.
+        """
+        if not self.compute_domain:
+            return self.claim_selectors
+        return (*self.claim_selectors, lacks_label_or_has(COMPUTE_DOMAIN_LABEL, self.compute_domain))
 
     def mismatch(self, node: Node) -> Code | None:
         """Why the node does not match `node_selectors`; None if it does."""
@@ -182,8 +187,8 @@ class PodRequirements:
 
         `selected` are the nodes that match `claim_selectors`, as far as they are known. Raises DeadlineExceeded.
         """
-        selected, domain = selected or SelectedNodes(self.claim_selectors), self._domain_selectors()
-        matching, elsewhere = selected.split(nodes, deadline)
+        matching, elsewhere = (selected or SelectedNodes(self.claim_selectors)).split(nodes, deadline)
+        domain = self.node_selectors[len(self.claim_selectors) :]
         of_other_domain = [
             node.name for node in matching if not all(one.matches(node.name, node.labels) for one in domain)
         ]
@@ -195,10 +200,6 @@ class PodRequirements:
         claims = (*self.allocated_claims, *self.promised_claims)
         found = (claim.allocation.node_selector for claim in claims if claim.allocation is not None)
         return tuple(selector for selector in found if selector is not None)
-
-    def _domain_selectors(self) -> tuple[NodeSelector, ...]:
-        """NVIDIA's driver does not prepare a channel on a node that is labelled for another ComputeDomain."""
-        return (lacks_label_or_has(COMPUTE_DOMAIN_LABEL, self.compute_domain),) if self.compute_domain else ()
 
     @property
     def allocated_devices(self) -> tuple[str, ...]:
