@@ -33,8 +33,8 @@ from extender.scheduling import Decision, Evaluator, ScoredNode
 from extender.web.console.console_app import routes
 from extender.wire import decode_pod
 from tests.running_berth import pod
+from tests.shared_pool_worlds import CountingBuilder
 from tests.test_rebuilds import MOST, NODES, STRETCH, filled, shared_slice
-from tests.test_shared_pools import CountingBuilder
 
 KEY = ObjectKey("default", "p")
 CHOSEN = ScoredNode("n1", 1.0, ("gpu.nvidia.com/n1/gpu-0",), 0.0, 0.0, "", ())

@@ -21,9 +21,9 @@ from extender.scheduling import (
     RankingCache,
     domains_by_room,
 )
+from tests.dra_worlds import H100, use_memory
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, allocated, key, nvl72
 from tests.running_berth import claim
-from tests.test_scoring import H100, use_memory
 
 _NO_CLAIMS: Mapping[ObjectKey, str] = MappingProxyType({})
 

@@ -17,7 +17,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_node
 from tests.running_berth import berthing, claim, pod
-from tests.test_shared_pools import CountingBuilder
+from tests.shared_pool_worlds import CountingBuilder
 
 NODES = 40
 STRETCH = 3  # looks at the clock

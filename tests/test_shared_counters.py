@@ -8,7 +8,7 @@ from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
 from extender.model import DeviceId, PoolKey, Result
 from extender.wire import SliceDecoder, decode_node
-from tests.test_shared_pools import NET, slice_object
+from tests.shared_pool_worlds import NET, slice_object
 
 NODES = [f"n{number}" for number in range(4)]
 POOL = PoolKey(NET, "counted")

@@ -2,177 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from hypothesis import example, given
-from hypothesis import strategies as st
 
-from extender.allocation import Features, NodeInfo
+from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
-from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.cache.object_index import ObjectIndex
-from extender.model import Allocation, Claim, DeviceId, Node, ObjectKey, PoolKey, Result, Taint, TaintRule, from_int
-from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import SliceDecoder, decode_node
-
-NET, GPU = "net.example.com", "gpu.nvidia.com"
-KINDS = ("t4-4", "t4-4", "dgx1-v100", "t4-4", "dgx1-v100", "t4-4")
-SELECTOR = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "side", "operator": "In", "values": ["left"]}]}]}
-OTHER_SIDE = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "side", "operator": "NotIn", "values": ["left"]}]}]}
-# Every node reaches "all", the nodes with an even number reach "left", and "counted" has shared counters.
-SHARED = ("all", "left", "counted", "split", "named", "mixed")
-
-
-def shared_slices() -> list[dict[str, Any]]:
-    plain = [{"name": f"d{i}"} for i in range(3)]
-    partial = {"name": "part", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80"}}}
-    consumes = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]
-    counting = [{"name": f"d{i}", "consumesCounters": consumes} for i in range(3)]
-    named = [{"name": f"d{number}", "nodeName": f"n{number}"} for number in (0, 1)]
-    counters = [{"name": "s", "counters": {"c": {"value": "2"}}}]
-    return [
-        slice_object("all", allNodes=True, devices=[*plain, partial]),
-        slice_object("left", nodeSelector=SELECTOR, devices=plain),
-        slice_object("counted", 2, allNodes=True, devices=counting),
-        slice_object("counted", 2, "counters", allNodes=True, sharedCounters=counters),
-        # One pool of which some nodes see another slice, and one with devices that name a node.
-        slice_object("split", 2, "left", nodeSelector=SELECTOR, devices=[{"name": "d0"}]),
-        slice_object("split", 2, "right", nodeSelector=OTHER_SIDE, devices=[{"name": "d1"}]),
-        slice_object("named", perDeviceNodeSelection=True, devices=named),
-        # A node's own slice in a pool that all nodes see.
-        slice_object("mixed", 2, allNodes=True, devices=[{"name": "d0"}]),
-        slice_object("mixed", 2, "own", nodeName="n2", devices=[{"name": "d1"}]),
-    ]
-
-
-def slice_object(pool: str, count: int = 1, suffix: str = "devices", **spec: Any) -> dict[str, Any]:
-    about = {"driver": NET, "pool": {"name": pool, "generation": 1, "resourceSliceCount": count}}
-    return {"metadata": {"name": f"{pool}-{suffix}"}, "spec": {**about, **spec}}
-
-
-class CountingBuilder(NodeInfoBuilder):
-    """Counts the NodeInfos that it builds. The next `failures` builds fail."""
-
-    def __init__(self) -> None:
-        super().__init__(Features())
-        self.built: Counter[str] = Counter()
-        self.failures = 0
-
-    def build(
-        self,
-        node: Node,
-        store: ObjectIndex,
-        allocated_devices: AllocatedDevices,
-        previous: NodeInfo | None,
-        *,
-        only_use: bool,
-    ) -> NodeInfo:
-        self.built[node.name] += 1
-        if self.failures:
-            self.failures -= 1
-            raise ValueError("broken")
-        return super().build(node, store, allocated_devices, previous, only_use=only_use)
-
-
-def node_of(number: int, side: str) -> Node:
-    return decode_node(node_object(f"n{number}", carried_machines()[KINDS[number]], {"side": side}))
-
-
-def filled(builder: NodeInfoBuilder | None = None) -> ClusterCache:
-    cache, decoder, machines = ClusterCache(builder=builder), SliceDecoder(), carried_machines()
-    objects = shared_slices()
-    for number, kind in enumerate(KINDS):
-        name = f"n{number}"
-        cache.apply_node(name, node_of(number, "left" if number % 2 == 0 else "right"))
-        objects += [gpu_slice(name, machines[kind]), fabric_slice(name, machines[kind])]
-    for slice_ in map(decoder.decode, objects):
-        cache.apply_slice(slice_.name, slice_)
-    return cache
-
-
-def described(cache: ClusterCache) -> dict[str, Any]:
-    """The facts of each node's NodeInfo, and the nodes with which it shares its state."""
-    found = {}
-    for name, info in cache.snapshot().node_infos.items():
-        pools = info.inventory.pools
-        found[name] = (
-            [pool_device.device for pool_device in info.inventory.devices],
-            {pool.key: info.allocated_state.pools[pool.key] for pool in pools},
-            {pool.key: dict(info.allocated_state.counters(pool)) for pool in pools},
-            (info.busy, info.held, info.drift, dict(info.overuse), info.fabric, info.gpu_bits, info.troubled),
-            tuple(info.state.names),
-        )
-    return found
-
-
-devices = st.one_of(
-    st.builds(
-        lambda pool, device: Result("r", DeviceId(NET, pool, device)),
-        st.sampled_from(SHARED),
-        st.sampled_from(["d0", "d1", "d2"]),
-    ),
-    st.builds(
-        lambda amount: Result(
-            "r", DeviceId(NET, "all", "part"), share_id=f"s{amount}", consumed={"memory": from_int(amount)}
-        ),
-        st.integers(1, 40),
-    ),
-    st.builds(lambda node: Result("r", DeviceId(GPU, f"n{node}", "gpu-1")), st.integers(0, 5)),
+from extender.model import DeviceId, PoolKey, Result, Taint, TaintRule
+from extender.wire import SliceDecoder
+from tests.shared_pool_worlds import (
+    NET,
+    OTHER_SIDE,
+    SELECTOR,
+    CountingBuilder,
+    apply,
+    described,
+    filled,
+    hold,
+    node_of,
+    slice_object,
+    steps,
+    two_nodes,
 )
-a_few = st.lists(devices, min_size=1, max_size=3)
-rules = st.builds(
-    lambda driver, pool, device, effect: TaintRule(
-        "rule", Taint("k", "v", effect), driver, pool, device, has_selector=bool(driver or pool or device)
-    ),
-    st.sampled_from(["", NET, GPU]),
-    st.sampled_from(["", "all", "left", "n1"]),
-    st.sampled_from(["", "d1", "gpu-0"]),
-    st.sampled_from(["NoSchedule", "None"]),
-)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("hold"), st.integers(0, 3), a_few),
-        st.tuples(st.just("assume"), st.integers(0, 3), a_few),
-        st.tuples(st.just("claim"), st.integers(0, 3), st.none() | a_few),
-        st.tuples(st.just("rule"), st.integers(0, 1), st.none() | rules),
-        st.tuples(st.just("slice"), st.integers(0, 8), st.sampled_from([None, 1, 2])),
-        st.tuples(st.just("label"), st.integers(0, 5), st.sampled_from(["left", "right"])),
-        st.tuples(st.just("node"), st.integers(0, 5), st.booleans()),
-        st.tuples(st.just("read"), st.integers(0, 5), st.none()),
-    ),
-    max_size=10,
-)
-
-
-def apply(cache: ClusterCache, step: tuple[str, int, Any]) -> None:
-    kind, number, value = step
-    uid = f"{kind}-{number}"
-    match kind:
-        case "hold":
-            cache.release(uid)
-            cache.hold(uid, uid, "n0", tuple(value), 10.0)
-        case "assume":
-            cache.forget(uid)
-            cache.assume(uid, uid, "n0", tuple(value))
-        case "rule":
-            cache.apply_rule(uid, value)
-        case "claim":
-            key, allocation = ObjectKey("x", uid), Allocation(tuple(value or ()))
-            cache.apply_claim(key, Claim(key, uid, "1", allocation=allocation) if value is not None else None)
-        case "slice":
-            changed = shared_slices()[number]
-            changed["spec"]["pool"]["generation"] = value or 1
-            found = SliceDecoder().decode(changed)
-            cache.apply_slice(found.name, found if value is not None else None)
-        case "label":
-            cache.apply_node(f"n{number}", node_of(number, value))
-        case "node":
-            cache.apply_node(f"n{number}", node_of(number, "left") if value else None)
-        case "read":
-            cache.snapshot().node_infos.get(f"n{number}")
 
 
 def partition(cache: ClusterCache) -> set[tuple[str, ...]]:
@@ -232,10 +83,6 @@ def test_the_use_of_a_pool_that_stays_incomplete_follows_its_claims() -> None:
     assert described(changed) == described(new)
 
 
-def hold(cache: ClusterCache, pool: str, device: str) -> None:
-    cache.hold(device, device, "n0", (Result("r", DeviceId(NET, pool, device)),), 10.0)
-
-
 def test_a_claim_on_a_shared_pool_builds_no_node() -> None:
     builder = CountingBuilder()
     cache = filled(builder)
@@ -285,15 +132,6 @@ def test_a_claim_on_a_shared_pool_builds_all_of_a_node_whose_build_failed() -> N
     info = cache.snapshot().node_infos["n0"]
     assert PoolKey(NET, "left") not in {pool.key for pool in info.inventory.pools}
     assert not cache.failed_nodes
-
-
-def two_nodes(*slices: dict[str, Any]) -> ClusterCache:
-    cache, decoder = ClusterCache(), SliceDecoder()
-    for name, side in (("a", "left"), ("b", "right")):
-        cache.apply_node(name, decode_node({"metadata": {"name": name, "labels": {"side": side}}}))
-    for slice_ in map(decoder.decode, slices):
-        cache.apply_slice(slice_.name, slice_)
-    return cache
 
 
 def test_nodes_that_see_other_slices_of_a_pool_are_in_other_states() -> None:

@@ -18,7 +18,7 @@ from extender.model import DeviceClass, ObjectKey
 from extender.policy import Policy
 from extender.scheduling import Evaluator, NodeRanking, PodRequirements, requirements_of
 from extender.wire import decode_claim, decode_node, decode_pod
-from tests.test_shared_pools import GPU, NET, OTHER_SIDE, SELECTOR, apply, filled, hold, slice_object, steps, two_nodes
+from tests.shared_pool_worlds import GPU, NET, OTHER_SIDE, SELECTOR, apply, filled, hold, slice_object, steps, two_nodes
 
 # Requests as (DeviceClass, number of devices, selector), by pod.
 PODS = {
