@@ -244,7 +244,7 @@ def test_few_preferred_sets_are_tried_if_each_search_must_make_many_constraints(
             tried.append(i)
             yield 0
 
-    assert choose(problem_with(32, 8), none, most_steps=2_000) is not None
+    assert choose(problem_with(32, 8), none, max_steps=2_000) is not None
     assert len(tried) < 10
     deadline = steps(400)
     with pytest.raises(DeadlineExceeded):

@@ -57,7 +57,7 @@ def test_requests_for_all_devices_cost_steps_for_each_device_and_capacity() -> N
     assert steps_of(plain) >= 7 * 40
     assert steps_of(costly) >= 7 * 40 * 5
     with pytest.raises(OutOfSteps):
-        Search(costly, most_steps=1000).run()
+        Search(costly, max_steps=1000).run()
 
 
 @pytest.mark.parametrize(

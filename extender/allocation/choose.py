@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from extender.allocation.problem import NULL_OBSERVER, Observer, Pick, Problem, Solution
-from extender.allocation.search import EVERYTHING, MOST_STEPS, Search
+from extender.allocation.search import EVERYTHING, MAX_STEPS, Search
 from extender.model import MAX_RESULTS, NO_DEADLINE, Deadline, DeviceRequest, InvalidClaim, OutOfSteps, members
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
@@ -67,18 +67,18 @@ def choose(
     problem: Problem,
     preference: Preference | None,
     *,
-    most_steps: int = MOST_STEPS,
+    max_steps: int = MAX_STEPS,
     observer: Observer = NULL_OBSERVER,
     deadline: Deadline = NO_DEADLINE,
 ) -> Solution | None:
     """The preferred solution, or None if there is none. Raises as Search.run."""
-    search = Search(problem, most_steps=most_steps, observer=observer, deadline=deadline)
+    search = Search(problem, max_steps=max_steps, observer=observer, deadline=deadline)
     first = search.run()
     if first is None or preference is None:
         return first
     # Each search makes its constraints again.
     setup = sum(len(spec.requests) + len(spec.constraints) for spec in problem.specs)
-    left = most_steps - search.steps
+    left = max_steps - search.steps
     for allowed in preference(problem, first):
         if left <= 0:
             break

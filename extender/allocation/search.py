@@ -34,7 +34,7 @@ from extender.model import (
     union,
 )
 
-MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
+MAX_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 # What one step covers, some 3 us, so that no claim makes a step take long; devices of real drivers need one step.
 _USUAL_CONSTRAINTS = 4  # of a claim; each further one costs a step per device
 _DERIVED_STEPS = 20  # of an attribute that a request derives, once per device
@@ -138,19 +138,19 @@ class Outcome(Enum):
 class Search:
     """One search; each run needs a new object. `steps` counts its work.
 
-    After `most_steps` the search fails for good. After DeadlineExceeded, a later attempt can repeat the search.
+    After `max_steps` the search fails for good. After DeadlineExceeded, a later attempt can repeat the search.
     """
 
     def __init__(
         self,
         problem: Problem,
         *,
-        most_steps: int = MOST_STEPS,
+        max_steps: int = MAX_STEPS,
         observer: Observer = NULL_OBSERVER,
         deadline: Deadline = NO_DEADLINE,
     ) -> None:
         self._problem = problem
-        self._most_steps = most_steps
+        self._max_steps = max_steps
         self._deadline = deadline
         self._observer = observer
         self._allowed = EVERYTHING
@@ -171,9 +171,9 @@ class Search:
         self._config_excess = ""  # why the API server would refuse the config of an allocation that was tried
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
 
-    def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], most_steps: int) -> Search:
+    def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], max_steps: int) -> Search:
         """A search of the same problem, limited to the devices `allowed` and these alternatives. Call `run` first."""
-        found = Search(self._problem, most_steps=most_steps, deadline=self._deadline)
+        found = Search(self._problem, max_steps=max_steps, deadline=self._deadline)
         found._allowed, found._fixed = allowed, alternatives
         found._matching, found._selections, found._mode_all = self._matching, self._selections, self._mode_all
         found._derived_values = self._derived_values
@@ -334,7 +334,7 @@ class Search:
         self.steps += steps
         if self.steps // _CHECK_STEPS > before // _CHECK_STEPS:
             self._deadline.check()
-        if self.steps > self._most_steps:
+        if self.steps > self._max_steps:
             raise OutOfSteps
 
     # -- one device ------------------------------------------------------------------------------------------

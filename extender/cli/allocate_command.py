@@ -110,8 +110,8 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
 
 def _search(problem: Problem, order: str) -> Any:
     if order == "in-tree":
-        return Search(problem, most_steps=_CASE_STEPS).run()
-    return choose(problem, None, most_steps=_CASE_STEPS)
+        return Search(problem, max_steps=_CASE_STEPS).run()
+    return choose(problem, None, max_steps=_CASE_STEPS)
 
 
 # -- cluster objects -----------------------------------------------------------------------------------------
@@ -140,9 +140,9 @@ def _one_node(found: Objects, node: Node, order: str) -> Json:
     recorder = CauseRecorder()
     try:
         solution = (
-            Search(problem, most_steps=_CASE_STEPS, observer=recorder).run()
+            Search(problem, max_steps=_CASE_STEPS, observer=recorder).run()
             if order == "in-tree"
-            else choose(problem, found.preference(node, problem), most_steps=_CASE_STEPS, observer=recorder)
+            else choose(problem, found.preference(node, problem), max_steps=_CASE_STEPS, observer=recorder)
         )
     except InvalidClaim as error:
         return {"node": node.name, "error": str(error), "allocations": None}

@@ -1,6 +1,7 @@
 """The scheduling decision: a pod's requirements, the nodes that satisfy them, their order, and the planned allocation.
 
-Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio.
+Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio. evaluate.py
+tells the whole story. The room `requirements` has a face of its own: what a pod needs.
 """
 
 from extender.scheduling.decision import (

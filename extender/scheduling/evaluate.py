@@ -258,7 +258,7 @@ def _solve(
         solution = choose(
             problem,
             preference,
-            most_steps=requirements.policy.search_steps,
+            max_steps=requirements.policy.search_steps,
             observer=recorder,
             deadline=context.deadline,
         )

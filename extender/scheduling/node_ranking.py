@@ -24,14 +24,14 @@ from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.status_store import StatusStore
 
 _NAME = itemgetter(0)
-_FIRST = 3  # node names per status of `nodes_by_status`
-_REFRESHED = 2  # stale placements that one update computes again
+_MAX_NAMES = 3  # node names per status of `nodes_by_status`
+_MAX_REFRESHED = 2  # stale placements that one update computes again
 _BASE_BYTES = 4096  # of a ranking, an estimate: measured with tracemalloc over half-full fleets
 
 # 500 rankings of 5,000 half-full nodes need about half of this; the memory limit of the process is 512 MiB.
-_LIMIT_BYTES = 128 << 20
-_MOST = 4096  # rankings: /metrics reads each; so many pods may wait
-_MEASURED = 16  # rankings that one call measures at most
+_MAX_BYTES = 128 << 20
+_MAX_RANKINGS = 4096  # rankings: /metrics reads each; so many pods may wait
+_MAX_MEASURED = 16  # rankings that one call measures at most
 
 
 class NodesOfStatus(NamedTuple):
@@ -48,10 +48,10 @@ def nodes_of_status(
     """The nodes of a status among `names` (sorted): `among` limits the nodes, and `without` excludes a few."""
     counted = names if among is None else [name for name in names if name in among]
     if not without:
-        return NodesOfStatus(status, len(counted), list(counted[:_FIRST]))
+        return NodesOfStatus(status, len(counted), list(counted[:_MAX_NAMES]))
     excluded = [name for name in without if counted[bisect_left(counted, name) :][:1] == [name]]
-    first = [name for name in counted[: _FIRST + len(excluded)] if name not in excluded]
-    return NodesOfStatus(status, len(counted) - len(excluded), first[:_FIRST])
+    first = [name for name in counted[: _MAX_NAMES + len(excluded)] if name not in excluded]
+    return NodesOfStatus(status, len(counted) - len(excluded), first[:_MAX_NAMES])
 
 
 class NodeRanking:
@@ -101,7 +101,7 @@ class NodeRanking:
         self.complete = True
         if self._stale:
             with suppress(DeadlineExceeded):
-                self._refresh(snapshot, context, _REFRESHED)
+                self._refresh(snapshot, context, _MAX_REFRESHED)
         return True
 
     def refresh(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
@@ -275,7 +275,7 @@ class RankingCache:
     returned it, so later calls measure it. The time of a call does not depend on the number of rankings.
     """
 
-    def __init__(self, limit_bytes: int = _LIMIT_BYTES, most: int = _MOST) -> None:
+    def __init__(self, limit_bytes: int = _MAX_BYTES, most: int = _MAX_RANKINGS) -> None:
         least = max(1, limit_bytes // most)
         self._rankings: FairLRU[object, NodeRanking] = FairLRU(limit_bytes, lambda one: max(least, one.estimated_bytes))
         self._unmeasured: dict[object, None] = {}  # keys of rankings that calls returned since: they may have grown
@@ -327,7 +327,7 @@ class RankingCache:
         self._unmeasured.clear()
 
     def _measure(self) -> None:
-        for _ in range(min(_MEASURED, len(self._unmeasured))):
+        for _ in range(min(_MAX_MEASURED, len(self._unmeasured))):
             key, _ = self._unmeasured.popitem()
             self._drop(self._rankings.measure(key))
 

@@ -13,7 +13,7 @@ from extender.allocation import NodeInfo, tolerates
 from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, FairLRU, Node, NodeSelector, Pod
 
 _MAX_CONSTRAINTS = 64  # results of UsableNodes
-_GONE = 64  # nodes that do not exist any more, besides as many as exist
+_MAX_GONE = 64  # nodes that do not exist any more, besides as many as exist
 
 
 class SelectedNodes:
@@ -55,7 +55,7 @@ class SelectedNodes:
 
     def compare(self, node_infos: Mapping[str, NodeInfo], deadline: Deadline) -> bool:
         """Compare all nodes. False if the deadline came first; the next call continues from there."""
-        if len(self._known) > 2 * len(node_infos) + _GONE:
+        if len(self._known) > 2 * len(node_infos) + _MAX_GONE:
             self._known.clear()
         try:
             if not self.is_pinned:

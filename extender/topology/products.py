@@ -17,7 +17,7 @@ SLOW_LINK_GBPS = 12.0  # GA102 bridges: 14.06 GB/s nominal
 _SLOW_NOMINAL = 20_000  # MB/s; only GA102 links are slower than the 20 GB/s of NVLink 1
 PCIE_RING_GBPS = {3: 10.0, 4: 20.0, 5: 30.0}  # PCIe generation to bandwidth of a ring over x16, in GB/s
 _DEFAULT_PCIE = 4
-_PRODUCTS = 256  # (product, GPU count) pairs in the cache; a fleet has dozens
+_MAX_PRODUCTS = 256  # (product, GPU count) pairs in the cache; a fleet has dozens
 
 
 class Board(NamedTuple):
@@ -117,7 +117,7 @@ def pcie_gbps(generation: int) -> float:
     return PCIE_RING_GBPS.get(generation, PCIE_RING_GBPS[nearest])
 
 
-@lru_cache(maxsize=_PRODUCTS)
+@lru_cache(maxsize=_MAX_PRODUCTS)
 def usual_graph(product: str, count: int) -> Graph | None:
     """The usual graph of a machine with `count` GPUs of this product, or None if the tables have none."""
     if "V100-SXM2" in product and count == _DGX1_SIZE:
@@ -131,7 +131,7 @@ def usual_graph(product: str, count: int) -> Graph | None:
     return None
 
 
-@lru_cache(maxsize=_PRODUCTS)
+@lru_cache(maxsize=_MAX_PRODUCTS)
 def flat_graph(product: str, count: int) -> Graph:
     """A graph without NVLink and with unknown distances, for GPUs without topology information."""
     return _graph(count, ((0,) * count,) * count, (0,) * count, 0.0, product)

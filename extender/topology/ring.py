@@ -17,8 +17,8 @@ from typing import TypeAlias
 from extender.model import Interconnect, members
 
 MAX_MESH = 8  # GPUs that NVLinks join without a switch; no machine joins more
-GRAPH_STEPS = 10_000  # limit of the search for the rings of all sets of a graph; a DGX-1 needs 4,165
-_CHECKED = 1024  # tables of links in the cache of mesh_problem, at most 3 KiB each; a fleet has dozens
+MAX_GRAPH_STEPS = 10_000  # limit of the search for the rings of all sets of a graph; a DGX-1 needs 4,165
+_MAX_CHECKED = 1024  # tables of links in the cache of mesh_problem, at most 3 KiB each; a fleet has dozens
 
 
 Links: TypeAlias = tuple[tuple[int, ...], ...]  # working NVLinks from each GPU to each other
@@ -52,7 +52,7 @@ def _nvlink_gbps(graph: Interconnect, chosen: list[int]) -> float:
         return switched * graph.link_gbps
     if len(chosen) == 2:  # noqa: PLR2004 - a pair
         return graph.links[chosen[0]][chosen[1]] * graph.link_gbps
-    return _half_cycles(graph.links, chosen, _Steps(GRAPH_STEPS)) * graph.link_gbps
+    return _half_cycles(graph.links, chosen, _Steps(MAX_GRAPH_STEPS)) * graph.link_gbps
 
 
 def count_links_inside(graph: Interconnect, mask: int) -> int:
@@ -64,10 +64,10 @@ def count_links_inside(graph: Interconnect, mask: int) -> int:
     return direct + sum(graph.switch_links[i] for i in chosen)
 
 
-@lru_cache(_CHECKED)
+@lru_cache(_MAX_CHECKED)
 def mesh_problem(links: Links) -> str:
-    """Why the rings of the direct links cannot be computed; '' if they can. The cost is at most GRAPH_STEPS."""
-    steps = _Steps(GRAPH_STEPS)
+    """Why the rings of the direct links cannot be computed; '' if they can. The cost is at most MAX_GRAPH_STEPS."""
+    steps = _Steps(MAX_GRAPH_STEPS)
     for mask in meshes(links, (1 << len(links)) - 1):
         mesh = members(mask)
         if len(mesh) > MAX_MESH:

@@ -13,11 +13,13 @@ from extender.model import Graph, Interconnect, members
 from extender.topology import ring
 from extender.topology.agent_slices import MAX_GPUS
 
-_EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and all choices on 8 GPUs are below
-_REMEMBERED = 32_768  # (graph, mask) pairs in each cache; an 8-GPU graph has 255
-_BEST = 4096  # (graph, mask, count) keys in the cache of best_gbps
-_RANKED_BYTES = 16 << 20  # estimated size of all ranked sets without graphs; those of an 8-GPU graph take half a MiB
-_GRAPHS = 1024  # graphs in all caches; one of 16 GPUs takes 7 KiB, or 4 KiB without places
+_MAX_EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and all choices on 8 GPUs are below
+_MAX_REMEMBERED = 32_768  # (graph, mask) pairs in each cache; an 8-GPU graph has 255
+_MAX_BEST = 4096  # (graph, mask, count) keys in the cache of best_gbps
+_MAX_RANKED_BYTES = (
+    16 << 20
+)  # estimated size of all ranked sets without graphs; those of an 8-GPU graph take half a MiB
+_MAX_GRAPHS = 1024  # graphs in all caches; one of 16 GPUs takes 7 KiB, or 4 KiB without places
 
 
 class Quality(NamedTuple):
@@ -40,7 +42,11 @@ class Measures:
     """
 
     def __init__(
-        self, remembered: int = _REMEMBERED, graphs: int = _GRAPHS, best: int = _BEST, ranked_bytes: int = _RANKED_BYTES
+        self,
+        remembered: int = _MAX_REMEMBERED,
+        graphs: int = _MAX_GRAPHS,
+        best: int = _MAX_BEST,
+        ranked_bytes: int = _MAX_RANKED_BYTES,
     ) -> None:
         self._most_graphs = graphs
         self._graphs: dict[Graph, Graph] = {}
@@ -90,8 +96,8 @@ class Measures:
     def ranked(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
         """Masks of `count` GPUs out of `free`, the best first.
 
-        All sets if there are at most _EXHAUSTIVE, else one good set around each GPU. Of more than MAX_GPUS, which no
-        machine has, only the first set: to rank them takes seconds.
+        All sets if there are at most _MAX_EXHAUSTIVE, else one good set around each GPU. Of more than MAX_GPUS, which
+        no machine has, only the first set: to rank them takes seconds.
         """
         if free.bit_count() > MAX_GPUS:
             return (sum(1 << i for i in members(free)[:count]),) if 0 < count <= free.bit_count() else ()
@@ -143,7 +149,7 @@ class Measures:
         available = members(free)
         if count > len(available) or count < 1:
             return ()
-        if comb(len(available), count) <= _EXHAUSTIVE:
+        if comb(len(available), count) <= _MAX_EXHAUSTIVE:
             masks = [sum(1 << i for i in chosen) for chosen in combinations(available, count)]
         else:
             masks = sorted({self._grown(graph, free, seed, count) for seed in available})

@@ -49,7 +49,7 @@ class Inventory:
     reachable: int  # mask of devices that the node can use; per-device node selection can exclude some
     simple: int = 0  # mask of devices for which `is_simple` is true
     shared: int = 0  # mask of devices that name no node or another one: this node does not have them alone
-    unsupported: tuple[tuple[str, int], ...] = ()  # (cause of search_observer.CAUSES, mask of devices)
+    unsupported: tuple[tuple[str, int], ...] = ()  # (cause of problem.CAUSES, mask of devices)
     parts: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
 
     @property

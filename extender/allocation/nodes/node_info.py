@@ -35,7 +35,7 @@ from extender.model import (
     members,
 )
 
-_FEW_NODES = 64  # so many changed nodes are looked at one by one
+_MAX_SINGLE_NODES = 64  # so many changed nodes are looked at one by one
 _MIB = 1 << 20
 _FLOOR_BYTES = 512 * _MIB  # use of an idle GPU; the agent publishes in steps of 256 MiB
 _UNKNOWN_FLOOR_BYTES = 2048 * _MIB  # the same if the driver does not report the memory that it reserves
@@ -256,7 +256,7 @@ class Snapshot:
     def states_since(self, version: int) -> Collection[NodeState]:
         """The states of the nodes that changed after `version`, and maybe others; all if that is cheaper."""
         changed = self.changed_since(version)
-        if changed is None or len(changed) > _FEW_NODES:
+        if changed is None or len(changed) > _MAX_SINGLE_NODES:
             return self.states.values()
         found = (self.node_infos.get(name) for name in changed)
         return {node_info.state.number: node_info.state for node_info in found if node_info is not None}.values()
