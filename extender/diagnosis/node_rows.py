@@ -28,7 +28,6 @@ from extender.model import (
     one_line,
     product_of,
 )
-from extender.topology.score_parts import memory_bytes
 from extender.topology.sets import largest_joined
 from extender.wire import Json
 
@@ -115,7 +114,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     )
     if shares is None:
         return 0
-    total = memory_bytes(node_info, bit) * NANO
+    total = node_info.inventory.devices[bit].device.memory_bytes * NANO
     used = amount_of_memory(shares) or 0
     return min(max(10 * used // total, 1), 9) if total else 1
 
@@ -205,7 +204,7 @@ def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
                 "driver": pool_device.id.driver,
                 "pool": pool_device.id.pool,
                 "state": letter(node_info, bit),
-                "memory": memory_bytes(node_info, bit),
+                "memory": node_info.inventory.devices[bit].device.memory_bytes,
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
                 "claims": by_device.get(str(pool_device.id), []),

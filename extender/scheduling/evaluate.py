@@ -61,7 +61,7 @@ from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import IdentityKey, PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.topology.preference import ByTopology
-from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, memory_bytes, parts, total
+from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total
 from extender.topology.sets import bandwidth, is_joined
 
 _MAX_PLACEMENTS = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
@@ -209,7 +209,7 @@ def _excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int
     expected = requirements.intent.expected_bytes
     if expected:
         for bit in node_info.gpu_bits:
-            if bit >= 0 and 0 < memory_bytes(node_info, bit) < expected:
+            if bit >= 0 and 0 < node_info.inventory.devices[bit].device.memory_bytes < expected:
                 found |= 1 << bit
     return found
 

@@ -89,7 +89,7 @@ class NodeRanking:
                     self._evaluate(*self._pending, context)
                 self._pending = None
             self._begin(context)
-            sharing: EvaluationContext | None = None if self.by_state else context
+            sharing: EvaluationContext | None = None if isinstance(self._classes, ByState) else context
             for number, node_info in self._classes.update(snapshot, context, self._statuses):
                 sharing = sharing or context.sharing_selections()
                 self._pending = number, node_info
@@ -291,7 +291,9 @@ class RankingCache:
         """The ranking for the requirements. The caller must update it to its snapshot."""
         key = requirements.key
         self._unmeasured.pop(key, None)  # the next call for another ranking measures it
-        self._measure()
+        for _ in range(min(_MAX_MEASURED, len(self._unmeasured))):
+            grown, _ = self._unmeasured.popitem()
+            self._drop(self._rankings.measure(grown))
         found = self._rankings.get(key)
         if found is None:
             found = NodeRanking(requirements)
@@ -325,11 +327,6 @@ class RankingCache:
         self._evicted_evaluations = self.evaluations
         self._rankings.clear()
         self._unmeasured.clear()
-
-    def _measure(self) -> None:
-        for _ in range(min(_MAX_MEASURED, len(self._unmeasured))):
-            key, _ = self._unmeasured.popitem()
-            self._drop(self._rankings.measure(key))
 
     def _drop(self, dropped: list[tuple[object, NodeRanking]]) -> None:
         for key, ranking in dropped:

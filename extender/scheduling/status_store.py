@@ -60,7 +60,8 @@ class StatusStore:
 
     def put(self, number: int, status: FilterStatus) -> FilterStatus:
         """Store the status of a number in place of an older one. Returns the status with this ranking's request."""
-        self.forget(number)
+        if number in self.placements or number in self.unschedulable:
+            self.forget(number)
         if isinstance(status, Unschedulable):
             status = self.unschedulable[number] = self._by_text.setdefault(status.text, status)
             return status

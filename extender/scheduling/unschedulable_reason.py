@@ -32,7 +32,6 @@ from extender.model import (
     readable,
     union,
 )
-from extender.topology.score_parts import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
 _CODES = (
@@ -63,7 +62,7 @@ def unschedulable_reason(
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
     most = (
-        max((memory_bytes(node_info, bit) for bit in node_info.gpu_bits if bit >= 0), default=0)
+        max((node_info.inventory.devices[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0), default=0)
         if expected_bytes
         else 0
     )

@@ -163,11 +163,6 @@ def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, exp
     return ScorePart("headroom", value, f"{need} of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}")
 
 
-def memory_bytes(node_info: NodeInfo, bit: int) -> int:
-    """The total memory of a device in bytes; 0 if it publishes none."""
-    return node_info.inventory.devices[bit].device.memory_bytes
-
-
 def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
     pool_device = node_info.inventory.devices[bit]
@@ -212,7 +207,7 @@ def _left(node_info: NodeInfo, bit: int) -> int:
     shares = node_info.allocated_state.pools[node_info.inventory.pools[pool_device.pool].key].shares[
         pool_device.id.device
     ]
-    total = memory_bytes(node_info, bit)
+    total = node_info.inventory.devices[bit].device.memory_bytes
     used = whole_units(amount_of_memory(shares) or 0)
     return WHOLE * max(total - used, 0) // total if total else 0
 
@@ -226,7 +221,7 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
             position = positions.get(pick.bit)
             if position is None or pick.request.admin_access:
                 continue
-            total = memory_bytes(choice.node_info, pick.bit)
+            total = choice.node_info.inventory.devices[pick.bit].device.memory_bytes
             part = WHOLE if pick.consumed is None or not total else WHOLE * _wanted_bytes(pick.consumed) // total
             after[position] = max(after[position] - part, 0)
     return after

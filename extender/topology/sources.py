@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from extender.allocation.nodes import gpu_uuid, int_attribute, text_attribute
+from extender.allocation.nodes import first_attribute, gpu_uuid
 from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices, one_line
 from extender.topology.agent_slices import DRIVER, MAX_PROBLEMS, read_fabric
 from extender.topology.products import flat_graph, limits_of, pcie_gbps, usual_graph
@@ -62,7 +62,7 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
     identities = [gpu_uuid(device) for device in gpus]
     if not gpus:
         return None
-    product = text_attribute(gpus[0], _PRODUCT)
+    product = first_attribute(gpus[0], _PRODUCT, str) or ""
     graph, source = usual_graph(product, len(gpus)), Source.TABLE
     if graph is None:
         graph, source = _from_attributes(gpus, product), Source.SLICE
@@ -75,7 +75,7 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
 
 def _within_limits(graph: Graph, uuids: Sequence[str], gpus: Sequence[Device]) -> tuple[Graph, tuple[str, ...]]:
     """(graph with the rates that the driver's products allow, problems)."""
-    products = {gpu_uuid(gpu): text_attribute(gpu, _PRODUCT) for gpu in gpus}
+    products = {gpu_uuid(gpu): (first_attribute(gpu, _PRODUCT, str) or "") for gpu in gpus}
     rate, pcie, problems = graph.link_gbps, graph.pcie_gbps, []
     for position, uuid in enumerate(uuids):
         if uuid not in products:
@@ -95,12 +95,14 @@ def _within_limits(graph: Graph, uuids: Sequence[str], gpus: Sequence[Device]) -
 def _silent_about_numa(live: Slice) -> frozenset[str]:
     """UUIDs of the GPUs for which the agent publishes no NUMA node."""
     silent = (gpu for gpu in live.devices if f"{DRIVER}/numaNode" not in gpu.attributes)
-    return frozenset(text_attribute(gpu, (f"{DRIVER}/uuid",)) for gpu in silent)
+    return frozenset((first_attribute(gpu, (f"{DRIVER}/uuid",), str) or "") for gpu in silent)
 
 
 def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus: Sequence[Device]) -> Graph:
     """The graph, with the NUMA nodes of the GPUs in `silent` from the driver's slices."""
-    by_uuid = {gpu_uuid(gpu): node for gpu in gpus if (node := int_attribute(gpu, _NUMA)) is not None and node >= 0}
+    by_uuid = {
+        gpu_uuid(gpu): node for gpu in gpus if (node := first_attribute(gpu, _NUMA, int)) is not None and node >= 0
+    }
     known = zip(uuids, graph.numa, strict=True)
     numa = tuple(by_uuid.get(uuid, node) if uuid in silent else node for uuid, node in known)
     return graph if numa == graph.numa else replace(graph, numa=numa)
@@ -108,8 +110,8 @@ def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus:
 
 def _from_attributes(gpus: Sequence[Device], product: str) -> Graph | None:
     """A graph with PCIe distances from pcieRoot and numaNode; None without them. No driver publishes NVLink."""
-    roots = [text_attribute(gpu, ("resource.kubernetes.io/pcieRoot",)) for gpu in gpus]
-    numa = [int_attribute(gpu, _NUMA) for gpu in gpus]
+    roots = [(first_attribute(gpu, ("resource.kubernetes.io/pcieRoot",), str) or "") for gpu in gpus]
+    numa = [first_attribute(gpu, _NUMA, int) for gpu in gpus]
     if not any(roots) and all(node is None for node in numa):
         return None
     size = range(len(gpus))

@@ -10,7 +10,6 @@ from extender.allocation.nodes.allocated import (
     AllocatedState,
     CounterKey,
     PoolUse,
-    counter_limits,
     overdrawn_counters,
 )
 from extender.allocation.nodes.devices import (
@@ -18,9 +17,8 @@ from extender.allocation.nodes.devices import (
     Interns,
     KnownSlices,
     PoolDevice,
+    first_attribute,
     gpu_uuid,
-    int_attribute,
-    text_attribute,
 )
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
@@ -44,14 +42,12 @@ __all__ = [
     "PoolUse",
     "SharedUse",
     "WholePool",
-    "counter_limits",
+    "first_attribute",
     "gather",
     "gpu_uuid",
-    "int_attribute",
     "inventory",
     "live_use",
     "overdrawn_counters",
-    "text_attribute",
     "troubled",
     "uses_of",
 ]

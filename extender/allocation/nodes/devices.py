@@ -6,13 +6,15 @@ scoring may read from devices is interned: nodes with equal tokens share their s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from extender.model import Device, DeviceId, NodeSelection, PoolKey, Slice
 
+Value = TypeVar("Value", str, int)
 NUMBERS = count()
 
 
@@ -186,23 +188,19 @@ def is_simple(device: Device) -> bool:
 
 def gpu_uuid(device: Device) -> str:
     """The UUID of a whole GPU, which the driver's slices, NVML and the agent share; '' for any other device."""
-    if text_attribute(device, ("gpu.nvidia.com/type", "type")) not in ("gpu", ""):
+    if (first_attribute(device, ("gpu.nvidia.com/type", "type"), str) or "gpu") != "gpu":
         return ""
-    return text_attribute(device, ("gpu.nvidia.com/uuid", "uuid"))
+    return first_attribute(device, ("gpu.nvidia.com/uuid", "uuid"), str) or ""
 
 
-def text_attribute(device: Device, names: tuple[str, ...]) -> str:
-    """The first of these attributes that is a string; '' without one."""
-    return next((value for value in _values(device, names) if isinstance(value, str)), "")
+def first_attribute(device: Device, names: tuple[str, ...], kind: type[Value]) -> Value | None:
+    """The value of the first of these attributes that has exactly this type; None without one.
 
-
-def int_attribute(device: Device, names: tuple[str, ...]) -> int | None:
-    """The first of these attributes that is an integer."""
-    return next((value for value in _values(device, names) if type(value) is int), None)
-
-
-def _values(device: Device, names: tuple[str, ...]) -> Iterator[object]:
-    """The values of these attributes. The first one of a list is that of the device itself (KEP-6072)."""
+    The first value of a list is that of the device itself (KEP-6072).
+    """
     for name in names:
         value = device.attributes.get(name)
-        yield value[0] if isinstance(value, tuple) and value else value
+        first = value[0] if isinstance(value, tuple) and value else value
+        if type(first) is kind:
+            return first
+    return None

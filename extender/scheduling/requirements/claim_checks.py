@@ -40,7 +40,10 @@ def unresolvable_reason(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | 
     if claim.deleting and not claim.is_reserved_for(pod.uid):
         return Reason(Code.INVALID, (f"claim {cut(str(claim.key))} is being deleted",))
     if claim.allocation is None:
-        return _admin_access(claim, snapshot)
+        asks = any(a.admin_access for r in claim.spec.requests for a in r.alternatives)
+        if asks and snapshot.namespaces.get(claim.key.namespace, {}).get(ADMIN_LABEL) != "true":
+            return Reason(Code.ADMIN_ACCESS, (claim.key.namespace,))
+        return None
     if not claim.reservations_left and needs_reservation(claim, pod):
         return Reason(Code.CLAIM_FULL, (str(claim.key),))
     return None
@@ -50,14 +53,6 @@ def needs_reservation(claim: Claim, pod: Pod) -> bool:
     """Whether a bind of the pod adds a consumer to the claim: not if it has the pod or the pod's PodGroup already."""
     groups = (one.name for one in claim.reserved_for if one.resource == "podgroups")
     return not (claim.is_reserved_for(pod.uid) or (pod.group and pod.group in groups))
-
-
-def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
-    asks = any(a.admin_access for r in claim.spec.requests for a in r.alternatives)
-    labels = snapshot.namespaces.get(claim.key.namespace, {})
-    if asks and labels.get(ADMIN_LABEL) != "true":
-        return Reason(Code.ADMIN_ACCESS, (claim.key.namespace,))
-    return None
 
 
 class Readiness(Enum):
