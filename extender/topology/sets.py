@@ -86,8 +86,7 @@ class Measures:
 
     def quality(self, graph: Graph, mask: int, free: int) -> Quality:
         """The quality of taking the GPUs of `mask` out of the free GPUs `free`."""
-        graph = self._shared_graph(graph)
-        return Quality(*self._inside(graph, mask), -self._links_inside(graph.interconnect, free & ~mask), mask)
+        return self._quality(self._shared_graph(graph), mask, free)
 
     def best_gbps(self, graph: Graph, free: int, count: int) -> float:
         """Bandwidth of the best ring of `count` GPUs out of `free`, in GB/s; 0 if there are too few."""
@@ -103,9 +102,10 @@ class Measures:
             return (sum(1 << i for i in members(free)[:count]),) if 0 < count <= free.bit_count() else ()
         known = self._ranked.get((graph, free, count))
         if known is None:
+            graph = self._shared_graph(graph)
             known = self._sorted_sets(graph, free, count)
             if _ranked_bytes(known) <= self._ranked.maxsize:
-                self._ranked[self._shared_graph(graph), free, count] = known
+                self._ranked[graph, free, count] = known
         return known
 
     def _shared_graph(self, graph: Graph) -> Graph:
@@ -125,13 +125,18 @@ class Measures:
             known = self._interconnects[graph.interconnect] = graph.interconnect
         return known
 
+    # -- with a graph of the table ---------------------------------------------------------------------------
+
+    def _quality(self, graph: Graph, mask: int, free: int) -> Quality:
+        return Quality(*self._inside(graph, mask), -self._links_inside(graph.interconnect, free & ~mask), mask)
+
     def _quality_inside(self, graph: Graph, mask: int) -> tuple[float, int, int, int]:
         """The first four values of the Quality: those that do not depend on the other free GPUs."""
         chosen = members(mask)
         pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
         return (
-            -self.bandwidth(graph, mask),
-            -self.links_inside(graph, mask),
+            -self._bandwidth(graph.interconnect, mask),
+            -self._links_inside(graph.interconnect, mask),
             max((graph.distance[a][b] for a, b in pairs), default=0),
             len({graph.numa[i] for i in chosen}),
         )
@@ -153,14 +158,16 @@ class Measures:
             masks = [sum(1 << i for i in chosen) for chosen in combinations(available, count)]
         else:
             masks = sorted({self._grown(graph, free, seed, count) for seed in available})
-        return tuple(sorted(masks, key=lambda mask: self.quality(graph, mask, free)))
+        return tuple(sorted(masks, key=lambda mask: self._quality(graph, mask, free)))
 
     def _grown(self, graph: Graph, free: int, seed: int, count: int) -> int:
         """A set of `count` GPUs that starts with `seed` and takes the best next GPU at each step."""
         mask = 1 << seed
         for _ in range(count - 1):
             ahead = [mask | 1 << i for i in members(free & ~mask)]
-            mask = min(ahead, key=lambda m: (-self.links_inside(graph, m), self.quality(graph, m, free)[2:]))
+            mask = min(
+                ahead, key=lambda m: (-self._links_inside(graph.interconnect, m), self._quality(graph, m, free)[2:])
+            )
         return mask
 
 
