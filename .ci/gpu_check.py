@@ -28,9 +28,9 @@ import httpx
 from extender.agent.reader_process import ReaderProcess, ReadFailed
 from extender.cli.logs import set_up_logging
 from extender.entry.all_in_one import both
-from extender.fabric import DRIVER, Reading
 from extender.sandbox import Cluster, Scheduler, listening, write_kubeconfig
 from extender.sandbox.machines import Machine, gpu_slice, node_object
+from extender.topology.agent_slices import DRIVER, Reading
 
 NODE, PORT = "gpu-node", 18886
 LIMIT_SECONDS = 110.0

@@ -22,7 +22,7 @@ from extender.allocation import choose
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.model import Allocation, Result
-from extender.scheduling import Placement, held_by_claim, problem_for, shortlist
+from extender.scheduling import Placement, shortlist
 from tests.gang_worlds import CLIQUE, POLICY, SPINE, GangWorld, key
 from tests.running_berth import claim
 
@@ -56,7 +56,7 @@ class Fleet:
         """Allocate the devices of pods, as their binds would."""
         snapshot = self.world.cache.snapshot()
         for pod, (node, placement) in placed.items():
-            (results,) = held_by_claim(snapshot.node_infos[node], placement)
+            (results,) = placement.results(snapshot.node_infos[node])
             devices = {result.device for result in results}
             assert self._used.isdisjoint(devices), "a device is used twice"
             self._used |= devices
@@ -98,7 +98,7 @@ def _in_tree(fleet: Fleet, pods: Sequence[str], node: str) -> Placed | None:
         return None
     (pod,), snapshot = pods, fleet.world.cache.snapshot()
     context = fleet.world.evaluator.evaluation_context(snapshot)
-    solution = choose(problem_for(snapshot.node_infos[node], fleet.world.member(pod, 0).requirements, context), None)
+    solution = choose(context.problem(snapshot.node_infos[node], fleet.world.member(pod, 0).requirements), None)
     assert solution is not None, "the node has room"
     return {pod: (node, Placement(solution, (), 0.0, 0.0))}
 

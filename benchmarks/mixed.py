@@ -18,7 +18,7 @@ from extender.runtime import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling import Evaluator, Placement, PodRequirements, new_allocations, requirements_of
+from extender.scheduling import Evaluator, Placement, PodRequirements, requirements_of
 from extender.wire import decode_claim, decode_pod
 
 FLEET = {
@@ -75,10 +75,9 @@ class Fleet:
         assert isinstance(requirements, PodRequirements)
         placement = self.filter_service.evaluate_node(requirements, passed[0], snapshot, NO_DEADLINE)
         assert isinstance(placement, Placement)
-        ((_, allocation),) = new_allocations(
+        ((_, allocation),) = placement.allocations(
             snapshot.node_infos[passed[0]],
             requirements,
-            placement,
             self.filter_service.evaluation_context(snapshot),
             lambda: "share",
         )

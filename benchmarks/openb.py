@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from extender.model import WHOLE, RequestShape
-from extender.scoring.parts import STEP, Host, fits, fragment
+from extender.topology.score_parts import STEP, Host, fits, fragment
 
 OVERLOAD = 1.3  # the published workloads are tuned to 130 % of the GPUs
 TYPICAL = 0.95  # share of the demand whose shapes count as typical, as in the published simulator

@@ -17,9 +17,10 @@ from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
-from extender.fabric import bandwidth, fabric_of, is_joined, ranked
 from extender.model import Graph, members
 from extender.sandbox import carried_machines, fabric_slice
+from extender.topology.agent_slices import fabric_of
+from extender.topology.sets import bandwidth, is_joined, ranked
 from extender.wire import SliceDecoder
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.running_berth import Serving, claim, pod
 
+H100 = "hgx-h100-8"
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 
 
@@ -90,3 +92,16 @@ def mig(name: str, slices: list[int], memory: int) -> dict:
         "capacity": {"memory": {"value": f"{memory}Gi"}},
         "consumesCounters": [{"counterSet": "gpu-0", "counters": used}],
     }
+
+
+def use_memory(*gpus: int, mib: int) -> Callable[[list[dict]], None]:
+    """An edit of the devices of an agent's slice: so much memory of these GPUs is in use."""
+
+    def edit(devices: list[dict]) -> None:
+        for gpu in gpus:
+            devices[gpu]["attributes"]["memoryFreeMiB"] = {
+                "int": devices[gpu]["attributes"]["memoryTotalMiB"]["int"] - mib
+            }
+            devices[gpu]["attributes"]["memoryReservedMiB"] = {"int": 600}
+
+    return edit

@@ -20,7 +20,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling import Evaluator, PodRequirements, RankingCache, held_by_claim, requirements_of
+from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import Json, claim, pod
 
@@ -166,7 +166,7 @@ def check(plan: GangPlan, problem: GangProblem, snapshot: Snapshot) -> None:
         if plan.level:
             assert (name if plan.level == "node" else node_info.node.labels.get(plan.level)) == plan.domain
         pending = member.requirements.for_node(node_info.node).pending_claims
-        held, specs = held_by_claim(node_info, placement), member.requirements.for_node(node_info.node).specs
+        held, specs = placement.results(node_info), member.requirements.for_node(node_info.node).specs
         for spec, results, chosen in zip(specs, held, placement.solution.alternatives, strict=True):
             asked = [request.alternatives[option] for request, option in zip(spec.requests, chosen, strict=True)]
             if all(request.mode == "ExactCount" for request in asked):

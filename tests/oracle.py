@@ -144,8 +144,8 @@ def compare(seed: int) -> str:
     world = random_world(random.Random(seed))
     expected = brute_force(world)
     try:
-        found = Search(problem(world), most_steps=500_000).run() is not None
-        preferred = choose(problem(world), lambda p, s: [0, 1, -1], most_steps=500_000) is not None
+        found = Search(problem(world), max_steps=500_000).run() is not None
+        preferred = choose(problem(world), lambda p, s: [0, 1, -1], max_steps=500_000) is not None
     except InvalidClaim:
         # 'All' that a constraint forbids is an error in the reference; brute force calls it impossible.
         return (

@@ -6,7 +6,8 @@ import copy
 import random
 from dataclasses import replace
 
-from extender.allocation import Features, Problem, problem_of, usage_of
+from extender.allocation import Features, Problem
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Masks
 from extender.model import DeviceId
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node

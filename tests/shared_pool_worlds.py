@@ -76,6 +76,21 @@ def two_nodes(*slices: dict[str, Any]) -> ClusterCache:
     return cache
 
 
+def described(cache: ClusterCache) -> dict[str, Any]:
+    """The facts of each node's NodeInfo, and the nodes with which it shares its state."""
+    found = {}
+    for name, info in cache.snapshot().node_infos.items():
+        pools = info.inventory.pools
+        found[name] = (
+            [pool_device.device for pool_device in info.inventory.devices],
+            {pool.key: info.allocated_state.pools[pool.key] for pool in pools},
+            {pool.key: dict(info.allocated_state.counters(pool)) for pool in pools},
+            (info.busy, info.held, info.drift, dict(info.overuse), info.fabric, info.gpu_bits, info.troubled),
+            tuple(info.state.names),
+        )
+    return found
+
+
 devices = st.one_of(
     st.builds(
         lambda pool, device: Result("r", DeviceId(NET, pool, device)),

@@ -20,12 +20,13 @@ from extender.agent.reader import sysfs_numa
 from extender.agent.reader_process import AgentApp, ReaderProcess, as_reading
 from extender.agent.slice_publisher import SlicePublisher, quantize
 from extender.cluster import ApiClient, Credentials
-from extender.fabric import bandwidth, fabric_of, ranked
 from extender.model import Fabric
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import node_object
+from extender.topology.agent_slices import fabric_of
+from extender.topology.sets import bandwidth, ranked
 from extender.wire import SliceDecoder
 from tests.eventually import eventually
 from tests.fakes import nvml as library

@@ -9,15 +9,18 @@ from itertools import combinations
 import pytest
 
 from extender.allocation import FleetBaseline
+from extender.allocation.nodes import gpu_uuid
 from extender.cache import ClusterCache
 from extender.cache.slice_index import LINK_SECONDS
-from extender.fabric import Graphs, bandwidth, best_gbps, choose_fabric, gpu_uuid, live_fabric, ranked, ring
-from extender.fabric.agent_slices import read_fabric
-from extender.fabric.ring import MAX_MESH
 from extender.model import Fabric, Graph, Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.machines import gpu_uuid as made_up_uuid
+from extender.topology import ring
+from extender.topology.agent_slices import read_fabric
+from extender.topology.ring import MAX_MESH
+from extender.topology.sets import Graphs, bandwidth, best_gbps, ranked
+from extender.topology.sources import choose_fabric, live_fabric
 from extender.wire import SliceDecoder, decode_node
 
 MACHINES = carried_machines()

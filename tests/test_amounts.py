@@ -15,14 +15,8 @@ from extender.cli.allocate_command import answers_of
 from extender.manifests import decoded_objects
 from extender.model import ObjectKey, Pod, PodClaim, WireError, parse_quantity
 from extender.policy import Policy
-from extender.scheduling import (
-    EvaluationContext,
-    Placement,
-    PodRequirements,
-    UnschedulableAndUnresolvable,
-    evaluate,
-    requirements_of,
-)
+from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
+from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.allocation import Features, Problem, Search, problem_of, usage_of
+from extender.allocation import Features, Problem, Search
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Masks
 from extender.model import DeviceId, InvalidClaim
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
@@ -75,14 +76,14 @@ import asyncio, hashlib, random, sys
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
 from extender.cache.cluster_cache import ClusterCache
 from extender.policy import Policy
-from extender.allocation.features import Features
 from extender.extension.filter import FilterService
+from extender.allocation.device_rules import Features
 from extender.wire.resource_claims import decode_claim, decode_class
 from extender.wire.core import decode_node
 from extender.wire.resource_slices import SliceDecoder
 from extender.wire import extender_v1 as wire
 from extender.model.claim import ObjectKey
-from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.evaluate import Evaluator
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 import orjson
 cache, decoder, rng = ClusterCache(), SliceDecoder(), random.Random(int(sys.argv[1]))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import ChangeLog
+from extender.allocation.nodes import ChangeLog
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations

@@ -10,8 +10,8 @@ from extender.cluster import Writer
 from extender.console import DecisionHistory
 from extender.console.decision_history import DecidedPod, DecisionReader
 from extender.model import ObjectKey, Pod
-from extender.scheduling import Decision, ScoredNode, decision_text, parse_decision
-from extender.scoring import ScorePart
+from extender.scheduling import Decision, ScoredNode, parse_decision
+from extender.topology.score_parts import ScorePart
 from tests.eventually import eventually
 from tests.explain_worlds import decided, run_pod
 from tests.running_berth import berthing, claim, pod
@@ -40,7 +40,7 @@ def test_the_history_is_bounded_and_the_pods_of_one_namespace_hide_no_other() ->
 def test_the_text_of_a_decision_is_read_again(runner_up: tuple[str, float]) -> None:
     parts = (ScorePart("link", 0.5, "predicted ring of 2 GPUs: 80 GB/s; the best"), ScorePart("health", 1.0, "xid; 2"))
     chosen = ScoredNode("n1", 0.75, ("d/n1/gpu-0", "d/n1/gpu-1"), 80.0, 160.0, "agent", parts)
-    found = parse_decision(decision_text(chosen, *runner_up))
+    found = parse_decision(chosen.annotation(*runner_up))
     assert found == (0.75, parts, *runner_up)
 
 

@@ -16,9 +16,9 @@ from extender.model import NO_DEADLINE, Deadline, ObjectKey
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.scheduling import EvaluationContext, RankingCache
+from tests.dra_worlds import H100, use_memory
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, allocated, key, nvl72
 from tests.running_berth import claim
-from tests.test_scoring import H100, use_memory
 
 _NO_CLAIMS: Mapping[ObjectKey, str] = MappingProxyType({})
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import SHARES, Features, Inventory, PoolUse
-from extender.allocation.pools import is_relevant
+from extender.allocation import Features
+from extender.allocation.nodes import SHARES, Inventory, PoolUse
+from extender.allocation.nodes.pools import is_relevant
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
 from extender.cache.slice_index import MAX_NODE_DEVICES, TOO_MANY, PoolSlices, SharedSlices, SliceIndex

@@ -11,7 +11,7 @@ import pytest
 from extender.model import BerthError, Container, ObjectKey
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.scheduling import special_claim
+from extender.scheduling.requirements import special_claim
 from tests.applications import serve_application
 from tests.dra_worlds import extended
 from tests.eventually import eventually

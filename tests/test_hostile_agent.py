@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cache import CacheListener, ClusterCache
-from extender.fabric import MAX_NODE_GPUS, bandwidth, fabric_of
-from extender.fabric.agent_slices import read_fabric
-from extender.fabric.bounds import BOUNDS, MAX_LINKS, MAX_PROBLEMS
 from extender.model import Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
+from extender.topology.agent_slices import BOUNDS, MAX_LINKS, MAX_NODE_GPUS, MAX_PROBLEMS, fabric_of, read_fabric
+from extender.topology.sets import bandwidth
 from extender.wire import SliceDecoder, decode_node
 from tests.cache_worlds import CountingBuilder
 from tests.eventually import eventually

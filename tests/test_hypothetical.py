@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from extender.allocation import with_devices_allocated, with_devices_released
+from extender.allocation.what_if import with_devices_allocated, with_devices_released
 from extender.model import DeviceId, ObjectKey, PoolKey, Result
 from extender.sandbox import carried_machines, fabric_slice
+from tests.dra_worlds import H100, use_memory
 from tests.gang_worlds import GangWorld
-from tests.test_scoring import H100, use_memory
 
 
 def in_use(world: GangWorld) -> tuple[Result, ...]:

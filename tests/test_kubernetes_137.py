@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.allocation import Features, from_gates
+from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer, decode_case
 from extender.explain import explain
-from extender.fabric import Graphs, choose_fabric, live_fabric
 from extender.model import Code, ObjectKey, Pod, PodClaim, parse_quantity
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
@@ -27,6 +26,8 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
 )
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric, live_fabric
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import berthing, claim, pod
 
@@ -62,7 +63,7 @@ def claim_of(case: Json) -> Json:
 
 
 def features_of(case: Json) -> Features:
-    return from_gates([*GATES, *case.get("gates", ())])
+    return Features.from_gates([*GATES, *case.get("gates", ())])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -16,21 +16,15 @@ from extender.cel.dra import Dialect, Masks
 from extender.cel.dra.terms import failed_term
 from extender.cli.allocate_command import _one_node
 from extender.cli.select_command import answer
-from extender.fabric import Graphs, choose_fabric
 from extender.manifests import decoded_objects
 from extender.model import ObjectKey, Pod, PodClaim, members
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
-from extender.scheduling import (
-    EvaluationContext,
-    Placement,
-    PodRequirements,
-    Unschedulable,
-    evaluate,
-    requirements_of,
-)
-from extender.scheduling.equivalence_key import Patterns, equivalence_key
+from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, requirements_of
+from extender.scheduling.equivalence import Patterns, equivalence_key
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]

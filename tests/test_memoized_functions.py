@@ -13,9 +13,8 @@ import pytest
 
 import extender
 from extender.cel.dra import Dialect, compile_selector
-from extender.fabric import Graphs, ranked
-from extender.fabric.sets import Measures
 from extender.model import DEFAULT_MIX, Graph, Interconnect, parse_quantity, parse_semver
+from extender.topology.sets import Graphs, Measures, ranked
 
 
 def graph(size: int, gbps: float = 20.0) -> Graph:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from extender.allocation import left_of
 from extender.cache import ClusterCache
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import NODE_SECONDS as SECONDS
 from extender.cache.timers import Cooldown, TimerKind, Timers
-from extender.fabric import DRIVER
 from extender.model import (
     Allocation,
     Claim,
@@ -25,6 +23,7 @@ from extender.model import (
     Result,
     Slice,
 )
+from extender.topology.agent_slices import DRIVER
 from tests.cache_listeners import Freed
 
 POOL = PoolKey("gpu", "n1")
@@ -132,7 +131,7 @@ def test_counters_of_a_slice_that_was_deleted_are_not_free_on_a_node_that_waits(
             cache.apply_slice("x", None, 1.0)
     info = cache.snapshot().node_infos["n1"]
     (pool,) = info.inventory.pools
-    assert pool.incomplete or left_of(pool, info.allocated_state)["s", "c"] < 0
+    assert pool.incomplete or info.allocated_state.left(pool)["s", "c"] < 0
 
 
 def test_a_deleted_node_waits_no_longer() -> None:

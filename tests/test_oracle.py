@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import Search, fast_path
+from extender.allocation import FastPath, Search
 from tests.oracle import brute_force, compare, random_world
 from tests.oracle_worlds import problem
 
@@ -42,14 +42,14 @@ def test_the_fast_path_answers_as_the_search_does(seed: int, some: list[int]) ->
         constraints=[],
         used={},
     )
-    fast_path_, search = fast_path(problem(world)), Search(problem(world))
+    path, search = FastPath.of(problem(world)), Search(problem(world))
     first = search.run()
-    assert fast_path_ is not None
-    assert fast_path_.among(-1) == first
+    assert path is not None
+    assert path.among(-1) == first
     for allowed in some:
         if first is None:
             break
-        assert fast_path_.among(allowed) == search.among(allowed, first.alternatives, 500).run()
+        assert path.among(allowed) == search.among(allowed, first.alternatives, 500).run()
     odd = rng.randrange(len(devices))
     devices[odd] |= rng.choice([{"shared": True}, {"counters": 1}, {"tainted": True}])
-    assert (fast_path(problem(world)) is None) == (wanted["kind"] in ("", devices[odd]["kind"]))
+    assert (FastPath.of(problem(world)) is None) == (wanted["kind"] in ("", devices[odd]["kind"]))

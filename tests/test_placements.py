@@ -23,7 +23,7 @@ from extender.scheduling import (
     ignores_identity,
     requirements_of,
 )
-from extender.scheduling.placements import PlacementCache
+from extender.scheduling.evaluate import PlacementCache
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 

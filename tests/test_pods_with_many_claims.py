@@ -28,11 +28,10 @@ from extender.scheduling import (
     NodeRanking,
     PodRequirements,
     Unschedulable,
-    UnschedulableAndUnresolvable,
     evaluate,
-    problem_for,
     requirements_of,
 )
+from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.wire import decode_claim
 from tests.evaluation_worlds import GPU, Fleet, steps
@@ -209,7 +208,7 @@ def test_the_causes_of_a_failed_search_are_counted_once() -> None:
     asked = requirements(fleet, pod_with(fleet, *[large(f"c{i}", 8, 1) for i in range(16)]))
     snapshot = fleet.cache.snapshot()
     node_info = snapshot.node_infos["n0"]
-    problem = problem_for(node_info, asked, EvaluationContext(Masks(), Features(), snapshot.baseline))
+    problem = EvaluationContext(Masks(), Features(), snapshot.baseline).problem(node_info, asked)
     found = unschedulable_reason(node_info, problem, recorder, 0)
     assert found == Reason(Code.CONSTRAINT, ("gpu.nvidia.com/uuid",))
     assert causes.reads < 8
@@ -224,7 +223,7 @@ def problem_with(constraints: int, claims: int) -> Problem:
         one["spec"]["devices"]["constraints"] = [{"matchAttribute": "gpu.nvidia.com/productName"}] * constraints
     asked = requirements(fleet, pod_with(fleet, *found))
     snapshot = fleet.cache.snapshot()
-    return problem_for(snapshot.node_infos["n1"], asked, EvaluationContext(Masks(), Features(), snapshot.baseline))
+    return EvaluationContext(Masks(), Features(), snapshot.baseline).problem(snapshot.node_infos["n1"], asked)
 
 
 def test_constraints_beyond_the_usual_number_cost_steps() -> None:
@@ -243,7 +242,7 @@ def test_few_preferred_sets_are_tried_if_each_search_must_make_many_constraints(
             tried.append(i)
             yield 0
 
-    assert choose(problem_with(32, 8), none, most_steps=2_000) is not None
+    assert choose(problem_with(32, 8), none, max_steps=2_000) is not None
     assert len(tried) < 10
     deadline = steps(400)
     with pytest.raises(DeadlineExceeded):
@@ -272,7 +271,7 @@ def test_a_node_without_room_is_searched_once() -> None:
     node_info = snapshot.node_infos["n1"]
     context = EvaluationContext(Masks(), Features(), snapshot.baseline, deadline=deadline)
     assert isinstance(evaluate(node_info, asked, context), Unschedulable)
-    search = Search(problem_for(node_info, asked, context))
+    search = Search(context.problem(node_info, asked))
     assert search.run() is None
     assert search.steps > 500
     assert deadline.checks < 1.5 * search.steps / 32, "a search checks it every 32 steps"
@@ -297,7 +296,7 @@ def test_devices_with_equal_capacities_are_looked_at_once_for_the_reason() -> No
     asked = requirements(fleet, pod_with(fleet, claim("c", capacity={"requests": {"memory": "1Ti"}})))
     snapshot = fleet.cache.snapshot()
     node_info = snapshot.node_infos["n0"]
-    problem = problem_for(node_info, asked, EvaluationContext(Masks(), Features(), snapshot.baseline))
+    problem = EvaluationContext(Masks(), Features(), snapshot.baseline).problem(node_info, asked)
     assert len(slice_.devices) > 1
     counted.looks = 0
     assert unschedulable_reason(node_info, problem, CauseRecorder(), 0).code is Code.TOO_SMALL

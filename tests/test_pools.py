@@ -7,7 +7,9 @@ from itertools import permutations
 
 import pytest
 
-from extender.allocation import Features, Search, WholePool, from_gates, gather, left_of, problem_of, usage_of
+from extender.allocation import Features, Search
+from extender.allocation.nodes import WholePool, gather
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.model import NANO, DeviceId, Slice
@@ -83,7 +85,7 @@ def test_allocated_devices_consume_counters_until_the_node_has_the_new_generatio
     found = cache.snapshot().node_infos["n"]
     offline = usage_of(list(cache.slices.published.values()), [DeviceId("d", "p", "a")], {})
     (used,) = found.inventory.pools
-    assert left_of(used, found.allocated_state) == left_of(used, offline) == {("s", "c"): NANO}
+    assert found.allocated_state.left(used) == offline.left(used) == {("s", "c"): NANO}
 
 
 def test_a_device_with_counters_is_not_shared_without_the_gate_of_counters() -> None:
@@ -97,7 +99,7 @@ def test_a_device_with_counters_is_not_shared_without_the_gate_of_counters() -> 
     claim = decode_claim({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [asked]}}})
     state = usage_of(slices, [], {DeviceId("d", "p", "a"): {"m": NANO}})
     classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
-    features = from_gates(["DRAConsumableCapacity"])
+    features = Features.from_gates(["DRAConsumableCapacity"])
     problem = problem_of(NODE, slices, classes, [("c", claim.spec)], state, features, Masks())
     assert Search(problem).run() is None
 
@@ -115,5 +117,5 @@ async def test_a_pod_is_told_which_counts_disagree() -> None:
 
 def test_recorded_cases_have_the_rules_of_their_version() -> None:
     assert Features().corrected
-    assert from_gates(["1.38"]).corrected
-    assert not from_gates(["DRAAdminAccess"]).corrected
+    assert Features.from_gates(["1.38"]).corrected
+    assert not Features.from_gates(["DRAAdminAccess"]).corrected

@@ -22,10 +22,10 @@ from structlog.testing import capture_logs
 from extender.agent import reader_process
 from extender.agent.reader_process import AgentApp, ReaderProcess, ReadFailed
 from extender.cluster import Delays
-from extender.fabric import Reading
 from extender.runtime import Supervisor
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine
+from extender.topology.agent_slices import Reading
 from tests.eventually import HANG_SECONDS
 from tests.fakes import nvml as library
 from tests.fakes.nvml import BorderFault, Library

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.allocation import Features, NodeInfo, with_devices_allocated
+from extender.allocation import Features, NodeInfo
+from extender.allocation.what_if import with_devices_allocated
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.lint.field_findings import annotation_findings
@@ -23,7 +24,7 @@ from extender.policy import Policy, Weights, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
-from extender.scoring import ScorePart
+from extender.topology.score_parts import ScorePart
 from extender.web import serve_metrics
 from extender.web.console import console_metrics
 from extender.web.metrics import COUNTER, MetricSource

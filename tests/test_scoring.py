@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import re
 from collections.abc import Callable
@@ -26,9 +25,10 @@ from extender.model import (
 from extender.policy import load_policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
+from tests.dra_worlds import H100, use_memory
 from tests.running_berth import Berthing, berthing, claim, pod
 
-H100, A100, L40S, T4 = "hgx-h100-8", "a100-pcie-8-bridged", "l40s-8-pix", "t4-4"
+L40S, T4 = "l40s-8-pix", "t4-4"
 Json = dict[str, Any]
 
 
@@ -59,17 +59,6 @@ async def change(b: Berthing, name: str, edit: Callable[[list[Json]], None]) -> 
     await b.settled()
 
 
-def use_memory(*gpus: int, mib: int) -> Callable[[list[Json]], None]:
-    def edit(devices: list[Json]) -> None:
-        for gpu in gpus:
-            devices[gpu]["attributes"]["memoryFreeMiB"] = {
-                "int": devices[gpu]["attributes"]["memoryTotalMiB"]["int"] - mib
-            }
-            devices[gpu]["attributes"]["memoryReservedMiB"] = {"int": 600}
-
-    return edit
-
-
 def fabric_name(node: str) -> str:
     return fabric_slice(node, carried_machines()[H100])["metadata"]["name"]
 
@@ -77,101 +66,85 @@ def fabric_name(node: str) -> str:
 @pytest.mark.parametrize(
     ("drift", "avoided", "fits"), [("penalise", True, True), ("filter", True, False), ("ignore", False, True)]
 )
-def test_gpus_in_use_without_an_allocation(drift: str, avoided: bool, fits: bool) -> None:
-    async def body() -> None:
-        async with berthing({"n1": H100}, load_policy(f"drift: {drift}")) as b:
-            await change(b, fabric_name("n1"), use_memory(0, 1, 2, 3, mib=20_000))
-            await ask(b, "four", 4)
-            found = (await why(b, "four"))["best"][0]
-            devices = {d.rpartition("-")[2] for d in found["devices"]}
-            assert (devices == set("4567")) is avoided, found
-            b.app.service.cache.release(b.pod("four")["metadata"]["uid"])
-            await ask(b, "five", 5)
-            found = await why(b, "five")
-            assert (found["outcome"] == "fits") is fits
-            if fits:
-                sentences = " ".join(part["sentence"] for part in found["best"][0]["parts"])
-                assert "no memory requested for 5 GPUs: 398 GiB assumed of 398 GiB unclaimed" in sentences, sentences
-            if drift == "filter":
-                reason = "memory of matching devices is in use without a claim for request gpu"
-                assert reason in found["sentence"]
-            if drift == "penalise":
-                assert any("memory in use that no claim holds" in p["sentence"] for p in found["best"][0]["parts"])
-
-    asyncio.run(body())
+async def test_gpus_in_use_without_an_allocation(drift: str, avoided: bool, fits: bool) -> None:
+    async with berthing({"n1": H100}, load_policy(f"drift: {drift}")) as b:
+        await change(b, fabric_name("n1"), use_memory(0, 1, 2, 3, mib=20_000))
+        await ask(b, "four", 4)
+        found = (await why(b, "four"))["best"][0]
+        devices = {d.rpartition("-")[2] for d in found["devices"]}
+        assert (devices == set("4567")) is avoided, found
+        b.app.service.cache.release(b.pod("four")["metadata"]["uid"])
+        await ask(b, "five", 5)
+        found = await why(b, "five")
+        assert (found["outcome"] == "fits") is fits
+        if fits:
+            sentences = " ".join(part["sentence"] for part in found["best"][0]["parts"])
+            assert "no memory requested for 5 GPUs: 398 GiB assumed of 398 GiB unclaimed" in sentences, sentences
+        if drift == "filter":
+            reason = "memory of matching devices is in use without a claim for request gpu"
+            assert reason in found["sentence"]
+        if drift == "penalise":
+            assert any("memory in use that no claim holds" in p["sentence"] for p in found["best"][0]["parts"])
 
 
-def test_idle_memory_and_old_words_are_no_drift() -> None:
-    async def body() -> None:
-        async with berthing({"n1": H100}) as b:
-            await change(b, fabric_name("n1"), use_memory(0, mib=700))
-            cache = b.app.service.cache
-            assert not cache.snapshot().node_infos["n1"].drift
-            await change(b, fabric_name("n1"), use_memory(0, mib=9000))
-            assert cache.snapshot().node_infos["n1"].drift == 1
-            cache.expire(b.app.service.clock() + b.app.service.filter_service.policy.live_memory_seconds + 1)
-            assert not cache.snapshot().node_infos["n1"].drift, "the data of a silent agent are ignored"
-            await change(b, fabric_name("n1"), use_memory(0, mib=9100))
-            assert cache.snapshot().node_infos["n1"].drift == 1
-
-    asyncio.run(body())
+async def test_idle_memory_and_old_words_are_no_drift() -> None:
+    async with berthing({"n1": H100}) as b:
+        await change(b, fabric_name("n1"), use_memory(0, mib=700))
+        cache = b.app.service.cache
+        assert not cache.snapshot().node_infos["n1"].drift
+        await change(b, fabric_name("n1"), use_memory(0, mib=9000))
+        assert cache.snapshot().node_infos["n1"].drift == 1
+        cache.expire(b.app.service.clock() + b.app.service.filter_service.policy.live_memory_seconds + 1)
+        assert not cache.snapshot().node_infos["n1"].drift, "the data of a silent agent are ignored"
+        await change(b, fabric_name("n1"), use_memory(0, mib=9100))
+        assert cache.snapshot().node_infos["n1"].drift == 1
 
 
-def test_expected_memory_leaves_small_cards_out_and_names_their_memory() -> None:
-    async def body() -> None:
-        async with berthing({"n1": T4, "n2": L40S}) as b:
-            assert (await ask(b, "small", 1, {"berth.dev/expected-memory": "10Gi"}))["NodeNames"][0] == "n1"
-            assert (await ask(b, "middle", 1, {"berth.dev/expected-memory": "30Gi"}))["NodeNames"] == ["n2"]
-            refused = await ask(b, "large", 1, {"berth.dev/expected-memory": "80Gi"})
-            assert failed(refused)["n1"] == "80Gi of memory asked for, the largest matching device has 15Gi"
-            assert (
-                "berth.dev/expected-memory"
-                in failed(await ask(b, "bad", 1, {"berth.dev/expected-memory": "much"}))["n1"]
+async def test_expected_memory_leaves_small_cards_out_and_names_their_memory() -> None:
+    async with berthing({"n1": T4, "n2": L40S}) as b:
+        assert (await ask(b, "small", 1, {"berth.dev/expected-memory": "10Gi"}))["NodeNames"][0] == "n1"
+        assert (await ask(b, "middle", 1, {"berth.dev/expected-memory": "30Gi"}))["NodeNames"] == ["n2"]
+        refused = await ask(b, "large", 1, {"berth.dev/expected-memory": "80Gi"})
+        assert failed(refused)["n1"] == "80Gi of memory asked for, the largest matching device has 15Gi"
+        assert (
+            "berth.dev/expected-memory" in failed(await ask(b, "bad", 1, {"berth.dev/expected-memory": "much"}))["n1"]
+        )
+
+
+async def test_eighty_gi_never_fit_a_card_of_eighty_gb() -> None:
+    async with berthing({"n1": H100}) as b:
+        refused = await ask(b, "p", 1, capacity={"requests": {"memory": "80Gi"}})
+        assert failed(refused)["n1"] == "80Gi of memory asked for, the largest matching device has 79.6Gi"
+
+
+async def test_pods_of_a_group_share_a_clique_then_a_rack() -> None:
+    nodes = {f"n{i}": "gb200-nvl72-tray" for i in range(6)}
+    async with berthing(nodes) as b:
+        for i in range(6):
+            node = b.cluster.store["nodes", ("", f"n{i}")]
+            node["metadata"].setdefault("labels", {}).update(
+                {"nvidia.com/gpu.clique": f"c{i % 3}", "topology.kubernetes.io/rack": f"r{i % 2}"}
             )
-
-    asyncio.run(body())
-
-
-def test_eighty_gi_never_fit_a_card_of_eighty_gb() -> None:
-    async def body() -> None:
-        async with berthing({"n1": H100}) as b:
-            refused = await ask(b, "p", 1, capacity={"requests": {"memory": "80Gi"}})
-            assert failed(refused)["n1"] == "80Gi of memory asked for, the largest matching device has 79.6Gi"
-
-    asyncio.run(body())
-
-
-def test_pods_of_a_group_share_a_clique_then_a_rack() -> None:
-    async def body() -> None:
-        nodes = {f"n{i}": "gb200-nvl72-tray" for i in range(6)}
-        async with berthing(nodes) as b:
-            for i in range(6):
-                node = b.cluster.store["nodes", ("", f"n{i}")]
-                node["metadata"].setdefault("labels", {}).update(
-                    {"nvidia.com/gpu.clique": f"c{i % 3}", "topology.kubernetes.io/rack": f"r{i % 2}"}
-                )
-                b.cluster.store.put("nodes", ("", f"n{i}"), node)
-            group = {"berth.dev/group": "ring"}
-            first = (await ask(b, "a", 4, group))["NodeNames"][0]
-            assert await b.bind("a", first) == ""
-            await b.settled()
-            second = (await ask(b, "b", 4, group))["NodeNames"][0]
-            assert second != first, "the same clique"
-            assert int(second[1]) % 3 == int(first[1]) % 3, "the same clique"
-            assert await b.bind("b", second) == ""
-            await b.settled()
-            third = await ask(b, "c", 4, group)
-            best = await b.prioritize("c", third["NodeNames"])
-            assert best[third["NodeNames"][0]] == 10
-            assert int(third["NodeNames"][0][1]) % 2 in {int(first[1]) % 2, int(second[1]) % 2}
-            assert b.claims()[0]["metadata"]["annotations"]["berth.dev/group"] == "ring"
-            other = (await ask(b, "d", 4))["NodeNames"]
-            assert len(other) == 3, "the nodes of pods outside of a group do not matter"
-
-    asyncio.run(body())
+            b.cluster.store.put("nodes", ("", f"n{i}"), node)
+        group = {"berth.dev/group": "ring"}
+        first = (await ask(b, "a", 4, group))["NodeNames"][0]
+        assert await b.bind("a", first) == ""
+        await b.settled()
+        second = (await ask(b, "b", 4, group))["NodeNames"][0]
+        assert second != first, "the same clique"
+        assert int(second[1]) % 3 == int(first[1]) % 3, "the same clique"
+        assert await b.bind("b", second) == ""
+        await b.settled()
+        third = await ask(b, "c", 4, group)
+        best = await b.prioritize("c", third["NodeNames"])
+        assert best[third["NodeNames"][0]] == 10
+        assert int(third["NodeNames"][0][1]) % 2 in {int(first[1]) % 2, int(second[1]) % 2}
+        assert b.claims()[0]["metadata"]["annotations"]["berth.dev/group"] == "ring"
+        other = (await ask(b, "d", 4))["NodeNames"]
+        assert len(other) == 3, "the nodes of pods outside of a group do not matter"
 
 
-def test_overrides_by_namespace_and_class() -> None:
+async def test_overrides_by_namespace_and_class() -> None:
     policy = load_policy("""
 overrides:
 - {namespaces: [default], weights: {headroom: 0}, headroom: roomy}
@@ -187,16 +160,12 @@ overrides:
     assert policy.effective("default", frozenset({"gpu.nvidia.com"})) is mine
     assert policy.effective("x", frozenset({"gpu.nvidia.com"})) is policy
     assert policy.effective("default", frozenset({"other"})).packing == "spread"
-
-    async def body() -> None:
-        for text, expected in (("{}", "n1"), ("overrides: [{namespaces: [default], headroom: roomy}]", "n2")):
-            async with berthing({"n1": T4, "n2": H100}, load_policy(text)) as b:
-                assert (await ask(b, "p"))["NodeNames"][0] == expected
-
-    asyncio.run(body())
+    for text, expected in (("{}", "n1"), ("overrides: [{namespaces: [default], headroom: roomy}]", "n2")):
+        async with berthing({"n1": T4, "n2": H100}, load_policy(text)) as b:
+            assert (await ask(b, "p"))["NodeNames"][0] == expected
 
 
-def test_only_partitions_of_fabric_manager_are_taken() -> None:
+async def test_only_partitions_of_fabric_manager_are_taken() -> None:
     """Partitions of two are {0,2} {1,3} {4,6} {5,7}; of four {0,1,2,3} {4,5,6,7}."""
     two = {0: 1, 2: 1, 1: 2, 3: 2, 4: 3, 6: 3, 5: 4, 7: 4}
 
@@ -205,21 +174,18 @@ def test_only_partitions_of_fabric_manager_are_taken() -> None:
             device["attributes"]["gpu.nvidia.com/partition2"] = {"int": two[i]}
             device["attributes"]["gpu.nvidia.com/partition4"] = {"int": 10 + i // 4}
 
-    async def body() -> None:
-        async with berthing({"n1": H100}) as b:
-            await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
-            taken: list[Any] = []
-            for i in range(4):
-                assert (await ask(b, f"p{i}", 2))["NodeNames"] == ["n1"]
-                assert await b.bind(f"p{i}", "n1") == ""
-                await b.settled()
-                taken.append({int(device[-1]) for _, device in b.held()} - set().union(*taken))
-            assert sorted(map(sorted, taken)) == [[0, 2], [1, 3], [4, 6], [5, 7]]
-        async with berthing({"n1": H100}) as b:
-            await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
-            assert failed(await ask(b, "three", 3)) == {"n1": "no free set of 3 GPUs is a partition of Fabric Manager"}
-
-    asyncio.run(body())
+    async with berthing({"n1": H100}) as b:
+        await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
+        taken: list[Any] = []
+        for i in range(4):
+            assert (await ask(b, f"p{i}", 2))["NodeNames"] == ["n1"]
+            assert await b.bind(f"p{i}", "n1") == ""
+            await b.settled()
+            taken.append({int(device[-1]) for _, device in b.held()} - set().union(*taken))
+        assert sorted(map(sorted, taken)) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    async with berthing({"n1": H100}) as b:
+        await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
+        assert failed(await ask(b, "three", 3)) == {"n1": "no free set of 3 GPUs is a partition of Fabric Manager"}
 
 
 def spec(count: int, memory: str = "") -> ClaimSpec:
@@ -259,22 +225,16 @@ def test_claims_that_no_node_can_satisfy_are_not_learned(count: int) -> None:
     assert estimator.mix(80 << 30) == ((whole_gpus(32), 1.0),)
 
 
-def test_learned_request_mix_moves_the_choice() -> None:
+async def test_learned_request_mix_moves_the_choice() -> None:
     """If most jobs need eight GPUs, a one-GPU pod goes to a machine that is already partly used."""
-
-    async def body() -> None:
-        async with berthing({"n1": H100, "n2": H100}, load_policy("weights: {packing: 0}")) as b:
-            for i in range(40):
-                old = claim(f"old-{i}", 8)
-                old["status"] = {"allocation": {"devices": {"results": []}}}
-                b.cluster.apply(old)
-            first = (await ask(b, "a"))["NodeNames"][0]
-            assert await b.bind("a", first) == ""
-            await b.settled()
-            assert (await ask(b, "b"))["NodeNames"][0] == first
-            sentence = next(
-                p["sentence"] for p in (await why(b, "b"))["best"][0]["parts"] if p["name"] == "fragmentation"
-            )
-            assert re.match(r"the typical job (gains|loses) \d|no change for the typical job, ", sentence)
-
-    asyncio.run(body())
+    async with berthing({"n1": H100, "n2": H100}, load_policy("weights: {packing: 0}")) as b:
+        for i in range(40):
+            old = claim(f"old-{i}", 8)
+            old["status"] = {"allocation": {"devices": {"results": []}}}
+            b.cluster.apply(old)
+        first = (await ask(b, "a"))["NodeNames"][0]
+        assert await b.bind("a", first) == ""
+        await b.settled()
+        assert (await ask(b, "b"))["NodeNames"][0] == first
+        sentence = next(p["sentence"] for p in (await why(b, "b"))["best"][0]["parts"] if p["name"] == "fragmentation")
+        assert re.match(r"the typical job (gains|loses) \d|no change for the typical job, ", sentence)

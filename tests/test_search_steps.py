@@ -8,52 +8,25 @@ from typing import Any
 
 import pytest
 
-from extender.allocation import CauseRecorder, Features, Problem, Search, problem_of, usage_of
-from extender.allocation.counters import Counters
-from extender.allocation.shortage import is_short, report
-from extender.cel.dra import Masks
-from extender.model import DeviceId, OutOfSteps
+from extender.allocation import CauseRecorder, Problem, Search
+from extender.allocation.counters import Counters, report_short
+from extender.model import OutOfSteps
 from extender.model.quantity import format_nanos
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
+from tests.search_worlds import Json, exactly, problem
 
-Json = dict[str, Any]
-DRIVER = "d.example.com"
 POLICY = {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi", "max": "80Gi"}}
 TAINTS = [{"key": f"k{i}", "effect": "NoSchedule"} for i in range(8)]
 TOLERATIONS = [{"key": f"k{i}", "operator": "Exists"} for i in range(8)]
 
 
-def problem(devices: list[Json], *requests: Json, counters: int = 0, constraints: Any = (), taken: int = 0) -> Problem:
-    """One claim with these requests on a node with these devices; the first `taken` devices are allocated."""
-    sets = [{"name": "s", "counters": {f"c{i}": {"value": "1k"} for i in range(counters)}}] if counters else []
-    contents = [{"devices": devices}, *([{"sharedCounters": sets}] if sets else [])]
-    pool = {"name": "p", "generation": 1, "resourceSliceCount": len(contents)}
-    spec = {"driver": DRIVER, "pool": pool, "nodeName": "n"}
-    slices = [
-        SliceDecoder().decode({"metadata": {"name": f"s{i}"}, "spec": {**spec, **content}})
-        for i, content in enumerate(contents)
-    ]
-    asked = {"requests": list(requests), "constraints": list(constraints)}
-    claim = decode_claim({"metadata": {"name": "c"}, "spec": {"devices": asked}})
-    used = [DeviceId(DRIVER, "p", device["name"]) for device in devices[:taken]]
-    return problem_of(
-        decode_node({"metadata": {"name": "n"}}),
-        slices,
-        {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})},
-        [("c", claim.spec)],
-        usage_of(slices, used, {}),
-        Features(),
-        Masks(),
-    )
+def counter_set(counters: int) -> dict[str, dict[str, str]]:
+    """One counter set with so many counters."""
+    return {"s": {f"c{i}": "1k" for i in range(counters)}} if counters else {}
 
 
 def device(position: int, capacities: int = 0, policy: Json | None = None, **fields: Any) -> Json:
     values = {f"x{i}": {"value": "80Gi", **({"requestPolicy": policy} if policy else {})} for i in range(capacities)}
     return {"name": f"d{position}", "capacity": values, **fields}
-
-
-def exactly(name: str, **fields: Any) -> Json:
-    return {"name": name, "exactly": {"deviceClassName": "any", **fields}}
 
 
 def either(name: str) -> Json:
@@ -79,12 +52,12 @@ def steps_of(problem: Problem) -> int:
 def test_requests_for_all_devices_cost_steps_for_each_device_and_capacity() -> None:
     """512 alternatives on 128 devices took 256 ms with one capacity, and 5 s with 31."""
     shared: Json = {"allowMultipleAllocations": True}
-    plain = problem([device(i, **shared) for i in range(40)], all_or_one(7))
-    costly = problem([device(i, 4, POLICY, **shared) for i in range(40)], all_or_one(7))
+    plain = problem([device(i, **shared) for i in range(40)], [all_or_one(7)])
+    costly = problem([device(i, 4, POLICY, **shared) for i in range(40)], [all_or_one(7)])
     assert steps_of(plain) >= 7 * 40
     assert steps_of(costly) >= 7 * 40 * 5
     with pytest.raises(OutOfSteps):
-        Search(costly, most_steps=1000).run()
+        Search(costly, max_steps=1000).run()
 
 
 @pytest.mark.parametrize(
@@ -104,14 +77,14 @@ def test_requests_for_all_devices_cost_steps_for_each_device_and_capacity() -> N
 )
 def test_a_long_look_at_a_device_costs_more_steps(costly: Json, request_fields: Json, counters: int, more: int) -> None:
     """20,000 steps took 95 ms for plain devices, and 480 ms (taints) to 1.8 s (31 capacities) for such ones."""
-    usual = steps_of(problem([device(0)], exactly("r")))
-    assert steps_of(problem([costly], exactly("r", **request_fields), counters=counters)) == usual + more
+    usual = steps_of(problem([device(0)], [exactly("r")]))
+    assert steps_of(problem([costly], [exactly("r", **request_fields)], counters=counter_set(counters))) == usual + more
 
 
 def test_devices_of_real_drivers_cost_no_more_steps() -> None:
     """A partition of a GPU has seven capacities; a shared device has few, with a policy for its memory."""
-    usual = steps_of(problem([device(0)], exactly("r")))
-    assert steps_of(problem([device(0, 7)], exactly("r", tolerations=TOLERATIONS[:2]))) == usual
+    usual = steps_of(problem([device(0)], [exactly("r")]))
+    assert steps_of(problem([device(0, 7)], [exactly("r", tolerations=TOLERATIONS[:2])])) == usual
 
 
 class Counted(Counters):
@@ -128,21 +101,12 @@ def consuming(count: int) -> list[Json]:
     return [device(i, consumesCounters=[{"counterSet": "s", "counters": {"c0": {"value": "1"}}}]) for i in range(count)]
 
 
-def test_the_proof_of_short_counters_looks_at_each_device_once() -> None:
-    """64 different masks of 224 partitions took 180 ms."""
-    world = problem(consuming(40), exactly("r"), counters=1)
-    counters = Counted(world.inventory, world.allocated_state)
-    forms = [("r", 41, (1 << 40) - 1 & ~(1 << i)) for i in range(40)]
-    assert is_short([forms], world.inventory, counters)
-    assert counters.looks <= 40
-
-
 def test_a_report_of_short_counters_looks_at_a_limited_number_of_devices() -> None:
     """The devices of 64 requests were taken one after the other: 100 ms."""
-    world = problem(consuming(100), exactly("r"), counters=1)
+    world = problem(consuming(100), [exactly("r")], counters=counter_set(1))
     counters, recorder = Counted(world.inventory, world.allocated_state), CauseRecorder()
     everything = (1 << 100) - 1
-    report([[(f"r{i}", 1, everything)] for i in range(64)], counters, recorder)
+    report_short([[(f"r{i}", 1, everything)] for i in range(64)], counters, recorder)
     assert counters.looks <= 1000
 
 
@@ -153,7 +117,7 @@ def shared_devices(count: int) -> list[Json]:
 def test_amounts_of_rejected_devices_are_written_as_text_once() -> None:
     """Three amounts in the text of each rejected device took longer than the rest of a search."""
     too_many = [exactly(f"r{i}", count=4, capacity={"requests": {"x0": "80Gi"}}) for i in range(2)]
-    world, recorder, before = problem(shared_devices(6), *too_many), CauseRecorder(), format_nanos.cache_info().misses
+    world, recorder, before = problem(shared_devices(6), [*too_many]), CauseRecorder(), format_nanos.cache_info().misses
     assert Search(world, observer=recorder).run() is None
     assert "capacity" in {cause for cause, _ in recorder.causes.values()}
     assert format_nanos.cache_info().misses - before <= 3
@@ -163,13 +127,13 @@ def test_a_rejection_names_one_absent_capacity() -> None:
     """31 names for each of 20,000 rejections took 40 MB."""
     absent = {"requests": {"x0": "1Gi", "y1": "1Gi", "y2": "1Gi"}}
     recorder = CauseRecorder()
-    assert Search(problem(shared_devices(1), exactly("r", capacity=absent)), observer=recorder).run() is None
+    assert Search(problem(shared_devices(1), [exactly("r", capacity=absent)]), observer=recorder).run() is None
     assert recorder.causes == {("r", 0): ("undefined-capacity", "a device has no capacity y1, but x0")}
 
 
 def claims_of(claims: int, *requests: Json) -> Problem:
     """So many equal claims on a node with one device that all of them can share."""
-    one = problem([device(0, allowMultipleAllocations=True)], *requests)
+    one = problem([device(0, allowMultipleAllocations=True)], [*requests])
     return replace(one, names=tuple(f"c{i}" for i in range(claims)), specs=one.specs * claims)
 
 

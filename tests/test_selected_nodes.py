@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import pytest
 
+from extender.allocation import Features
 from extender.model import (
     NO_DEADLINE,
+    Allocation,
     Deadline,
     DeadlineExceeded,
     Node,
@@ -22,8 +24,7 @@ from extender.model import (
     only_node,
 )
 from extender.policy import Policy
-from extender.scheduling import SelectedNodes
-from extender.scheduling.selected_nodes import SelectedNodesCache
+from extender.scheduling import Evaluator, PodRequirements, SelectedNodes, requirements_of
 from extender.wire import decode_claim
 from tests.evaluation_worlds import TICK, Fleet
 from tests.running_berth import claim
@@ -89,25 +90,25 @@ def test_no_time_compares_no_unknown_node() -> None:
     assert selected.has(node, spent)
 
 
-def test_the_results_are_bounded() -> None:
-    known = SelectedNodesCache(limit=3)
-    for n in range(10):
-        known.of("a", (selector(f"k{n}"),))
-    assert len(known) == 3
-    assert known.of("a", (selector("k9"),)) is known.of("a", (selector("k9"),))
-    for n in range(10):
-        assert known.of("a", (only_node(f"n{n}"),)).has(Node(f"n{n}", LABELS))
-    assert known.of("a", (selector("k9"),)) is known.of("a", (selector("k9"),)), "selectors of one node take no place"
-
-
-def test_the_results_of_one_namespace_do_not_replace_those_of_others() -> None:
+def test_the_results_are_bounded_and_those_of_one_namespace_do_not_replace_those_of_others() -> None:
     """A comparison that takes several calls began again in each of them."""
-    known = SelectedNodesCache(limit=3)
-    honest = known.of("honest", (selector("k0"),))
-    for n in range(10):
-        known.of("hostile", (selector(f"k{n}"),))
-    assert known.of("honest", (selector("k0"),)) is honest
-    assert len(known) == 3
+    fleet, pod = world(1, "k0")
+    one = requirements_of(pod, fleet.cache.snapshot(), Policy())
+    assert isinstance(one, PodRequirements)
+    evaluator = Evaluator(Features())
+
+    def selected(namespace: str, node_selector: NodeSelector) -> SelectedNodes:
+        allocation = Allocation((), node_selector=node_selector)
+        claims = tuple(replace(allocated, allocation=allocation) for allocated in one.allocated_claims)
+        return evaluator.selected_nodes(replace(one, namespace=namespace, allocated_claims=claims))
+
+    honest = selected("honest", selector("k0"))
+    for n in range(30):
+        selected("hostile", selector(f"k{n}"))
+    for n in range(30):
+        assert selected("honest", only_node(f"n{n}")).has(Node(f"n{n}", LABELS))
+    assert selected("honest", selector("k0")) is honest, "selectors of one node take no place"
+    assert evaluator.remembered()["selected_nodes"] == 16
 
 
 @pytest.mark.parametrize("last", ["k63", "no-such-label"])

@@ -26,7 +26,8 @@ from extender.model import (
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.scheduling import PodRequirements, UnschedulableAndUnresolvable, requirements_of
+from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from tests.commands import berth_beside
 from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, report
 from tests.eventually import eventually

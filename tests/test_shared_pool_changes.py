@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from extender.allocation import Pool, left_of
+from extender.allocation.nodes import Pool
 from extender.cache import ClusterCache
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import POOL_SECONDS as SECONDS
@@ -182,7 +182,7 @@ def test_counters_of_a_slice_that_is_deleted_are_not_free_before_the_nodes_see_i
             cache.apply_slice("n7", None, SECONDS + 1)
             assert cache.next_deadline < inf, "the other nodes do not see it yet"
     pool = pool_of(cache, "n1")
-    left = left_of(pool, cache.snapshot().node_infos["n1"].allocated_state)
+    left = cache.snapshot().node_infos["n1"].allocated_state.left(pool)
     assert pool.incomplete or left["s", "c"] < 0
 
 

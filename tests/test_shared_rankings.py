@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import NUMBERS, Features, NodeInfo, PoolGroup, SharedUse, hypothetical_snapshot
+from extender.allocation import Features, NodeInfo
+from extender.allocation.nodes import PoolGroup, SharedUse
+from extender.allocation.what_if import hypothetical_snapshot
 from extender.cache import ClusterCache
 from extender.model import DeviceClass, ObjectKey
 from extender.policy import Policy
@@ -138,7 +140,8 @@ def _in_own_group(info: NodeInfo, name: str) -> NodeInfo:
     use = info.state.shared
     assert use is not None
     own = SharedUse(PoolGroup(use.group.parts), use.pools, use.busy, use.held)
-    state = replace(info.state, names=[name], number=next(NUMBERS), shared=own)
+    state = info.state.with_shared(own)
+    state.names.append(name)
     return replace(info, node=replace(info.node, name=name), state=state)
 
 

@@ -10,15 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.allocation import CauseRecorder, Features, Problem, Search, problem_of, usage_of
-from extender.allocation.counters import Counters
-from extender.allocation.shortage import is_short, most_together
-from extender.cel.dra import Masks
-from extender.model import DeadlineExceeded, DeviceId
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
+from extender.allocation import CauseRecorder, Features, Problem, Search
+from extender.allocation.counters import Counters, is_short, most_together
+from extender.model import DeadlineExceeded
 from tests.evaluation_worlds import steps
+from tests.search_worlds import Json, exactly, problem
 
-DRIVER = "d.example.com"
 amounts = st.dictionaries(st.sampled_from(["a", "b", "slice-0"]), st.integers(0, 4), min_size=1, max_size=3)
 devices = st.lists(st.tuples(st.sampled_from(["s", "t", ""]), amounts), min_size=1, max_size=7)
 budgets = st.fixed_dictionaries(
@@ -26,50 +23,27 @@ budgets = st.fixed_dictionaries(
 )
 
 
-def problem(
+def world_of(
     found: list[tuple[str, dict[str, int]]],
     sets: dict[str, dict[str, int]],
     counts: list[int],
-    taken: list[int],
+    taken: int = 0,
     shared: frozenset[int] = frozenset(),
     features: Features | None = None,
 ) -> Problem:
     """Devices that consume from counter sets ('': from none), and one claim with a request per count. `shared` are the
     indices of devices that allow several allocations."""
-    listed = []
+    devices = []
     for i, (counter_set, uses) in enumerate(found):
-        consumes = (
-            [{"counterSet": counter_set, "counters": {n: {"value": str(v)} for n, v in uses.items()}}]
-            if counter_set
-            else []
-        )
-        several = {"allowMultipleAllocations": True} if i in shared else {}
-        listed.append({"name": f"dev-{i}", **({"consumesCounters": consumes} if consumes else {}), **several})
-    pool = {"name": "p", "generation": 1, "resourceSliceCount": 2}
-    counter_sets = [
-        {"name": name, "counters": {n: {"value": str(v)} for n, v in counters.items()}}
-        for name, counters in sets.items()
-    ]
-    slices = [
-        SliceDecoder().decode(
-            {"metadata": {"name": name}, "spec": {"driver": DRIVER, "nodeName": "n", "pool": pool, **content}}
-        )
-        for name, content in (("s1", {"devices": listed}), ("s2", {"sharedCounters": counter_sets}))
-    ]
-    requests = [
-        {"name": f"r{i}", "exactly": {"deviceClassName": "any", "count": count}} for i, count in enumerate(counts)
-    ]
-    claim = decode_claim({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
-    classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
-    allocated_state = usage_of(slices, [DeviceId(DRIVER, "p", f"dev-{i}") for i in taken], {})
-    return problem_of(
-        decode_node({"metadata": {"name": "n"}}),
-        slices,
-        classes,
-        [("c", claim.spec)],
-        allocated_state,
-        features or Features(),
-        Masks(),
+        device: Json = {"name": f"dev-{i}"}
+        if counter_set:
+            amounts = {name: {"value": str(amount)} for name, amount in uses.items()}
+            device["consumesCounters"] = [{"counterSet": counter_set, "counters": amounts}]
+        if i in shared:
+            device["allowMultipleAllocations"] = True
+        devices.append(device)
+    return problem(
+        devices, [exactly(f"r{i}", count=count) for i, count in enumerate(counts)], sets, (), taken, features
     )
 
 
@@ -88,7 +62,7 @@ def tried(world: Problem, bits: list[int]) -> int:
 def test_the_bound_is_never_too_low(
     found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], taken: int
 ) -> None:
-    world = problem(found, sets, [1], list(range(min(taken, len(found)))))
+    world = world_of(found, sets, [1], taken)
     free = list(range(min(taken, len(found)), len(found)))
     bound = most_together(
         sum(1 << bit for bit in free), world.inventory, Counters(world.inventory, world.allocated_state)
@@ -112,7 +86,7 @@ def test_asking_early_changes_no_answer(
     features: Features,
 ) -> None:
     """Requests may have one shared device together; without the feature gate no counter set is known."""
-    world = problem(found, sets, counts, [], shared, features)
+    world = world_of(found, sets, counts, 0, shared, features)
     early = Search(world)
     early.easy_steps = 1
     assert early.run() == Search(world).run()
@@ -128,19 +102,18 @@ def test_a_shortage_of_partitions_is_found_before_the_search_gives_up() -> None:
     """Whole GPUs hold all but two; of the fourteen partitions left sixteen are wanted."""
     found, sets = partitions(8)
     whole = [(f"gpu-{g}", {f"slice-{i}": 1 for i in range(7)}) for g in range(8)]
-    held = [len(found) + g for g in range(6)]
     recorder = CauseRecorder()
-    search = Search(problem(found + whole, sets, [16], held), observer=recorder)
+    search = Search(world_of(whole + found, sets, [16], 6), observer=recorder)
     assert search.run() is None
     assert search.steps <= search.easy_steps
     assert {cause for cause, _ in recorder.causes.values()} == {"counters"}
     assert len(recorder.causes) >= 8 * 7 - 14
-    assert Search(problem(found + whole, sets, [14], held)).run() is not None
+    assert Search(world_of(whole + found, sets, [14], 6)).run() is not None
 
 
 def test_a_device_that_several_requests_share_is_counted_for_each() -> None:
     """Six devices are wanted of four, two of which are shared: the search once ended with "no" after 200 steps."""
-    world = problem([("", {"a": 1})] * 4, {"s": {"a": 1}}, [3, 3], [], frozenset({1, 3}))
+    world = world_of([("", {"a": 1})] * 4, {"s": {"a": 1}}, [3, 3], 0, frozenset({1, 3}))
     early = Search(world)
     early.easy_steps = 1
     assert early.run() is not None
@@ -153,7 +126,7 @@ def test_a_device_that_several_requests_share_is_counted_for_each() -> None:
 )
 def test_the_proof_looks_at_few_devices(forms: list[tuple[str, int, int]], most: int) -> None:
     """512 alternatives on 128 devices took 50 ms without a counter, and more with counters."""
-    world = problem([("s", {"a": 1})] * 6, {"s": {"a": 2}}, [1], [])
+    world = world_of([("s", {"a": 1})] * 6, {"s": {"a": 2}}, [1])
 
     class Counted(Counters):
         """Counters that count the devices."""
@@ -170,7 +143,7 @@ def test_the_proof_looks_at_few_devices(forms: list[tuple[str, int, int]], most:
 
 
 def test_the_budget_ends_between_the_masks_of_the_proof() -> None:
-    world = problem([("s", {"a": 1})] * 6, {"s": {"a": 2}}, [1], [])
+    world = world_of([("s", {"a": 1})] * 6, {"s": {"a": 2}}, [1])
     deadline = steps(10)
     forms = [("r", 9, bits) for bits in range(61)]
     with pytest.raises(DeadlineExceeded):

@@ -27,7 +27,7 @@ from extender.model import (
     shown,
 )
 from extender.scheduling import ScoredNode
-from extender.scoring import ScorePart
+from extender.topology.score_parts import ScorePart
 from extender.wire import extender_v1 as wire
 from extender.wire.node_names import MAX_NAMES
 from tests.eventually import eventually

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.cache.timers import Timer, TimerKind, Timers
-from extender.model import FairCache, TokenBuckets
+from extender.model import FairLRU, TokenBuckets
 
 STEPS = st.lists(
     st.one_of(
@@ -62,10 +62,12 @@ def test_a_bucket_has_its_burst_and_then_one_token_at_a_time() -> None:
 
 
 def test_a_value_that_grows_has_the_oldest_ones_of_the_largest_namespace_dropped() -> None:
-    cache = FairCache[str, int](10)
-    for name in ("a1", "a2", "b1"):
-        cache.put(name[0], name, 0, 2)
-    assert cache.resize("b1", 7) == [("b1", 0)], "now b has the most"
-    assert cache.resize("b1", 7) == [], "it is gone"
-    assert cache.resize("a2", 9) == [("a1", 0)]
+    sizes = {"a1": 2, "a2": 2, "b1": 2}
+    cache = FairLRU[str, str](10, sizes.__getitem__)
+    for name in sizes:
+        cache.put(name[0], name, name)
+    sizes |= {"a2": 9, "b1": 7}
+    assert cache.measure("b1") == [("b1", "b1")], "now b has the most"
+    assert cache.measure("b1") == [], "it is gone"
+    assert cache.measure("a2") == [("a1", "a1")]
     assert (len(cache), cache.size) == (1, 9)

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, NoReturn
 import structlog
 
 from extender.cluster import Backoff, Delays
-from extender.fabric import Reading
 from extender.model import UNKNOWN_DISTANCE, BerthError
 from extender.runtime import Supervisor
+from extender.topology.agent_slices import Reading
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
 from extender.web.metrics import COUNTER, TASK_FAILURES, MetricSource, Scrapes
 

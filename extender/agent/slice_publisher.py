@@ -14,7 +14,7 @@ import structlog
 
 from extender.agent.reader_process import ReadFailed
 from extender.cluster import ApiClient, ClusterError, Conflict, NotFound
-from extender.fabric import DRIVER, Reading, attributes_of
+from extender.topology.agent_slices import DRIVER, Reading, attributes_of
 from extender.wire import Json
 
 _STEP_BYTES = 256 << 20  # free memory is published in steps of this size

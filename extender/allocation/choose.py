@@ -1,19 +1,22 @@
-"""The preferred solution: the same search, limited to one preferred set of devices after the other.
+"""The preferred solution of a problem: by the search, or on the fast path without one.
 
 A preference never turns a solvable problem into an unsolvable one. The first search uses the reference's order: it
 proves that the claims fit, and it fixes the `firstAvailable` alternatives, because the user's order has priority. The
-next searches use these alternatives and one preferred set each. The first success is the result.
+next searches use these alternatives, and one preferred set of devices each. The first success is the result.
+
+Most claims are on the fast path: one request for whole devices that are interchangeable. The choice of one device does
+not affect another, so each large enough set of matching free devices is a solution, and the first devices are the first
+solution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from extender.allocation.fast_path import FastPath
-from extender.allocation.problem import Problem, Solution
-from extender.allocation.search import EVERYTHING, MOST_STEPS, Search
-from extender.allocation.search_observer import NULL_OBSERVER, Observer
-from extender.model import NO_DEADLINE, Deadline, InvalidClaim, OutOfSteps
+from extender.allocation.problem import NULL_OBSERVER, Observer, Pick, Problem, Solution
+from extender.allocation.search import EVERYTHING, MAX_STEPS, Search
+from extender.model import MAX_RESULTS, NO_DEADLINE, Deadline, DeviceRequest, InvalidClaim, OutOfSteps, members
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
 """Returns masks of the devices that a search may use, the most preferred first."""
@@ -21,22 +24,61 @@ Preference = Callable[[Problem, Solution], Iterable[int]]
 _SET_STEPS = 500  # steps for one preferred set, which has few more devices than the claims need
 
 
+@dataclass(frozen=True, slots=True)
+class FastPath:
+    """A problem that needs no search."""
+
+    request: DeviceRequest
+    free: int  # mask of the free devices that match the request
+
+    @classmethod
+    def of(cls, problem: Problem) -> FastPath | None:
+        """The fast path for a problem, or None if it needs a search. Raises InvalidClaim as the search."""
+        if len(problem.specs) != 1 or problem.specs[0].constraints or len(problem.specs[0].requests) != 1:
+            return None
+        asked = problem.specs[0].requests[0]
+        request = asked.alternatives[0]
+        if asked.prioritized or request.mode != "ExactCount" or request.admin_access or request.capacity is not None:
+            return None
+        if not 0 < request.count <= MAX_RESULTS:
+            return None
+        selection = problem.select(problem.names[0], request)
+        if selection.error or selection.match & ~problem.inventory.simple:
+            return None
+        return cls(request, selection.match & ~problem.taken)
+
+    def choose(self, problem: Problem, preference: Preference) -> Solution | None:
+        """The result of the function `choose`, found without a search."""
+        first = self.among(EVERYTHING)
+        if first is None:
+            return None
+        found = (self.among(allowed) for allowed in preference(problem, first))
+        return next((solution for solution in found if solution is not None), first)
+
+    def among(self, allowed: int) -> Solution | None:
+        """The first free devices of the mask `allowed`; None if there are too few."""
+        bits = members(self.free & allowed)[: self.request.count]
+        if len(bits) < self.request.count:
+            return None
+        return Solution((tuple(Pick(bit, self.request, None) for bit in bits),), ((0,),))
+
+
 def choose(
     problem: Problem,
     preference: Preference | None,
     *,
-    most_steps: int = MOST_STEPS,
+    max_steps: int = MAX_STEPS,
     observer: Observer = NULL_OBSERVER,
     deadline: Deadline = NO_DEADLINE,
 ) -> Solution | None:
     """The preferred solution, or None if there is none. Raises as Search.run."""
-    search = Search(problem, most_steps=most_steps, observer=observer, deadline=deadline)
+    search = Search(problem, max_steps=max_steps, observer=observer, deadline=deadline)
     first = search.run()
     if first is None or preference is None:
         return first
     # Each search makes its constraints again.
     setup = sum(len(spec.requests) + len(spec.constraints) for spec in problem.specs)
-    left = most_steps - search.steps
+    left = max_steps - search.steps
     for allowed in preference(problem, first):
         if left <= 0:
             break
@@ -50,12 +92,3 @@ def choose(
         if found is not None:
             return found
     return first
-
-
-def choose_plain(fast_path_: FastPath, problem: Problem, preference: Preference) -> Solution | None:
-    """The result of `choose` for a problem on the fast path, found without a search."""
-    first = fast_path_.among(EVERYTHING)
-    if first is None:
-        return None
-    found = (fast_path_.among(allowed) for allowed in preference(problem, first))
-    return next((solution for solution in found if solution is not None), first)

@@ -115,7 +115,7 @@ class DistinctAttribute(_AttributeConstraint):
         return None if overlaps else values
 
 
-def build(
+def build_constraints(
     names: Iterable[str], specs: Iterable[ClaimSpec], *, lists: bool
 ) -> list[list[MatchAttribute | DistinctAttribute]]:
     """The objects for the constraints of each claim. Raises InvalidClaim for a kind that is not supported."""

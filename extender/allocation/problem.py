@@ -1,4 +1,4 @@
-"""Input and output of the search."""
+"""Input and output of the search. It tells an observer why a request cannot have a device."""
 
 from __future__ import annotations
 
@@ -7,39 +7,44 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.allocation.constraints import UNREADABLE, TypedSet
-from extender.allocation.features import Features
-from extender.allocation.inventory import Inventory
-from extender.allocation.pools import Pool, PoolDevice, PoolDevices
-from extender.model import ClaimSpec, DeviceClass, DeviceRequest, PoolKey, Quantity
-
-CounterKey = tuple[str, str]  # counter set, counter
-SHARES = ""  # see PoolUse
+from extender.allocation.device_rules import Features
+from extender.allocation.nodes.allocated import UNUSED, AllocatedState
+from extender.allocation.nodes.devices import PoolDevice
+from extender.allocation.nodes.inventory import Inventory
+from extender.model import ClaimSpec, DeviceClass, DeviceRequest, Quantity
 
 
-@dataclass(frozen=True, slots=True)
-class PoolUse:
-    """The allocated devices of one pool: names in `taken` (exclusive), and `shares`: name to nanos per capacity.
+class Observer:
+    """Receives each device that a request cannot have, and ignores it."""
 
-    SHARES among the capacities is the number of shares: they may take no capacity.
-    """
-
-    taken: frozenset[str] = frozenset()
-    shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    def holds(self, device: str) -> bool:
-        """Whether the device has an exclusive or a shared allocation."""
-        return device in self.taken or device in self.shares
+    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
+        """`bit` is the device; `cause` is a key of CAUSES; `detail` names the attribute, counter or field, or is ''."""
 
 
-UNUSED = PoolUse()
+CAUSES = {
+    "in-use": "allocated to another claim",
+    "taken-here": "already chosen for this pod",
+    "capacity": "not enough capacity left",
+    "undefined-capacity": "does not offer the requested capacity",
+    "counters": "its shared counters are used up",
+    "tainted": "has a taint that the request does not tolerate",
+    "constraint": "would break a constraint of the claim",
+    "compatibility-groups": "has no compatibility group in common with the devices in use of its counter set",
+    "node-allocatable": "has a field that Berth does not support yet",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedState:
-    """The allocated devices by pool. `counters` returns the nanos that they consume of a pool's counters."""
+class CauseRecorder(Observer):
+    """Stores the last (cause, detail) for each (request, bit)."""
 
-    pools: Mapping[PoolKey, PoolUse]
-    counters: Callable[[Pool], Mapping[CounterKey, int]] = lambda _: {}
+    def __init__(self) -> None:
+        self.causes: dict[tuple[str, int], tuple[str, str]] = {}
+
+    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
+        self.causes[request, bit] = (cause, detail)
+
+
+NULL_OBSERVER = Observer()
 
 
 class Selection(NamedTuple):
@@ -97,21 +102,3 @@ class Solution(NamedTuple):
             for pick in claim:
                 found |= 1 << pick.bit
         return found
-
-
-def taken_mask(inventory: Inventory, allocated_state: AllocatedState) -> int:
-    """Mask of devices with an exclusive allocation, or with shares although the device no longer allows them."""
-    found = 0
-    for first, part in inventory.parts:
-        found |= taken_of(part, allocated_state.pools.get(part.key, UNUSED)) << first
-    return found
-
-
-def taken_of(part: PoolDevices, use: PoolUse) -> int:
-    """Like `taken_mask`, for the devices of one pool: bit 0 is the first device of the pool."""
-    found = part.mask(use.taken)
-    for device in use.shares:
-        bit = part.index.get(device)
-        if bit is not None and not part.devices[bit].device.allow_multiple:
-            found |= 1 << bit
-    return found

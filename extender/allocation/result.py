@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from extender.allocation.capacity import published
-from extender.allocation.features import Features
-from extender.allocation.pools import PoolDevice
+from extender.allocation.device_rules import Features, published
+from extender.allocation.nodes.devices import PoolDevice
 from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.selection import Classes
 from extender.model import (

@@ -1,24 +1,24 @@
 """Depth-first search over claims, requests, alternatives and devices.
 
-Order and pruning are those of Kubernetes' structured allocator, which this package calls the reference. The first full
-solution wins. The devices of a request are combinations, not permutations. A claim that would exceed 32 results goes
-back to the nearest alternative. `Search.among` limits the search to a set of devices, so that a caller can try
-preferred sets one after the other (choose.py).
+Order and pruning are those of Kubernetes' structured allocator, which this package calls the reference. First the
+devices that match each request are found, and the claims are checked (MatchingDevices). The first full solution wins.
+The devices of a request are combinations, not permutations. A claim that would exceed 32 results goes back to the
+nearest alternative. `Search.among` limits the search to a set of devices, so that a caller can try preferred sets one
+after the other (choose.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 
-from extender.allocation import capacity, constraints, shortage
-from extender.allocation.counters import Counters, ShortOfCounters
-from extender.allocation.matching_devices import MatchingDevices
-from extender.allocation.problem import SHARES, Pick, Problem, Solution
+from extender.allocation.constraints import TypedSet, build_constraints
+from extender.allocation.counters import Counters, ShortOfCounters, is_short, report_short
+from extender.allocation.device_rules import NOTHING, blocking_taint, consumption, fits, has_room, refusal, short_of
+from extender.allocation.nodes.allocated import SHARES
+from extender.allocation.problem import NULL_OBSERVER, Observer, Pick, Problem, Selection, Solution
 from extender.allocation.result import config_entries
-from extender.allocation.search_observer import NULL_OBSERVER, Observer
-from extender.allocation.taints import blocking_taint
 from extender.model import (
     MAX_CONFIG,
     MAX_RESULTS,
@@ -29,11 +29,12 @@ from extender.model import (
     InvalidClaim,
     OutOfSteps,
     Quantity,
+    lowest,
     members,
     union,
 )
 
-MOST_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
+MAX_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 # What one step covers, some 3 us, so that no claim makes a step take long; devices of real drivers need one step.
 _USUAL_CONSTRAINTS = 4  # of a claim; each further one costs a step per device
 _DERIVED_STEPS = 20  # of an attribute that a request derives, once per device
@@ -42,6 +43,88 @@ _COUNTERS_PER_STEP = 8
 _CHECK_STEPS = 32  # steps between two checks of the deadline
 
 EVERYTHING = -1  # a mask with all bits set
+MAX_DEPTH = 700  # frames of Python's stack, which has 1,000, also for the callers
+
+
+class MatchingDevices:
+    """The devices that match each request. All searches of one problem share this object."""
+
+    def __init__(self, problem: Problem, observer: Observer) -> None:
+        self._problem = problem
+        self._observer = observer
+        self.selections: dict[tuple[int, str], Selection] = {}  # by claim and request name; empty until `find`
+        self.mode_all: dict[tuple[int, str], list[int]] = {}  # the devices of the requests of mode All
+
+    @property
+    def can_fail(self) -> bool:
+        """Whether a search can end in an error, because the reference reports the error."""
+        return bool(self.mode_all) or any(selection.error for selection in self.selections.values())
+
+    def find(self, spend: Callable[[int], None]) -> None:
+        """Find the devices. `spend` counts steps of the search. Raises InvalidClaim, OutOfSteps or DeadlineExceeded."""
+        depth = 0
+        for claim, spec in enumerate(self._problem.specs):
+            least = most = 0
+            for request in spec.requests:
+                counts = [self._count(claim, alternative, spend) for alternative in request.alternatives]
+                least += min(counts)
+                most += max(counts)
+            # A claim takes a frame, each of its requests three at most, and each result two.
+            depth += 1 + 3 * len(spec.requests) + 2 * min(most, MAX_RESULTS)
+            if least > MAX_RESULTS:
+                raise InvalidClaim(
+                    f"claim {self._problem.names[claim]}: number of requested devices {least} "
+                    f"exceeds the claim limit of {MAX_RESULTS}"
+                )
+        if depth > MAX_DEPTH:
+            raise OutOfSteps
+
+    def _count(self, claim: int, request: DeviceRequest, spend: Callable[[int], None]) -> int:
+        """The number of devices that the request needs on this node. Raises InvalidClaim."""
+        where = f"claim {self._problem.names[claim]}, request {request.name}"
+        self._problem.features.check(request, where)
+        selection = self.selections[claim, request.name] = self._problem.select(self._problem.names[claim], request)
+        self._report_unsupported(request, selection)
+        if request.mode == "ExactCount":
+            return request.count
+        if request.mode != "All":
+            raise InvalidClaim(f"{where}: allocationMode {request.mode!r:.80} is not supported")
+        found = self._all_devices(where, request, selection, spend)
+        self.mode_all[claim, request.name] = found
+        return len(found)
+
+    def _report_unsupported(self, request: DeviceRequest, selection: Selection) -> None:
+        """The request matches these devices, but Berth does not support a field of them, and never allocates them."""
+        for cause, mask in self._problem.inventory.unsupported:
+            for bit in members(selection.unsupported & mask):
+                field = self._problem.inventory.devices[bit].device.node_allocatable
+                self._observer.rejected(request.name, bit, cause, field)
+
+    def _all_devices(
+        self, where: str, request: DeviceRequest, selection: Selection, spend: Callable[[int], None]
+    ) -> list[int]:
+        for pool in self._problem.inventory.pools:
+            if pool.incomplete:
+                raise InvalidClaim(
+                    f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is currently being updated"
+                )
+            if pool.trouble:
+                raise InvalidClaim(
+                    f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}"
+                )
+        if selection.error:
+            raise InvalidClaim(selection.explain(lowest(selection.error)))
+        return [
+            bit
+            for bit in members(selection.match)
+            if not selection.unsupported and self._has_capacity(bit, request, spend)
+        ]
+
+    def _has_capacity(self, bit: int, request: DeviceRequest, spend: Callable[[int], None]) -> bool:
+        pool_device = self._problem.inventory.devices[bit]
+        device, driver, features = pool_device.device, pool_device.id.driver, self._problem.features
+        spend(1 + device.capacity.steps)
+        return has_room(device, driver, request, self._problem.shares(bit), features)
 
 
 class Outcome(Enum):
@@ -55,19 +138,19 @@ class Outcome(Enum):
 class Search:
     """One search; each run needs a new object. `steps` counts its work.
 
-    After `most_steps` the search fails for good. After DeadlineExceeded, a later attempt can repeat the search.
+    After `max_steps` the search fails for good. After DeadlineExceeded, a later attempt can repeat the search.
     """
 
     def __init__(
         self,
         problem: Problem,
         *,
-        most_steps: int = MOST_STEPS,
+        max_steps: int = MAX_STEPS,
         observer: Observer = NULL_OBSERVER,
         deadline: Deadline = NO_DEADLINE,
     ) -> None:
         self._problem = problem
-        self._most_steps = most_steps
+        self._max_steps = max_steps
         self._deadline = deadline
         self._observer = observer
         self._allowed = EVERYTHING
@@ -83,14 +166,14 @@ class Search:
         self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
         self._matching = MatchingDevices(problem, observer)
         self._selections, self._mode_all = self._matching.selections, self._matching.mode_all
-        self._constraints = constraints.build(problem.names, problem.specs, lists=problem.features.list_attributes)
-        self._derived_values: dict[tuple[str, int], constraints.TypedSet] = {}  # by expression and bit
+        self._constraints = build_constraints(problem.names, problem.specs, lists=problem.features.list_attributes)
+        self._derived_values: dict[tuple[str, int], TypedSet] = {}  # by expression and bit
         self._config_excess = ""  # why the API server would refuse the config of an allocation that was tried
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
 
-    def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], most_steps: int) -> Search:
+    def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], max_steps: int) -> Search:
         """A search of the same problem, limited to the devices `allowed` and these alternatives. Call `run` first."""
-        found = Search(self._problem, most_steps=most_steps, deadline=self._deadline)
+        found = Search(self._problem, max_steps=max_steps, deadline=self._deadline)
         found._allowed, found._fixed = allowed, alternatives
         found._matching, found._selections, found._mode_all = self._matching, self._selections, self._mode_all
         found._derived_values = self._derived_values
@@ -137,9 +220,9 @@ class Search:
         inventory, allocated_state = self._problem.inventory, self._problem.allocated_state
         wanted = union([bits for alternatives in forms for _, _, bits in alternatives])
         counters = Counters(inventory, allocated_state)
-        if not self._counter_sums_apply(wanted) or not shortage.is_short(forms, inventory, counters, self._deadline):
+        if not self._counter_sums_apply(wanted) or not is_short(forms, inventory, counters, self._deadline):
             return
-        shortage.report(forms, Counters(inventory, allocated_state), self._observer)
+        report_short(forms, Counters(inventory, allocated_state), self._observer)
         raise ShortOfCounters
 
     def _counter_sums_apply(self, wanted: int) -> bool:
@@ -251,7 +334,7 @@ class Search:
         self.steps += steps
         if self.steps // _CHECK_STEPS > before // _CHECK_STEPS:
             self._deadline.check()
-        if self.steps > self._most_steps:
+        if self.steps > self._max_steps:
             raise OutOfSteps
 
     # -- one device ------------------------------------------------------------------------------------------
@@ -298,15 +381,15 @@ class Search:
             return {}
         pool_device = self._problem.inventory.devices[bit]
         device, driver = pool_device.device, pool_device.id.driver
-        used, using = self._problem.shares(bit) or capacity.NOTHING, self._consumed_here.get(bit, capacity.NOTHING)
-        taken = capacity.consumption(device, driver, request.capacity, features)
+        used, using = self._problem.shares(bit) or NOTHING, self._consumed_here.get(bit, NOTHING)
+        taken = consumption(device, driver, request.capacity, features)
         pays = features.pays(request)
-        if taken is None or (pays and not capacity.fits(device, taken, capacity.NOTHING, capacity.NOTHING)):
-            why = capacity.refusal(device.capacity, driver, request.capacity, features, pays=pays)
+        if taken is None or (pays and not fits(device, taken, NOTHING, NOTHING)):
+            why = refusal(device.capacity, driver, request.capacity, features, pays=pays)
             self._reject(request, bit, "undefined-capacity", why)
             return None
-        if pays and not capacity.fits(device, taken, used, using):
-            self._reject(request, bit, "capacity", capacity.short_of(device, taken, used, using))
+        if pays and not fits(device, taken, used, using):
+            self._reject(request, bit, "capacity", short_of(device, taken, used, using))
             return None
         return taken
 
@@ -314,7 +397,7 @@ class Search:
         cause = self._counters.take(bit)
         return cause is None or self._reject(request, bit, *cause)
 
-    def _derived(self, bit: int, expression: str) -> constraints.TypedSet:
+    def _derived(self, bit: int, expression: str) -> TypedSet:
         """The value of an expression on a device, computed once."""
         found = self._derived_values.get((expression, bit))
         if found is None:

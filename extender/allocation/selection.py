@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from extender.allocation.constraints import TypedSet, values_of
-from extender.allocation.features import Features
-from extender.allocation.inventory import Inventory
-from extender.allocation.pools import PoolDevice
+from extender.allocation.device_rules import Features
+from extender.allocation.nodes.devices import PoolDevice
+from extender.allocation.nodes.inventory import Inventory
 from extender.allocation.problem import Selection
 from extender.cel import CelError, CompileError
 from extender.cel.dra import COST_LIMIT, Masks, compile_value, evaluated
@@ -20,7 +21,7 @@ _ERROR_BYTES = 256  # of a CEL error, which can quote user input
 Classes = Callable[[str], DeviceClass | None]
 
 
-def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:
+def _find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:
     """The class of a request. Raises InvalidClaim if the request names none, or if it is missing or not readable."""
     if not request.class_name:
         raise InvalidClaim(
@@ -37,7 +38,7 @@ def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceCl
 def select(
     claim: str,
     request: DeviceRequest,
-    class_: DeviceClass,
+    classes: Classes,
     inventory: Inventory,
     masks: Masks,
     features: Features,
@@ -45,15 +46,18 @@ def select(
 ) -> Selection:
     """Evaluate the selectors of a request. Each one sees only the devices that match all selectors before it.
 
-    Raises DeadlineExceeded.
+    Raises InvalidClaim if the class does not exist, and DeadlineExceeded.
     """
+    class_ = _find_class(claim, request, classes)
     sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
     sources += [
         (f"claim {claim}: request {request.name}: selector #{i}", text) for i, text in enumerate(request.selectors)
     ]
     alive = error = 0
     for slice_, offset in inventory.offsets:
-        part = _bindable(slice_.devices, features)
+        part = (1 << len(slice_.devices)) - 1
+        if not features.binding_conditions:
+            part &= ~_with_binding_conditions(slice_.devices)
         failed = 0
         for _, expression in sources:
             if not part:
@@ -67,7 +71,7 @@ def select(
     left_out = 0
     for _, devices in inventory.unsupported:
         left_out |= matching & devices
-    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, deadline), left_out)
+    return Selection(matching & ~left_out, error, partial(_explained, sources, inventory, masks, deadline), left_out)
 
 
 def derived_value(masks: Masks, deadline: Deadline, expression: str, pool_device: PoolDevice) -> TypedSet:
@@ -84,29 +88,19 @@ def derived_value(masks: Masks, deadline: Deadline, expression: str, pool_device
         raise InvalidClaim(f"{where}: CEL runtime error: {cut(str(error), _ERROR_BYTES)}") from None
 
 
-def _bindable(devices: tuple[Device, ...], features: Features) -> int:
-    """Mask of the devices that the features allow: without binding conditions if that feature is off."""
-    found = (1 << len(devices)) - 1
-    if features.binding_conditions:
-        return found
-    for position, device in enumerate(devices):
-        if device.binding_conditions:
-            found &= ~(1 << position)
-    return found
+def _with_binding_conditions(devices: tuple[Device, ...]) -> int:
+    """Mask of the devices that no request may have while the feature is off."""
+    return sum(1 << position for position, device in enumerate(devices) if device.binding_conditions)
 
 
-def _explainer(
-    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, deadline: Deadline
-) -> Callable[[int], str]:
-    def explain(bit: int) -> str:
-        pool_device = inventory.devices[bit]
-        slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
-        for where, expression in sources:
-            if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
-                continue
-            text = masks.error(expression, pool_device.device, pool_device.id.driver, deadline)
-            if text:
-                return f"{where}: {cut(text, _ERROR_BYTES)}"
-        return "selector failed"
-
-    return explain
+def _explained(sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, deadline: Deadline, bit: int) -> str:
+    """The text of the first selector that failed on a device. Raises DeadlineExceeded."""
+    pool_device = inventory.devices[bit]
+    slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
+    for where, expression in sources:
+        if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
+            continue
+        text = masks.error(expression, pool_device.device, pool_device.id.driver, deadline)
+        if text:
+            return f"{where}: {cut(text, _ERROR_BYTES)}"
+    return "selector failed"

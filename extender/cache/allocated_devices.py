@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from extender.allocation import SHARES, UNUSED, PoolUse
+from extender.allocation.nodes import SHARES, UNUSED, PoolUse
 from extender.model import DeviceId, PoolKey, Result
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)

@@ -9,7 +9,8 @@ from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 
-from extender.allocation import ChangeLog, Features, Snapshot
+from extender.allocation import Features, Snapshot
+from extender.allocation.nodes import ChangeLog
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_info_builder import NodeInfoBuilder

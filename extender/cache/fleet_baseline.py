@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from extender.allocation import FleetBaseline, NodeInfo
-from extender.fabric import best_gbps
 from extender.model import (
     DEFAULT_MIX,
     GPU,
@@ -21,7 +20,7 @@ from extender.model import (
     WHOLE,
     Claim,
     DeviceRequest,
-    FairCache,
+    FairLRU,
     Graph,
     RequestMix,
     RequestShape,
@@ -29,6 +28,7 @@ from extender.model import (
     driver_of,
     whole_gpus,
 )
+from extender.topology.sets import best_gbps
 
 _MAX_CLAIMS = 512  # claims remembered
 _MIN_CLAIMS = 32  # claims before the learned mix replaces the default mix
@@ -42,7 +42,7 @@ class RequestMixEstimator:
 
     def __init__(self, window: int = _MAX_CLAIMS) -> None:
         # UID of a claim to its request.
-        self._claims: FairCache[str, tuple[int, int]] = FairCache(window)
+        self._claims: FairLRU[str, tuple[int, int]] = FairLRU(window)
         self._counts: Counter[tuple[int, int]] = Counter()
         self._changed = False
         self._mix = DEFAULT_MIX

@@ -15,44 +15,38 @@ thousands of nodes see moves them all to other states, and builds none (see Node
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
-from extender.allocation import (
-    NUMBERS,
+from extender.allocation import Features, NodeInfo
+from extender.allocation.nodes import (
     AllocatedState,
     CounterKey,
-    Features,
     Interned,
     Interns,
     Inventory,
     KnownPools,
     KnownSlices,
-    NodeInfo,
     NodeState,
     Pool,
     PoolGroup,
     PoolUse,
     SharedUse,
-    Uses,
-    consumed_counters,
     gather,
-    interned,
+    gpu_uuid,
     inventory,
     live_use,
-    same_objects,
-    slices_of,
-    taken_mask,
-    taken_of,
     troubled,
     uses_of,
 )
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex, set_or_drop
-from extender.fabric import MAX_NODE_GPUS, Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source
+from extender.topology.agent_slices import MAX_NODE_GPUS
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric, live_fabric
 
 _PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
@@ -66,7 +60,7 @@ class _Hardware:
     live: Slice | None  # the fabric slice of the node agent
     fabric: Fabric | None
     gpu_bits: tuple[int, ...]  # device bit of each GPU of the fabric, -1 for none
-    uses: Uses
+    uses: tuple[int, ...]
     partitions: tuple[int, ...] | None
     troubled: int
     own: int  # mask of the devices whose use the score reads from the node: unshared devices, and GPUs
@@ -99,13 +93,13 @@ class NodeInfoBuilder:
         self._shared_pools: KnownPools = WeakValueDictionary()
         self._known_slices = KnownSlices()
         self._hardware: dict[str, _Hardware] = {}
-        self._attribute_signatures: Interns = WeakValueDictionary()
-        self._hardware_signatures: Interns = WeakValueDictionary()
-        self._allocation_signatures: Interns = WeakValueDictionary()
-        self._own_signatures: Interns = WeakValueDictionary()
+        self._attribute_signatures = Interns()
+        self._hardware_signatures = Interns()
+        self._allocation_signatures = Interns()
+        self._own_signatures = Interns()
         self._groups: WeakValueDictionary[tuple[Interned | None, ...], PoolGroup] = WeakValueDictionary()
         self._shared_uses: WeakValueDictionary[Hashable, SharedUse] = WeakValueDictionary()
-        self._own_states: Interns = WeakValueDictionary()
+        self._own_states = Interns()
         self._states: WeakValueDictionary[_StateKey, NodeState] = WeakValueDictionary()
         self._counters: WeakValueDictionary[PoolKey, _Counters] = WeakValueDictionary()
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
@@ -129,15 +123,15 @@ class NodeInfoBuilder:
         use = AllocatedState(pools)
         if counted:
             use = AllocatedState(pools, lambda pool: counted[pool.key].consumed if pool.key in counted else {})
-        busy, held = taken_mask(found, use), self._held_mask(found, pools)
+        busy, held = use.taken(found), self._held_mask(found, pools)
         agent_is_fresh = node.name not in slices.agents.silent
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
         consumed = tuple(one.digest for one in counted.values())
         shares, live = share_digest(found, pools), (drift, tuple(overuse.items()))
         own = hardware.hardware_signature, shares, busy & hardware.own, *live
-        own_signature = interned(self._own_signatures, own)
+        own_signature = self._own_signatures.of(own)
         key = (hardware.hardware_signature, hardware.group, shares, busy, held, consumed, *live)
-        state = self._state(interned(self._allocation_signatures, key), hardware, own_signature, shared)
+        state = self._state(self._allocation_signatures.of(key), hardware, own_signature, shared)
         if shared is not None:
             use = AllocatedState({**pools, **common}, use.counters)
             for position, (first, _) in enumerate(found.shared_parts):
@@ -192,7 +186,7 @@ class NodeInfoBuilder:
         """The current use of the shared pools of a group."""
         allocated_devices = self._allocated_devices
         pools = {part.key: allocated_devices.pool(part.key) for part in group.parts}
-        busy = tuple(taken_of(part, pools[part.key]) for part in group.parts)
+        busy = tuple(pools[part.key].taken_of(part) for part in group.parts)
         held = tuple(
             part.mask(allocated_devices.only_held(part.key)) & taken
             for part, taken in zip(group.parts, busy, strict=True)
@@ -217,7 +211,7 @@ class NodeInfoBuilder:
         key = state.own_allocation, state.attribute_signature, shared
         found = self._states.get(key)
         if found is None:
-            found = self._states[key] = replace(state, names=[], number=next(NUMBERS), shared=shared)
+            found = self._states[key] = state.with_shared(shared)
         return found
 
     def _state(
@@ -231,7 +225,7 @@ class NodeInfoBuilder:
                 hardware_signature=hardware.hardware_signature,
                 own_signature=own_signature,
                 own_allocation=own_allocation,
-                own=interned(self._own_states, key[:2]) if shared is not None else own_allocation,
+                own=self._own_states.of(key[:2]) if shared is not None else own_allocation,
                 shared=shared,
             )
         return found
@@ -261,10 +255,10 @@ class NodeInfoBuilder:
 
     def _consumed(self, pool: Pool, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
-        current = slices_of(pool, self._slices.pools.whole(pool.key))
+        current = pool.slices_in(self._slices.pools.whole(pool.key))
         known = self._counters.get(pool.key)
         if known is None or known.slices is not current or known.use != use:
-            consumed = consumed_counters(current, use)
+            consumed = use.consumed(current)
             known = self._counters[pool.key] = _Counters(current, use, consumed, digest(sorted(consumed.items())))
         return known
 
@@ -280,7 +274,7 @@ class NodeInfoBuilder:
             partitions = known.partitions if known is not None and is_same else partitions_of(found, gpu_bits)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions)
             seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
-            attribute_signature = interned(self._attribute_signatures, seen)
+            attribute_signature = self._attribute_signatures.of(seen)
             known = self._hardware[node.name] = _Hardware(
                 found,
                 live,
@@ -341,7 +335,7 @@ class NodeInfoBuilder:
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
         hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions)
-        return interned(self._hardware_signatures, hardware_signature)
+        return self._hardware_signatures.of(hardware_signature)
 
 
 def _nearby(node: Node, slices: SliceIndex, own: Mapping[PoolKey, Mapping[str, Slice]]) -> list[Slice]:
@@ -393,15 +387,7 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     """Whether two results of `gather` have the same slices."""
     if len(before) != len(after):
         return False
-    return all(
-        a is b
-        or (
-            (a.key, a.incomplete, a.trouble, a.names_no_node) == (b.key, b.incomplete, b.trouble, b.names_no_node)
-            and same_objects(a.slices, b.slices)
-            and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
-        )
-        for a, b in zip(before, after, strict=True)
-    )
+    return all(a is b or a.is_same(b) for a, b in zip(before, after, strict=True))
 
 
 # -- parts of signatures, as short values that can be compared -----------------------------------------------

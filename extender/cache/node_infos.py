@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from cachetools import LRUCache
 
-from extender.allocation import AllocatedState, Inventory, NodeInfo, NodeState, PoolGroup, SharedUse
+from extender.allocation import NodeInfo
+from extender.allocation.nodes import AllocatedState, Inventory, NodeState, PoolGroup, SharedUse
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.model import PoolKey
 

@@ -17,11 +17,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from extender.allocation import WholePool
+from extender.allocation.nodes import gpu_uuid
+from extender.allocation.nodes.pools import WholePool
 from extender.cache.timers import AgentReports, Cooldown, TimerKind, Timers
-from extender.fabric import DRIVER as FABRIC_DRIVER
-from extender.fabric import agent_slice, gpu_uuid, hardware_facts
 from extender.model import Allocation, Claim, Node, NodeSelection, PoolKey, Slice, TaintRule, is_complete
+from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
+from extender.topology.agent_slices import hardware_facts
+from extender.topology.sources import agent_slice
 
 ALL_NODES = "*"
 _MAX_AGENT_SLICES = 8  # per node; an agent publishes one

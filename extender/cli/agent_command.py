@@ -13,9 +13,9 @@ from extender.agent.slice_publisher import SlicePublisher
 from extender.cli.options import Kubeconfig, parse_listen, parse_node
 from extender.cluster import ApiClient, load_credentials
 from extender.entry.listening import serve_all, server
-from extender.fabric import DRIVER
 from extender.runtime import DaemonThreads, Supervisor
 from extender.sockets import listen_on
+from extender.topology.agent_slices import DRIVER
 from extender.web.http_limits import PROBES
 
 

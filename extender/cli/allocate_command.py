@@ -21,16 +21,14 @@ from extender.allocation import (
     Search,
     allocations,
     choose,
-    from_gates,
-    problem_of,
-    troubled,
-    usage_of,
 )
+from extender.allocation.nodes import gpu_uuid
+from extender.allocation.nodes.node_info import troubled
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Dialect, Masks
 from extender.cli.object_files import checked_files
 from extender.cli.options import Output
 from extender.cli.output import Screen, say_json
-from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import DecodedObjects, decoded_objects
 from extender.model import (
@@ -52,8 +50,11 @@ from extender.model import (
     shown,
 )
 from extender.policy import Policy
-from extender.scheduling import ADMIN_LABEL, class_by_resource, may_run, special_claim
-from extender.scoring import ByTopology
+from extender.scheduling import may_run
+from extender.scheduling.requirements import ADMIN_LABEL, class_of_resource, special_claim
+from extender.topology.preference import ByTopology
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric, live_fabric
 from extender.wire import (
     Json,
     SliceDecoder,
@@ -134,7 +135,7 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
     for claim in case.claims:
         if claim.problem:
             raise InvalidClaim(f"claim {claim.key}: {claim.problem}")
-    features = from_gates(case.features)
+    features = Features.from_gates(case.features)
     masks = Masks(Dialect(list_types=features.list_attributes))
     allocated_state = usage_of(case.slices, case.taken, case.shares)
     named = [(str(claim.key), claim.spec) for claim in case.claims]
@@ -149,8 +150,8 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
 
 def _search(problem: Problem, order: str, preference: Preference | None, recorder: CauseRecorder) -> Any:
     if order == "in-tree":
-        return Search(problem, most_steps=_CASE_STEPS, observer=recorder).run()
-    return choose(problem, preference, most_steps=_CASE_STEPS, observer=recorder)
+        return Search(problem, max_steps=_CASE_STEPS, observer=recorder).run()
+    return choose(problem, preference, max_steps=_CASE_STEPS, observer=recorder)
 
 
 # -- cluster objects -----------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def _asked(found: DecodedObjects, node: Node) -> list[Claim]:
     resources, claims = extended_resources(found.classes.values()), list(found.claims)
     for pod in found.pods:
         names = {name for container in pod.containers for name, amount in container.requests if amount}
-        classes = {name: class_by_resource(name, found.classes, resources) for name in names - node.allocatable}
+        classes = {name: class_of_resource(name, found.classes, resources) for name in names - node.allocatable}
         spec, _ = special_claim(pod.containers, {name: class_ for name, class_ in classes.items() if class_})
         if spec.requests:
             key = ObjectKey(pod.key.namespace, f"{pod.key.name}-extended-resources")

@@ -11,7 +11,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from extender.allocation import NodeInfo, field_of
+from extender.allocation import NodeInfo
+from extender.allocation.nodes import gpu_uuid
 from extender.cache import ClusterCache
 from extender.cli.object_files import policy_of
 from extender.cli.options import Kubeconfig, Output
@@ -19,7 +20,6 @@ from extender.cli.output import Screen, say, say_json
 from extender.cli.snapshot_command import dump_of, list_items, take_objects
 from extender.cluster import ApiClient, ClusterError, Forbidden, NotFound, NotServed, load_credentials
 from extender.explain import Finding, check_consistency
-from extender.fabric import DRIVER, gpu_uuid
 from extender.files import name_of, read_file
 from extender.model import (
     MARKER_CLASS,
@@ -35,6 +35,7 @@ from extender.model import (
     shown,
 )
 from extender.policy import Policy, PolicyError, load_policy
+from extender.topology.agent_slices import DRIVER
 from extender.wire import Json, decode_pod, get, many, need, one_value, quantities, strings
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
@@ -472,7 +473,9 @@ def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[DoctorFinding]:
     nodes: dict[str, list[str]] = {}
     for node_info in node_infos:
         for field in {
-            field_of(node_info.inventory, bit) for _, mask in node_info.inventory.unsupported for bit in members(mask)
+            node_info.inventory.devices[bit].device.node_allocatable
+            for _, mask in node_info.inventory.unsupported
+            for bit in members(mask)
         }:
             nodes.setdefault(field, []).append(node_info.node.name)
     for field, names in sorted(nodes.items()):

@@ -13,9 +13,10 @@ from rich.table import Column, Table
 from extender.cli.options import Kubeconfig, Output, parse_node
 from extender.cli.output import Screen, say_json
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
-from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_inside, quality, ranked
 from extender.model import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph, WireError, members, one_line, shown
 from extender.sandbox import carried_machines, fabric_slice, load_machine
+from extender.topology.agent_slices import DRIVER, fabric_of
+from extender.topology.sets import bandwidth, is_joined, links_inside, quality, ranked
 from extender.wire import SliceDecoder
 
 

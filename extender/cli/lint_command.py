@@ -17,7 +17,9 @@ from extender.cli.select_command import dialect_of
 from extender.cli.snapshot_command import dump_of
 from extender.files import name_of
 from extender.lint import CheckedManifests, LintFinding, check_devices, check_manifests
-from extender.model import WireError
+from extender.model import (
+    WireError,
+)
 from extender.wire import Json
 
 _SUPPLY = ("DeviceClass", "ResourceSlice")

@@ -13,9 +13,20 @@ from extender.cli.output import say
 from extender.files import name_of, read_file
 from extender.lint import LintFinding, Placed, check_manifests
 from extender.manifests import objects_of_part, objects_or_faults
-from extender.model import WireError, counted, one_line
+from extender.model import (
+    WireError,
+    counted,
+    one_line,
+)
 from extender.policy import MAX_POLICY_BYTES, Policy, PolicyError, load_policy
-from extender.wire import DocumentPart, Json, get, need, parts_of, text_of
+from extender.wire import (
+    DocumentPart,
+    Json,
+    get,
+    need,
+    parts_of,
+    text_of,
+)
 
 _LINE_BYTES = 4096
 _MAX_MANIFEST_BYTES = 4 * MAX_POLICY_BYTES  # of a manifest with a policy in it

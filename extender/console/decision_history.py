@@ -16,14 +16,15 @@ from heapq import nlargest
 
 import structlog
 
-from extender.allocation import NodeInfo, Snapshot, with_devices_released
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.what_if.hypothetical import with_devices_released
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
 from extender.console.fair_queue import FairQueue
 from extender.explain import ComparedSets, compare_sets
-from extender.fabric import bandwidth
-from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, Deadline, FairCache, ObjectKey, Pod, Result
+from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, Deadline, FairLRU, ObjectKey, Pod, Result
 from extender.scheduling import Decision, Evaluator, ScoredNode, parse_decision
+from extender.topology.sets import bandwidth
 
 _MAX_PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
 _MAX_WAITING = 512  # pods to read; those beyond are left out
@@ -55,7 +56,7 @@ class DecisionHistory:
 
     def __init__(self, since: str = "", pods: int = _MAX_PODS) -> None:
         self.since = since
-        self._entries: FairCache[str, DecidedPod] = FairCache(pods)
+        self._entries: FairLRU[str, DecidedPod] = FairLRU(pods)
         self.version = 0  # grows with every change
         self.joined = 0  # pods bound with two GPUs or more
         self.joined_share = 0.0  # sum of their ratios of ring bandwidth to the best ring bandwidth in the fleet

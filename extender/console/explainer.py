@@ -53,7 +53,8 @@ from extender.model import (
     shown,
 )
 from extender.policy import Policy
-from extender.scheduling import EvaluationContext, Evaluator, RankingCache, Skip, requirements_of
+from extender.scheduling import EvaluationContext, Evaluator, RankingCache, requirements_of
+from extender.scheduling.requirements import Skip
 from extender.wire import Json
 
 _RANKINGS_BYTES = 32 << 20

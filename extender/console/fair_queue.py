@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from extender.model import FairCache
+from extender.model import FairLRU
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -16,7 +16,7 @@ class FairQueue(Generic[Key, Value]):
     """At most `limit` values by key. Beyond it, the namespace with the most loses its oldest one."""
 
     def __init__(self, limit: int) -> None:
-        self._waiting: FairCache[Key, Value] = FairCache(limit)
+        self._waiting: FairLRU[Key, Value] = FairLRU(limit)
         self._queued = asyncio.Event()
         self.left_out = 0  # values that were dropped for others
 

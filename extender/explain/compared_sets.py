@@ -6,20 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from extender.allocation import (
-    NodeInfo,
-    Problem,
-    Search,
-    Selection,
-    derived_value,
-    find_class,
-    select,
-    with_devices_released,
-)
+from extender.allocation import NodeInfo, Problem, Search, Selection, derived_value, select
+from extender.allocation.what_if import with_devices_released
 from extender.explain.fleet_rows import link_digits
-from extender.fabric import bandwidth, is_joined
 from extender.model import Claim, DeadlineExceeded, DeviceClass, DeviceRequest, InvalidClaim, OutOfSteps, members
 from extender.scheduling import EvaluationContext
+from extender.topology.sets import bandwidth, is_joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +71,8 @@ def _first_fit(
     """The devices of the first solution, as a mask; None without one."""
 
     def selection(claim: str, request: DeviceRequest) -> Selection:
-        class_ = find_class(claim, request, classes.get)
-        return select(claim, request, class_, node_info.inventory, context.masks, context.features, context.deadline)
+        inventory, masks, features = node_info.inventory, context.masks, context.features
+        return select(claim, request, classes.get, inventory, masks, features, context.deadline)
 
     names, specs = tuple(str(claim.key) for claim in claims), tuple(claim.spec for claim in claims)
     state = node_info.allocated_state

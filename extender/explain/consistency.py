@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extender.allocation import overdrawn_counters
+from extender.allocation.nodes import overdrawn_counters
 from extender.cache import ClusterCache
 from extender.model import Claim, Device, DeviceId, ObjectKey, PoolKey, Result, Slice, newest_slices
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 
-from extender.allocation import UNUSED, NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import UNUSED
 from extender.explain.gang_question import reservations_by_pod
 from extender.explain.near_misses import claims_of_node
-from extender.fabric import largest_joined
 from extender.gangs.gang import gang_minimum
 from extender.model import (
     DISTANCES,
@@ -37,7 +37,8 @@ from extender.model import (
     one_line,
     product_of,
 )
-from extender.scoring import left_over, memory_bytes, stranded, unclaimed_bytes
+from extender.topology.score_parts import left_over, stranded, unclaimed_bytes
+from extender.topology.sets import largest_joined
 from extender.wire import Json
 
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
@@ -124,7 +125,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     )
     if shares is None:
         return 0
-    total = memory_bytes(node_info, bit) * NANO
+    total = node_info.inventory.devices[bit].device.memory_bytes * NANO
     used = amount_of_memory(shares) or 0
     return min(max(10 * used // total, 1), 9) if total else 1
 
@@ -213,7 +214,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
                 "driver": pool_device.id.driver,
                 "pool": pool_device.id.pool,
                 "state": letter(node_info, bit),
-                "memory": memory_bytes(node_info, bit),
+                "memory": node_info.inventory.devices[bit].device.memory_bytes,
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
                 "claims": by_device.get(str(pool_device.id), []),

@@ -52,13 +52,8 @@ from extender.model import (
     error_line,
 )
 from extender.policy import Policy
-from extender.scheduling import (
-    EvaluationContext,
-    Pending,
-    UnschedulableAndUnresolvable,
-    held_results,
-    requirements_of,
-)
+from extender.scheduling import EvaluationContext, requirements_of
+from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable
 
 _HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
 _MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
@@ -382,7 +377,7 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
     for pod in members.pods:
         if pod.uid in plan.placements:
             node, placement = plan.placements[pod.uid]
-            devices = tuple(str(result.device) for result in held_results(snapshot.node_infos[node], placement))
+            devices = placement.devices(snapshot.node_infos[node])
             placed.append(PlannedMember(str(pod.key), node, devices))
     text = f"group {found.group} fits: {counted(len(placed), 'pod')} {where(plan.level, plan.domain)}"
     return replace(

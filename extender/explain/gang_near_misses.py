@@ -34,7 +34,7 @@ from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS
 from extender.model import Deadline, DeadlineExceeded, Result, counted
-from extender.scheduling import PodRequirements, held_results
+from extender.scheduling import PodRequirements
 
 _MAX_FOUND = 5  # the cheapest near misses, in one explanation
 _MAX_SIZES = 3  # smaller minimums that are tried
@@ -347,7 +347,7 @@ class _Releases:
         taken = {
             result.device
             for name, placement in plan.placements.values()
-            for result in held_results(node_infos[name], placement)
+            for result in chain.from_iterable(placement.results(node_infos[name]))
         }
         return [use for use in uses if not any(result.device in taken for result in use.results)]
 

@@ -39,14 +39,8 @@ from extender.model import (
     name_on_claims,
 )
 from extender.policy import Policy
-from extender.scheduling import (
-    EvaluationContext,
-    PodRequirements,
-    RankingCache,
-    UsableNodes,
-    needs_reservation,
-    problem_for,
-)
+from extender.scheduling import EvaluationContext, PodRequirements, RankingCache, UsableNodes
+from extender.scheduling.requirements.claim_checks import needs_reservation
 
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]
@@ -429,7 +423,7 @@ def _devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context:
     """
     found, inventory = 0, node_info.inventory
     for requirements in kinds:
-        problem = problem_for(node_info, requirements.for_node(node_info.node), context)
+        problem = context.problem(node_info, requirements.for_node(node_info.node))
         for _, name, option in options_of(problem):
             if option.admin_access:
                 continue

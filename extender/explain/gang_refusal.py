@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, inventory
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes.inventory import inventory
+from extender.allocation.nodes.node_info import NodeState
+from extender.allocation.what_if.hypothetical import hypothetical_snapshot
 from extender.explain.gang_near_misses import GangNearMisses, less_constrained
 from extender.explain.gang_question import (
     GangExplanation,
@@ -36,7 +39,7 @@ from extender.gangs.gang_problem import (
 from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
 from extender.model import Code, DeadlineExceeded, InvalidClaim, Reason, counted, members
-from extender.scheduling import PodRequirements, Unschedulable, UsableNodes, problem_for
+from extender.scheduling import PodRequirements, Unschedulable, UsableNodes
 
 _MAX_HOLDERS = 12  # in one explanation
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
@@ -348,7 +351,7 @@ class EmptiedFleet:
     def _drivers(self, node_info: NodeInfo, kinds: Iterable[PodRequirements]) -> Iterator[str]:
         """The drivers of the node's devices that are of a class which the pods ask for."""
         for requirements in kinds:
-            problem = problem_for(node_info, requirements.for_node(node_info.node), self.question.context)
+            problem = self.question.context.problem(node_info, requirements.for_node(node_info.node))
             for _, name, option in options_of(problem):
                 try:
                     match = problem.select(name, replace(option, selectors=())).match

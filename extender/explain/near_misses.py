@@ -16,19 +16,12 @@ from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
-from extender.allocation import (
-    Interned,
-    Inventory,
-    NodeInfo,
-    PoolDevice,
-    Problem,
-    Snapshot,
-    attribute_values,
-    with_devices_released,
-)
+from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values
+from extender.allocation.nodes.devices import Interned, PoolDevice
+from extender.allocation.nodes.inventory import Inventory
+from extender.allocation.what_if.hypothetical import with_devices_released
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.explain.selector_stats import NodeSample, selector_stats
-from extender.fabric import largest_joined
 from extender.model import (
     FREEABLE_CODES,
     Claim,
@@ -55,10 +48,10 @@ from extender.scheduling import (
     Unschedulable,
     attributes_like,
     evaluate,
-    needs_reservation,
-    problem_for,
     requirements_of,
 )
+from extender.scheduling.requirements.claim_checks import needs_reservation
+from extender.topology.sets import largest_joined
 
 _MAX_NODES = 24  # nodes of different states on which a release of claims is tried
 _MAX_TRIES = 160  # evaluations per explanation
@@ -360,7 +353,7 @@ def _matching(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
 ) -> list[tuple[int, DeviceRequest, int]]:
     """Position of the claim, request and mask of matching devices, up to the first selector that fails."""
-    problem, found = problem_for(node_info, requirements, context), list[tuple[int, DeviceRequest, int]]()
+    problem, found = context.problem(node_info, requirements), list[tuple[int, DeviceRequest, int]]()
     with suppress(InvalidClaim):
         for claim, name, option in options_of(problem):
             found.append((claim, option, problem.select(name, option).match))

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from types import MappingProxyType
 
-from extender.allocation import CAUSES, CauseRecorder, Interned, NodeInfo, Snapshot
+from extender.allocation import CAUSES, CauseRecorder, NodeInfo, Snapshot
+from extender.allocation.nodes.devices import Interned
 from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
 from extender.model import (
@@ -42,22 +43,17 @@ from extender.scheduling import (
     FilterStatus,
     NodeRanking,
     NodesOfStatus,
-    Pending,
     Placement,
     PodRequirements,
     RankingCache,
     ScoredNode,
-    Skip,
     Unschedulable,
-    UnschedulableAndUnresolvable,
     UsableNodes,
     evaluate,
-    held_results,
-    problem_for,
     requirements_of,
-    scored_node,
-    unprovided_resource,
 )
+from extender.scheduling.requirements.extended_resources import unprovided_resource
+from extender.scheduling.requirements.pod_requirements import Pending, Skip, UnschedulableAndUnresolvable
 
 _MAX_EXAMPLES = 3  # node names per reason
 _MAX_BEST = 5
@@ -190,7 +186,7 @@ def _explanation(question: _Question) -> Explanation:
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
-            scored_node(question.node_info(node), placement, question.requirements, snapshot)
+            ScoredNode.of(question.node_info(node), placement, question.requirements, snapshot)
             for node, placement in _best(ranking, allowed, statuses)
         ]
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
@@ -394,7 +390,7 @@ def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, .
         lines.append(f"and {recorder.left_out} more of these")
     if isinstance(status, Unschedulable):
         return (*lines, f"unschedulable: {status.text}")
-    devices = ", ".join(str(result.device) for result in held_results(node_info, status)) or "nothing left to allocate"
+    devices = ", ".join(status.devices(node_info)) or "nothing left to allocate"
     parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in status.parts)
     return (*lines, f"chosen: {devices}", *parts, f"score {status.score:.3f}")
 
@@ -408,7 +404,7 @@ def _why(cause: str, detail: str) -> str:
 
 
 def _matched(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> list[str]:
-    problem = problem_for(node_info, requirements, context)
+    problem = context.problem(node_info, requirements)
     lines: list[str] = []
     for _, name, option in options_of(problem):
         try:

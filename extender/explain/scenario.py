@@ -6,7 +6,8 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from extender.allocation import NodeInfo, Snapshot, hypothetical_snapshot, with_devices_released
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.what_if import hypothetical_snapshot, with_devices_released
 from extender.model import (
     Claim,
     DeviceClass,

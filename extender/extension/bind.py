@@ -67,21 +67,14 @@ from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import DECISION_ANNOTATION, BerthError, Claim, Code, ObjectKey, Pod, Reason, cut
 from extender.runtime import Informers, Supervisor
-from extender.scheduling import (
+from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, requirements_of
+from extender.scheduling.requirements.claim_checks import Readiness, readiness
+from extender.scheduling.requirements.extended_resources import class_of_resource
+from extender.scheduling.requirements.pod_requirements import (
     Pending,
-    PodRequirements,
     PreFilterResult,
-    Readiness,
-    ScoredNode,
     Skip,
-    Unschedulable,
     UnschedulableAndUnresolvable,
-    class_of_resource,
-    decision_text,
-    new_allocations,
-    readiness,
-    requirements_of,
-    scored_node,
 )
 
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
@@ -255,7 +248,8 @@ class Binder:
         snapshot = self._cache.snapshot()
         node_info = snapshot.node_infos.get(node)
         offered = node_info.node.allocatable if node_info is not None else frozenset()
-        unknown = {name for name in asked - offered if class_of_resource(name, snapshot) is None}
+        classes, resources = snapshot.classes, snapshot.extended_resources
+        unknown = {name for name in asked - offered if class_of_resource(name, classes, resources) is None}
         if unknown and (late := unknown & await self._writer.read_extended_resources()):
             raise BindError(f"a DeviceClass that provides {min(late)} is not known yet")
 
@@ -332,8 +326,8 @@ class Binder:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
         context = self._filter_service.evaluation_context(snapshot)
-        planned = new_allocations(node_info, requirements, status, context, _new_share)
-        return requirements, planned, scored_node(node_info, status, requirements, snapshot)
+        planned = status.allocations(node_info, requirements, context, _new_share)
+        return requirements, planned, ScoredNode.of(node_info, status, requirements, snapshot)
 
     async def _written(
         self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations
@@ -486,7 +480,7 @@ class Binder:
 
 def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
     """The annotation that the Binding writes on the pod; none if all devices were allocated before."""
-    text = decision_text(chosen, *runner_up)
+    text = chosen.annotation(*runner_up)
     return {DECISION_ANNOTATION: cut(text, _MAX_NOTE_BYTES)} if text else {}
 
 

@@ -22,8 +22,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 
-from extender.model import Deadline, DeadlineExceeded, FairCache
+from extender.model import Deadline, DeadlineExceeded, FairLRU
 
 _FREE_SECONDS = 0.001  # of a call; about what the rest of a filter request takes
 _MAX_CALLS_TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one
@@ -42,19 +43,20 @@ class _Item:
     namespace: str
     work: Work
     blocks: bool  # whether a call waits for it, so that the namespace has queued work
+    size: int = 1  # for how many items it counts
 
 
 class Evaluations:
     """Gives deadlines to calls, and works on what they do not finish. `clock` returns seconds.
 
-    At most `limit` items, see FairCache. One that is dropped is queued again by the next call that needs it.
+    At most `limit` items, see FairLRU. One that is dropped is queued again by the next call that needs it.
     """
 
     def __init__(self, clock: Callable[[], float], limit: int = _MAX_ITEMS) -> None:
         self.seconds = 0.1  # of a call; the policy sets it
         self.queued = 0  # items that calls waited for, since the start
         self._clock = clock
-        self._items: FairCache[Hashable, _Item] = FairCache(limit)
+        self._items: FairLRU[Hashable, _Item] = FairLRU(limit, attrgetter("size"))
         self._blocking: Counter[str] = Counter()  # items that block their namespace
         self._worked: dict[str, float] = {}  # seconds of the queue, by namespace with items
         self._used: dict[str, float] = {}  # seconds of calls in this second, by namespace
@@ -124,7 +126,7 @@ class Evaluations:
         self.queued += blocks
         self._blocking[namespace] += blocks
         self._worked.setdefault(namespace, min(self._worked.values(), default=0.0))
-        for _, dropped in self._items.put(namespace, key, _Item(namespace, work, blocks), size):
+        for _, dropped in self._items.put(namespace, key, _Item(namespace, work, blocks, size)):
             self._ended(dropped)
         self._added.set()
 

@@ -43,20 +43,16 @@ from extender.scheduling import (
     Evaluator,
     FilterStatus,
     NodeRanking,
-    Pending,
     Placement,
     PodRequirements,
     RankingCache,
-    Skip,
-    UnschedulableAndUnresolvable,
     evaluate,
-    held_by_claim,
-    leftover_claims,
     proximity_of,
     requirements_of,
     scores,
     shortlist,
 )
+from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, leftover_claims
 from extender.wire import has_all
 
 _HELD = str(Reason(Code.HELD))
@@ -427,5 +423,5 @@ def hold(
 ) -> None:
     """Hold the devices of a placement until `deadline`, in seconds of the service's clock."""
     claims = requirements.for_node(node_info.node).pending_claims
-    for claim, results in zip(claims, held_by_claim(node_info, placement), strict=True):
+    for claim, results in zip(claims, placement.results(node_info), strict=True):
         cache.hold(claim.uid, pod_uid, node_info.node.name, results, deadline)

@@ -25,7 +25,7 @@ from extender.extension.undo import (
     read_unchanged,
     remove_special,
 )
-from extender.model import Claim, FairCache, ObjectKey, Pod
+from extender.model import Claim, FairLRU, ObjectKey, Pod
 from extender.runtime import Supervisor
 
 _MAX_RUNNING = 32  # half of the connections to the API server
@@ -213,7 +213,7 @@ class Releases:
         self._supervisor = supervisor
         self._at_once = at_once
         self._running: set[ObjectKey] = set()
-        self._waiting: FairCache[ObjectKey, None] = FairCache(_MAX_WAITING)
+        self._waiting: FairLRU[ObjectKey, None] = FairLRU(_MAX_WAITING)
         self._operations: dict[ObjectKey, Operation] = {}  # of the claims that wait
 
     def __len__(self) -> int:

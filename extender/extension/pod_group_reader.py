@@ -5,7 +5,8 @@ from __future__ import annotations
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
 from extender.model import ObjectKey, Pod, PodGroup
-from extender.scheduling import PodRequirements, PreFilterResult
+from extender.scheduling import PodRequirements
+from extender.scheduling.requirements import PreFilterResult
 from extender.wire import decode_pod_group
 
 

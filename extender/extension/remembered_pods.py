@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 
-from extender.model import FairCache, Pod
+from extender.model import FairLRU, Pod
 from extender.scheduling import PodRequirements
 
 MAX_PODS = 4096
@@ -14,13 +14,14 @@ class UnschedulablePods:
     """Pods that fitted no node in their last filter request, by equivalence class.
 
     The pods of a class fit on the same nodes, and belong to one namespace, which pays for their evaluations. At most
-    `limit` pods, see FairCache: the namespace with the most loses the one that was rejected longest ago.
+    `limit` pods, see FairLRU: the namespace with the most loses the one that was rejected longest ago.
 
     A pod with large claims counts as several: its requirements keep the claims after their deletion.
     """
 
     def __init__(self, limit: int = MAX_PODS) -> None:
-        self._pods: FairCache[str, Hashable] = FairCache(limit)  # UID to equivalence class
+        # UID to equivalence class; the pods of one class have claims of one size.
+        self._pods: FairLRU[str, Hashable] = FairLRU(limit, lambda key: self._classes[key][0].counts_as)
         self.searched: dict[str, int] = {}  # version of the snapshot that the last search covered, by namespace
         # Key of the equivalence class to the requirements of one of its pods, and the UIDs of all its pods.
         self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}
@@ -41,7 +42,7 @@ class UnschedulablePods:
         self.remove(uid)
         key = requirements.namespace, requirements.key, requirements.node_selectors
         self._classes.setdefault(key, (requirements, {}))[1][uid] = None
-        for dropped in self._pods.put(requirements.namespace, uid, key, requirements.counts_as):
+        for dropped in self._pods.put(requirements.namespace, uid, key):
             self._remove_pod(*dropped)
 
     def remove(self, uid: str) -> None:
@@ -90,10 +91,10 @@ RunnerUp = tuple[str, float]
 class ShortlistScores:
     """The nodes that passed the last filter request of a pod; prioritize and bind read their scores.
 
-    Node names with scores, the best first, for at most `limit` pods, see FairCache."""
+    Node names with scores, the best first, for at most `limit` pods, see FairLRU."""
 
     def __init__(self, limit: int) -> None:
-        self._known: FairCache[str, Mapping[str, float]] = FairCache(limit)  # by pod UID
+        self._known: FairLRU[str, Mapping[str, float]] = FairLRU(limit)  # by pod UID
 
     def __len__(self) -> int:
         return len(self._known)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
-from extender.allocation import CounterKey, counter_limits, overdrawn_counters
+from extender.allocation.nodes import CounterKey, overdrawn_counters
 from extender.cache import CLAIM, ClusterCache
 from extender.extension.binding_cycle import BindError, DeviceLost
 from extender.model import Claim, Device, DeviceId, PoolKey, Result, Slice, is_complete, newest_slices
@@ -145,7 +145,7 @@ class _Check:
                 or not self._earlier_on_device(id_)
             )
             if device.consumes:
-                known = known and is_complete(pool.slices) and _drawn(device) <= counter_limits(pool.slices).keys()
+                known = known and is_complete(pool.slices) and _drawn(device) <= _published(pool)
         return _Verdict.UNCLEAR if not known and self._earlier_in_pool(id_, pool) else _Verdict.KEPT
 
     def _pool(self, id_: DeviceId) -> _Pool:
@@ -221,6 +221,12 @@ def _results(claim: Claim) -> list[Result]:
 def _drawn(device: Device) -> set[CounterKey]:
     """The counters that the device consumes."""
     return {(use.counter_set, name) for use in device.consumes for name, _ in use.counters}
+
+
+def _published(pool: _Pool) -> set[CounterKey]:
+    """The counters that the current slices of a pool have."""
+    sets = (one for slice_ in pool.slices for one in slice_.counter_sets)
+    return {(one.name, name) for one in sets for name in one.counters}
 
 
 def _is_earlier(cache: ClusterCache, other: str, uid: str) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, is_own, with_own_pools_released
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import NodeState
+from extender.allocation.what_if import hypothetical_snapshot, with_own_pools_released
 from extender.gangs.domains import Domain, Domains, natural
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem
@@ -142,6 +144,6 @@ class EmptiedDomains:
 def _empty_state(node_info: NodeInfo) -> Hashable | None:
     """A key: nodes with equal keys have equal statuses without their workloads. None if no other node has this key."""
     attribute_signature = node_info.state.attribute_signature
-    if attribute_signature is None or not all(is_own(pool) for pool in node_info.inventory.pools):
+    if attribute_signature is None or not all(pool.is_own for pool in node_info.inventory.pools):
         return None
     return attribute_signature.number, node_info.drift, node_info.agent_is_fresh

@@ -13,14 +13,9 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.gangs.gang import Gang
 from extender.model import Claim, Code, Deadline, Pod, Reason
 from extender.policy import Policy
-from extender.scheduling import (
-    Pending,
-    Placement,
-    PodRequirements,
-    UnschedulableAndUnresolvable,
-    needs_reservation,
-    requirements_of,
-)
+from extender.scheduling import Placement, PodRequirements, requirements_of
+from extender.scheduling.requirements import needs_reservation
+from extender.scheduling.requirements.pod_requirements import Pending, UnschedulableAndUnresolvable
 
 # Each bind of a minimum keeps a connection until the others have come, see extension/gangs/gang_admission.py.
 MAX_TOGETHER = 400

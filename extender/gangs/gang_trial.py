@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from itertools import count
+from itertools import chain, count
+from operator import itemgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from extender.allocation import NodeInfo, Snapshot, with_devices_allocated
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.what_if import with_devices_allocated
 from extender.gangs.gang_problem import NodeLimit
-from extender.model import Device, DeviceId, FairCache, PoolKey, Result
-from extender.scheduling import NodeRanking, Placement, held_results
+from extender.model import Device, DeviceId, FairLRU, PoolKey, Result
+from extender.scheduling import NodeRanking, Placement
 
 Taken = tuple[Hashable, ...]
 """The devices of a node that a plan has taken, sorted. Two nodes of one equivalence class with the same devices taken
@@ -65,7 +67,7 @@ class GangTrial:
         node_info = self._node_infos[name]
         inventory = node_info.inventory
         change = _Change(name, limits, {}, [(name, limit) for limit in limits])
-        for result in held_results(node_info, placement):
+        for result in chain.from_iterable(placement.results(node_info)):
             if not result.admin_access:
                 key = PoolKey(result.device.driver, result.device.pool)
                 before = self._results.get(key, ())
@@ -165,11 +167,13 @@ _ENTRY_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 400, 480, 112
 
 
 class GangMemory:
-    """A FairCache limited by estimated bytes. Entries of a ranking that no longer exists are never found again."""
+    """A FairLRU limited by estimated bytes. Entries of a ranking that no longer exists are never found again."""
 
     def __init__(self, limit_bytes: int = MAX_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._entries: FairCache[tuple[str, Hashable], Any] = FairCache(limit_bytes)  # by namespace and key
+        self._entries: FairLRU[tuple[str, Hashable], tuple[Any, int]] = FairLRU(
+            limit_bytes, itemgetter(1)
+        )  # by namespace and key
         self._numbers: WeakKeyDictionary[NodeRanking, int] = WeakKeyDictionary()
         self._next = count()
 
@@ -189,10 +193,11 @@ class GangMemory:
         return found
 
     def get(self, namespace: str, key: Hashable) -> Any:
-        return self._entries.get((namespace, key))
+        found = self._entries.get((namespace, key))
+        return found[0] if found is not None else None
 
     def put(self, namespace: str, key: Hashable, value: object, placements: int = 0, picks: int = 0) -> None:
         """Keep a value that has this number of placements and picked devices."""
         size = _ENTRY_BYTES + placements * _PLACEMENT_BYTES + picks * _PICK_BYTES
         if size <= self._limit_bytes:
-            self._entries.put(namespace, (namespace, key), value, size)
+            self._entries.put(namespace, (namespace, key), (value, size))

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Problem, Snapshot, fast_path
+from extender.allocation import FastPath, NodeInfo, Problem, Snapshot
 from extender.gangs.gang_problem import NodeLimit
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Admissible, EqualUnits, UnitPlacement
@@ -26,7 +26,6 @@ from extender.scheduling import (
     Unschedulable,
     evaluate,
     may_reject_sets,
-    problem_for,
 )
 
 UNLIMITED_ROOM = 1 << 30  # units that take no device
@@ -46,7 +45,7 @@ def whole_devices(
     if may_reject_sets(node_info, requirements):
         return None
     try:
-        found = fast_path(replace(problem_for(node_info, requirements, context), taken=0))
+        found = FastPath.of(replace(context.problem(node_info, requirements), taken=0))
     except InvalidClaim:
         return None
     return WholeDevices(found.free, found.request.count) if found is not None else None
@@ -57,7 +56,7 @@ def most_units(node_info: NodeInfo, requirements: PodRequirements, context: Eval
 
     `requirements` are those on this node. Raises DeadlineExceeded.
     """
-    problem = problem_for(node_info, requirements, context)
+    problem = context.problem(node_info, requirements)
     found, everything, least = UNLIMITED_ROOM, 0, 0
     try:
         for name, spec in zip(problem.names, problem.specs, strict=True):

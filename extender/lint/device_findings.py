@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from extender.allocation import Features, Snapshot, consumption, fits, unknown_counter
+from extender.allocation import Features, Snapshot
+from extender.allocation.device_rules import consumption, fits
+from extender.allocation.nodes.pools import unknown_counter
 from extender.api_schema import did_you_mean
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.explain import Explanation, Scenario, apply_scenario, explain, failing_terms
-from extender.fabric import fabric_of, largest_joined
 from extender.lint.claim_kinds import drivers_in
 from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
@@ -38,7 +39,11 @@ from extender.model import (
     own_name,
 )
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, requirements_of, too_many_claims, unprovided_resource
+from extender.scheduling import Evaluator, PodRequirements, requirements_of
+from extender.scheduling.requirements.claim_checks import too_many_claims
+from extender.scheduling.requirements.extended_resources import unprovided_resource
+from extender.topology.agent_slices import fabric_of
+from extender.topology.sets import largest_joined
 from extender.wire import Json, decode_pod
 
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"

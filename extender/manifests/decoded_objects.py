@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from extender.cache import tainted
-from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Pod, Slice, TaintRule, WireError
+from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.wire import (
     Json,
     SliceDecoder,

@@ -88,7 +88,7 @@ from extender.model.drivers import (
     is_part,
     product_of,
 )
-from extender.model.fair_cache import FairCache
+from extender.model.fair_lru import FairLRU
 from extender.model.gpu_topology import (
     DISTANCES,
     UNKNOWN_DISTANCE,
@@ -188,7 +188,7 @@ __all__ = [
     "DeviceRequest",
     "DeviceStatus",
     "Fabric",
-    "FairCache",
+    "FairLRU",
     "GpuState",
     "Graph",
     "GroupKey",

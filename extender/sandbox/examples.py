@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from extender.allocation import Features, Search, problem_of, usage_of
+from extender.allocation import Features, Search
+from extender.allocation.what_if.offline import problem_of, usage_of
 from extender.cel.dra import Masks
-from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_part
 from extender.model import (
@@ -31,6 +31,8 @@ from extender.model import (
 )
 from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
+from extender.topology.agent_slices import DRIVER, fabric_of
+from extender.topology.sets import bandwidth, is_joined
 from extender.wire import (
     MOST_YAML,
     Json,

@@ -13,10 +13,11 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from extender.fabric import DRIVER, Reading, attributes_of, pcie_generation
 from extender.files import name_of, read_file
 from extender.model import DISTANCES, UNKNOWN_DISTANCE, WireError
 from extender.policy import faults_of
+from extender.topology.agent_slices import DRIVER, Reading, attributes_of
+from extender.topology.products import pcie_generation
 from extender.wire import Json, Positions, one_value
 
 GPU_DRIVER = "gpu.nvidia.com"

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.scheduling.placement_results import held_results
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements
-from extender.scoring import ScorePart
+from extender.scheduling.evaluate import Placement
+from extender.scheduling.requirements.pod_requirements import PodRequirements
+from extender.topology.score_parts import ScorePart
 
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
 _FIELDS = re.compile(r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |runner-up )")  # a sentence may have "; ", too
@@ -37,6 +36,36 @@ class ScoredNode:
         """All devices that the pod uses."""
         return (*self.devices, *self.reused)
 
+    @classmethod
+    def of(
+        cls, node_info: NodeInfo, placement: Placement, requirements: PodRequirements, snapshot: Snapshot
+    ) -> ScoredNode:
+        """The node with the score and devices of this placement."""
+        count = node_info.positions(placement.solution.mask).bit_count()
+        source = node_info.fabric.source.value if node_info.fabric is not None else ""
+        best = max(snapshot.baseline.best_ring_gbps.get(count, 0.0), placement.ring_gbps)
+        return cls(
+            node_info.node.name,
+            placement.score,
+            placement.devices(node_info),
+            placement.ring_gbps,
+            best if placement.ring_gbps else 0.0,
+            source,
+            placement.parts,
+            requirements.allocated_devices,
+        )
+
+    def annotation(self, runner_up: str, margin: float) -> str:
+        """The text of the pod's annotation, which `parse_decision` reads; '' without parts.
+
+        It has the score, the devices, the parts of the score, and the runner-up.
+        """
+        if not self.parts:
+            return ""
+        found = [f"score {self.score:.3f}", f"devices {', '.join(self.all_devices)}"]
+        found += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in self.parts]
+        return "; ".join([*found, *([runner_up_text(runner_up, margin)] if runner_up else [])])
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -57,20 +86,8 @@ class NotedDecision(NamedTuple):
     margin: float = 0.0
 
 
-def decision_text(chosen: ScoredNode, runner_up: str, margin: float) -> str:
-    """The text of the annotation: the score, the devices, the parts of the score, and the runner-up; '' without parts.
-
-    `parse_decision` reads it.
-    """
-    if not chosen.parts:
-        return ""
-    found = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.all_devices)}"]
-    found += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
-    return "; ".join([*found, *([runner_up_text(runner_up, margin)] if runner_up else [])])
-
-
 def parse_decision(text: str) -> NotedDecision:
-    """Read a text of `decision_text`. A user may change the annotation: what cannot be read has its default."""
+    """Read a text of `ScoredNode.annotation`. A user may change the annotation: what cannot be read has its default."""
     score, parts, runner_up, margin = 0.0, list[ScorePart](), "", 0.0
     for field in _FIELDS.split(text):
         if found := _SCORE.fullmatch(field):
@@ -85,23 +102,3 @@ def parse_decision(text: str) -> NotedDecision:
 def runner_up_text(name: str, margin: float) -> str:
     """The runner-up for users, as the explanation and the pod's annotation name it."""
     return f"runner-up {name}, {'as good' if margin < _AS_GOOD else f'{margin:.3f} behind'}"
-
-
-def scored_node(
-    node_info: NodeInfo, placement: Placement, requirements: PodRequirements, snapshot: Snapshot
-) -> ScoredNode:
-    """The node with the score and devices of this placement."""
-    devices = tuple(str(result.device) for result in held_results(node_info, placement))
-    count = node_info.positions(placement.solution.mask).bit_count()
-    source = node_info.fabric.source.value if node_info.fabric is not None else ""
-    best = max(snapshot.baseline.best_ring_gbps.get(count, 0.0), placement.ring_gbps)
-    return ScoredNode(
-        node_info.node.name,
-        placement.score,
-        devices,
-        placement.ring_gbps,
-        best if placement.ring_gbps else 0.0,
-        source,
-        placement.parts,
-        requirements.allocated_devices,
-    )

@@ -1,40 +1,129 @@
-"""Evaluation of one node: it yields devices with score parts, or the reason why the node is unschedulable.
+"""One evaluation: whether a pod can have its devices on one node, which ones, and how good they are.
 
-Filter, prioritize, bind and explanations all use this evaluation.
+This is the centre of filter, prioritize, bind, gang plans and explanations. The whole story: `requirements_of`
+(pod_requirements.py) turns a pod and a snapshot into PodRequirements. Pods with equal requirements share a NodeRanking
+(node_ranking.py). It puts the nodes into equivalence classes (equivalence.py) and calls `evaluate` for one node of each
+class. `evaluate` makes an allocation problem: the selectors, compiled once and kept as masks per slice, say which
+devices match each request; the NodeInfo says which of them are in use. Most problems ask for some interchangeable whole
+devices: they need no search, and their placements are shared by all pods that match the same devices
+(PlacementCache). All others are searched as Kubernetes searches them. In both cases ByTopology proposes sets of
+devices, the best first, and the first one that solves the problem is taken. A set that breaks a demand of the pod
+(links, bandwidth) or of the node (partitions) is rejected; any other gets the parts of its score, and is a Placement.
+Without a solution, unschedulable_reason.py chooses one reason from the causes that the search recorded. At the end
+shortlist.py takes the best nodes of the ranking, or the reason of each node.
+
+No status depends on time: a call that runs out of it raises DeadlineExceeded, and the next call continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
+
+from cachetools import FIFOCache
 
 from extender.allocation import (
     CauseRecorder,
     FastPath,
     Features,
     FleetBaseline,
-    Interned,
     NodeInfo,
+    Pick,
     Problem,
     Selection,
+    Snapshot,
     Solution,
+    allocations,
     choose,
-    choose_plain,
     derived_value,
-    fast_path,
-    find_class,
     select,
 )
+from extender.allocation.nodes import Interned
 from extender.cel.dra import Masks
-from extender.fabric import bandwidth, is_joined
-from extender.model import NO_DEADLINE, Code, Deadline, DeviceRequest, InvalidClaim, OutOfSteps, Reason
-from extender.scheduling.placements import Placement, PlacementCache, placement_key
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.model import (
+    NO_DEADLINE,
+    Allocation,
+    Claim,
+    Code,
+    Deadline,
+    DeviceRequest,
+    FairLRU,
+    InvalidClaim,
+    NodeSelector,
+    OutOfSteps,
+    Reason,
+    Result,
+)
+from extender.scheduling.node_selection import SelectedNodes
+from extender.scheduling.requirements.pod_requirements import IdentityKey, PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
-from extender.scoring import ByTopology, DeviceChoice, achieved_gbps, memory_bytes, parts, total
+from extender.topology.preference import ByTopology
+from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total
+from extender.topology.sets import bandwidth, is_joined
+
+_MAX_PLACEMENTS = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
+_MAX_SELECTED = 16  # results of node selectors, each with half a megabyte for 5,000 nodes
+_NO_REQUEST = DeviceRequest("", "")  # of a cached placement: a tenant's request may take 128 KiB
+
+Forbidden = Mapping[tuple[str, str], int]
+"""Claim name and request name to a mask of devices that the request must not get."""
+_NOTHING: Forbidden = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The node satisfies the requirements with these devices."""
+
+    solution: Solution
+    parts: tuple[ScorePart, ...]
+    score: float
+    ring_gbps: float  # GB/s
+    # The cached placement that this one copies for another pod's request.
+    shared_from: Placement | None = field(default=None, compare=False, repr=False)
+
+    def for_request(self, request: DeviceRequest) -> Placement:
+        """The same devices for the single request of another pod."""
+        picks = tuple(Pick(pick.bit, request, None) for pick in self.solution.picks[0])
+        return Placement(Solution((picks,), self.solution.alternatives), self.parts, self.score, self.ring_gbps, self)
+
+    def results(self, node_info: NodeInfo) -> list[tuple[Result, ...]]:
+        """The devices as results, per pending claim, as a hold reserves them: without what only an API write needs."""
+        return [
+            tuple(
+                Result(
+                    pick.request.name,
+                    node_info.inventory.devices[pick.bit].id,
+                    pick.request.admin_access,
+                    share_id="hold" if pick.consumed is not None else "",
+                    consumed=pick.consumed,
+                )
+                for pick in claim
+            )
+            for claim in self.solution.picks
+        ]
+
+    def devices(self, node_info: NodeInfo) -> tuple[str, ...]:
+        """The devices as driver/pool/device."""
+        devices = node_info.inventory.devices
+        return tuple(str(devices[pick.bit].id) for claim in self.solution.picks for pick in claim)
+
+    def allocations(
+        self,
+        node_info: NodeInfo,
+        requirements: PodRequirements,
+        context: EvaluationContext,
+        new_share: Callable[[], str],
+    ) -> list[tuple[Claim, Allocation]]:
+        """The allocation of each pending claim on this node, as bind writes it.
+
+        `new_share` returns a new share ID. Raises InvalidClaim and DeadlineExceeded.
+        """
+        problem = context.problem(node_info, requirements)
+        found = allocations(problem, self.solution, node_info.node.name, problem.classes, new_share)
+        return list(zip(requirements.pending_claims, found, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +138,6 @@ class Unschedulable:
 
 
 FilterStatus = Placement | Unschedulable
-Forbidden = Mapping[tuple[str, str], int]
-"""Claim name and request name to a mask of devices that the request must not get."""
-_NOTHING: Forbidden = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
@@ -61,73 +147,69 @@ class EvaluationContext:
     masks: Final[Masks]
     features: Final[Features]
     baseline: Final[FleetBaseline]
-    placements: Final[PlacementCache | None] = None  # shared by nodes of one allocation signature; None: not shared
+    placements: Final[PlacementCache | None] = None  # shared by pods that match the same devices; None: not shared
     deadline: Final[Deadline] = NO_DEADLINE  # limits the work of a call; it never changes a status
     # By attribute signature, claim name and request name; None: the requirements may read the identity of a device.
-    selections: Final[dict[tuple[Interned, str, str], Selection] | None] = None
+    selections: Final[dict[tuple[Interned | None, str, str], Selection] | None] = None
 
     def sharing_selections(self) -> EvaluationContext:
         """The context for one call about one pod's requirements, which read no identity of a device."""
         return replace(self, selections={})
 
+    def problem(self, node_info: NodeInfo, requirements: PodRequirements, forbidden: Forbidden = _NOTHING) -> Problem:
+        """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and DeadlineExceeded.
 
-def problem_for(
-    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, forbidden: Forbidden = _NOTHING
-) -> Problem:
-    """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and DeadlineExceeded."""
-    classes = {class_.name: class_ for class_ in requirements.classes}
-    remembered: dict[tuple[str, str], Selection] = {}
+        `forbidden` excludes devices per request.
+        """
+        classes = {class_.name: class_ for class_ in requirements.classes}
+        remembered: dict[tuple[str, str], Selection] = {}
+        excludes = requirements.policy.drift == "filter" or requirements.intent.expected_bytes
+        unwanted = _excluded_devices(node_info, requirements) if excludes else 0
 
-    def shared(claim: str, request: DeviceRequest) -> Selection:
-        """Nodes of one attribute signature share the selection, unless it explains an error on devices of one node."""
-        selections, attributes = context.selections, node_info.state.attribute_signature
-        if selections is None or attributes is None:
-            return selected(claim, request)
-        known = selections.get((attributes, claim, request.name))
-        if known is None:
-            known = selected(claim, request)
-            if not known.error:
-                selections[attributes, claim, request.name] = known
-        return known
+        def selection(claim: str, request: DeviceRequest) -> Selection:
+            found = remembered.get((claim, request.name))
+            if found is None:
+                self.deadline.check()
+                found = matching(claim, request)
+                if unwanted and not request.admin_access:
+                    drifting = found.match & unwanted & node_info.drift
+                    found = found._replace(match=found.match & ~unwanted, drifting=drifting)
+                if forbidden and (mask := forbidden.get((claim, request.name))):
+                    found = found._replace(match=found.match & ~mask, error=found.error & ~mask)
+                remembered[claim, request.name] = found
+            return found
 
-    def selected(claim: str, request: DeviceRequest) -> Selection:
-        class_ = find_class(claim, request, classes.get)
-        return select(claim, request, class_, node_info.inventory, context.masks, context.features, context.deadline)
+        def matching(claim: str, request: DeviceRequest) -> Selection:
+            """Nodes of one attribute signature share it, unless it explains an error on devices of one node."""
+            shared = self.selections if node_info.state.attribute_signature is not None else None
+            key = node_info.state.attribute_signature, claim, request.name
+            if shared is not None and key in shared:
+                return shared[key]
+            found = select(claim, request, classes.get, node_info.inventory, self.masks, self.features, self.deadline)
+            if shared is not None and not found.error:
+                shared[key] = found
+            return found
 
-    def selection(claim: str, request: DeviceRequest) -> Selection:
-        known = remembered.get((claim, request.name))
-        if known is None:
-            context.deadline.check()
-            known = shared(claim, request)
-            unwanted = excluded_devices(node_info, requirements)
-            if unwanted and not request.admin_access:
-                drifting = known.match & unwanted & node_info.drift
-                known = known._replace(match=known.match & ~unwanted, drifting=drifting)
-            if forbidden and (mask := forbidden.get((claim, request.name))):
-                known = known._replace(match=known.match & ~mask, error=known.error & ~mask)
-            remembered[claim, request.name] = known
-        return known
-
-    return Problem(
-        node_info.inventory,
-        requirements.claim_names,
-        requirements.specs,
-        node_info.allocated_state,
-        selection,
-        node_info.busy,
-        context.features,
-        classes.get,
-        partial(derived_value, context.masks, context.deadline),
-    )
+        return Problem(
+            node_info.inventory,
+            requirements.claim_names,
+            requirements.specs,
+            node_info.allocated_state,
+            selection,
+            node_info.busy,
+            self.features,
+            classes.get,
+            partial(derived_value, self.masks, self.deadline),
+        )
 
 
-def excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
+def _excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
     """The devices that the policy or the pod's annotation excludes, even if selectors match them, as a bit mask."""
     found = node_info.drift if requirements.policy.drift == "filter" else 0
     expected = requirements.intent.expected_bytes
     if expected:
         for bit in node_info.gpu_bits:
-            if bit >= 0 and 0 < memory_bytes(node_info, bit) < expected:
+            if bit >= 0 and 0 < node_info.inventory.devices[bit].device.memory_bytes < expected:
                 found |= 1 << bit
     return found
 
@@ -141,78 +223,61 @@ def evaluate(
 ) -> FilterStatus:
     """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
 
-    A `recorder` receives the cause of each device that the search rejects. It does not change the status.
-    `forbidden` excludes devices per request. Raises DeadlineExceeded.
+    `requirements` are those on this node (`for_node`). A `recorder` receives the cause of each device that the search
+    rejects. It does not change the status. For `forbidden` see EvaluationContext.problem. Raises DeadlineExceeded.
     """
     if not requirements.pending_claims:
         return Placement(Solution((), ()), (), 0.0, 0.0)
-    problem = problem_for(node_info, requirements, context, forbidden)
+    problem = context.problem(node_info, requirements, forbidden)
     try:
-        fast_path_ = fast_path(problem) if recorder is None else None
-        if fast_path_ is not None:
-            return _without_search(node_info, requirements, context, problem, fast_path_)
-        return _by_search(node_info, requirements, context, problem, recorder)
+        path = FastPath.of(problem) if recorder is None else None
+        if path is not None and context.placements is not None:
+            return context.placements.shared(node_info, requirements, context, problem, path)
+        return _solve(node_info, requirements, context, problem, path, recorder)
     except InvalidClaim as error:
         return Unschedulable(Reason(Code.INVALID, (str(error),)))
     except OutOfSteps:
         return Unschedulable(Reason(Code.OUT_OF_BUDGET))
 
 
-def _without_search(
+def _solve(
     node_info: NodeInfo,
     requirements: PodRequirements,
     context: EvaluationContext,
     problem: Problem,
-    fast_path_: FastPath,
+    path: FastPath | None,
+    recorder: CauseRecorder | None = None,
 ) -> FilterStatus:
-    placements, key, known = context.placements, None, None
-    if placements is not None:
-        key = placement_key(node_info, requirements, fast_path_)
-    if placements is not None and key is not None:
-        known = placements.get(key, context.baseline)
-    if known is not None:
-        return known.for_request(fast_path_.request)
+    """The status, from the fast path if there is one, else from the search."""
     context.deadline.check()
-    solution = choose_plain(fast_path_, problem, ByTopology(node_info, requirements.policy))
-    if solution is None:  # device counts give the reason, so the empty recorder is enough
-        expected = requirements.intent.expected_bytes
-        return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), expected, context.deadline))
-    status = _scored(DeviceChoice(node_info, problem, solution), requirements, context)
-    if placements is not None and key is not None and isinstance(status, Placement):
-        return placements.put(key, context.baseline, status)
-    return status
-
-
-def _by_search(
-    node_info: NodeInfo,
-    requirements: PodRequirements,
-    context: EvaluationContext,
-    problem: Problem,
-    recorder: CauseRecorder | None,
-) -> FilterStatus:
-    context.deadline.check()
-    recorder = recorder or CauseRecorder()
-    solution = choose(
-        problem,
-        ByTopology(node_info, requirements.policy),
-        most_steps=requirements.policy.search_steps,
-        observer=recorder,
-        deadline=context.deadline,
-    )
-    if solution is not None:
-        return _scored(DeviceChoice(node_info, problem, solution), requirements, context)
-    expected = requirements.intent.expected_bytes
-    return Unschedulable(unschedulable_reason(node_info, problem, recorder, expected, context.deadline))
-
-
-def _scored(choice: DeviceChoice, requirements: PodRequirements, context: EvaluationContext) -> FilterStatus:
+    preference = ByTopology(node_info, requirements.policy)
+    if path is not None:
+        solution = path.choose(problem, preference)
+    else:
+        recorder = recorder or CauseRecorder()
+        solution = choose(
+            problem,
+            preference,
+            max_steps=requirements.policy.search_steps,
+            observer=recorder,
+            deadline=context.deadline,
+        )
+    intent = requirements.intent
+    if solution is None:
+        return Unschedulable(
+            # On the fast path device counts give the reason.
+            unschedulable_reason(
+                node_info, problem, recorder or CauseRecorder(), intent.expected_bytes, context.deadline
+            )
+        )
+    choice = DeviceChoice(node_info, problem, solution)
     rejection = _rejection(choice, requirements)
     if rejection is not None:
         return Unschedulable(rejection)
-    found = parts(choice, context.baseline, requirements.policy, requirements.intent.expected_bytes)
-    if requirements.intent.topology == "none":
+    found = parts(choice, context.baseline, requirements.policy, intent.expected_bytes)
+    if intent.topology == "none":
         found = tuple(part for part in found if part.name != "link")
-    return Placement(choice.solution, found, total(found, requirements.policy), achieved_gbps(choice))
+    return Placement(solution, found, total(found, requirements.policy), achieved_gbps(choice))
 
 
 def _rejection(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:
@@ -234,3 +299,90 @@ def may_reject_sets(node_info: NodeInfo, requirements: PodRequirements) -> bool:
     """Whether `_rejection` may reject some set of free devices. If not, only the number of devices counts."""
     intent = requirements.intent
     return intent.topology == "required" or bool(intent.min_gbps) or node_info.partitions is not None
+
+
+class PlacementCache:
+    """Placements of the fast path, shared by pods whose requests match the same devices.
+
+    Requirements with other names or other selectors can match the same devices. The cache is bounded, the oldest entry
+    goes first. It is valid for one FleetBaseline, because scores are relative to that baseline.
+    """
+
+    def __init__(self, limit: int = _MAX_PLACEMENTS) -> None:
+        self._placements: FIFOCache[tuple[object, ...], Placement] = FIFOCache(limit)
+        self._baseline: FleetBaseline | None = None
+
+    def __len__(self) -> int:
+        return len(self._placements)
+
+    def shared(
+        self,
+        node_info: NodeInfo,
+        requirements: PodRequirements,
+        context: EvaluationContext,
+        problem: Problem,
+        path: FastPath,
+    ) -> FilterStatus:
+        """The status on the fast path. A placement is kept without its request, and names it as `shared_from`."""
+        if node_info.state.hypothetical:  # its state is not comparable
+            return _solve(node_info, requirements, context, problem, path)
+        if context.baseline is not self._baseline:
+            self._placements.clear()
+            self._baseline = context.baseline
+        key = placement_key(node_info, requirements, path)
+        kept = self._placements.get(key)
+        if kept is None:
+            status = _solve(node_info, requirements, context, problem, path)
+            if isinstance(status, Unschedulable):
+                return status
+            kept = self._placements[key] = replace(status.for_request(_NO_REQUEST), shared_from=None)
+        return kept.for_request(path.request)
+
+
+def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:
+    """The cache key: equal keys have equal placements.
+
+    If no GPU of the fabric matches, the score reads only the number of the node's devices in use. So nodes of one
+    hardware share the choice among the devices of a pool that all of them reach.
+    """
+    policy = IdentityKey(requirements.policy)  # comparing policies by value would take a tenth of the time
+    asked = path.free, path.request.count, requirements.intent, policy
+    if not node_info.positions(path.free):
+        return node_info.state.hardware_signature, node_info.own_in_use, *asked
+    return node_info.state.own_signature, *asked
+
+
+class Evaluator:
+    """What all evaluations of one process share: compiled selectors, match masks, placements and matching nodes."""
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._masks = Masks()
+        self._placements = PlacementCache()
+        # By namespace and node selectors. A comparison that needs several calls must not be lost between them, whatever
+        # pods other namespaces have.
+        self._selected: FairLRU[tuple[str, tuple[NodeSelector, ...]], SelectedNodes] = FairLRU(_MAX_SELECTED)
+
+    def evaluation_context(self, snapshot: Snapshot, deadline: Deadline = NO_DEADLINE) -> EvaluationContext:
+        """The context for evaluations on a snapshot, limited by the deadline of the call."""
+        return EvaluationContext(self._masks, self._features, snapshot.baseline, self._placements, deadline)
+
+    def selected_nodes(self, requirements: PodRequirements) -> SelectedNodes:
+        """The nodes that match the node selectors of the pod's claims."""
+        selectors = requirements.claim_selectors
+        found = self._selected.get((requirements.namespace, selectors))
+        if found is None:
+            found = SelectedNodes(selectors)
+            if not found.is_pinned:  # one node is soon compared, and there are many such pods
+                self._selected.put(requirements.namespace, (requirements.namespace, selectors), found)
+        return found
+
+    def forget_slices(self, names: Iterable[str]) -> None:
+        """Drop the match masks of deleted slices, by slice name."""
+        for name in names:
+            self._masks.forget(name)
+
+    def remembered(self) -> dict[str, int]:
+        """The number of entries per cache."""
+        selected = len(self._selected)
+        return {"placements": len(self._placements), "selected_nodes": selected, **self._masks.remembered()}

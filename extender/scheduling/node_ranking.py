@@ -1,38 +1,57 @@
-"""The ranking of all nodes for one PodRequirements, shared by all pods with that requirements key.
+"""The ranking of all nodes for one PodRequirements, shared by all pods with that requirements key, and the rankings.
 
-Nodes of one equivalence class share one status. Most requirements read no identity of a device. Their equivalence
-classes are the NodeStates of the snapshot, which list their nodes: the ranking stores one status per state and nothing
-per node. Other requirements have EquivalenceClasses of their own. A ranking follows the snapshots of one cache, and
+Nodes of one equivalence class share one status, see equivalence.py. A ranking follows the snapshots of one cache, and
 evaluates only equivalence classes without a status. After a change of the FleetBaseline it computes every placement
 again, because scores are relative to the baseline.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
+from typing import NamedTuple
 
-from extender.allocation import FleetBaseline, NodeInfo, NodeState, Snapshot
-from extender.model import Code, DeadlineExceeded
-from extender.scheduling.equivalence_classes import EquivalenceClass, EquivalenceClasses
-from extender.scheduling.equivalence_key import IdentityCheck, Patterns, equivalence_key
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, evaluate
-from extender.scheduling.nodes_of_status import NodesOfStatus, nodes_of_status
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.state_numbers import StateNumbers
+from extender.allocation import FleetBaseline, NodeInfo, Snapshot
+from extender.model import Code, DeadlineExceeded, FairLRU
+from extender.scheduling.equivalence import ByKey, ByState, IdentityCheck
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Placement, evaluate
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.status_store import StatusStore
 
 _NAME = itemgetter(0)
-_REFRESHED = 2  # stale placements that one update computes again
-# Estimated bytes, measured with tracemalloc over half-full fleets.
-_BASE_BYTES = 4096
-_NODE_BYTES, _EQUIVALENCE_BYTES = 80, 320  # only with own EquivalenceClasses
-_GROUP_BYTES = 112  # of a group of shared pools
+_MAX_NAMES = 3  # node names per status of `nodes_by_status`
+_MAX_REFRESHED = 2  # stale placements that one update computes again
+_BASE_BYTES = 4096  # of a ranking, an estimate: measured with tracemalloc over half-full fleets
+
+# 500 rankings of 5,000 half-full nodes need about half of this; the memory limit of the process is 512 MiB.
+_MAX_BYTES = 128 << 20
+_MAX_RANKINGS = 4096  # rankings: /metrics reads each; so many pods may wait
+_MAX_MEASURED = 16  # rankings that one call measures at most
+
+
+class NodesOfStatus(NamedTuple):
+    """Nodes that share a status."""
+
+    status: FilterStatus
+    nodes: int  # number of nodes
+    first: list[str]  # names of the first nodes, sorted, at most 3
+
+
+def nodes_of_status(
+    status: FilterStatus, names: Sequence[str], among: Container[str] | None, without: Collection[str]
+) -> NodesOfStatus:
+    """The nodes of a status among `names` (sorted): `among` limits the nodes, and `without` excludes a few."""
+    counted = names if among is None else [name for name in names if name in among]
+    if not without:
+        return NodesOfStatus(status, len(counted), list(counted[:_MAX_NAMES]))
+    excluded = [name for name in without if counted[bisect_left(counted, name) :][:1] == [name]]
+    first = [name for name in counted[: _MAX_NAMES + len(excluded)] if name not in excluded]
+    return NodesOfStatus(status, len(counted) - len(excluded), first[:_MAX_NAMES])
 
 
 class NodeRanking:
@@ -46,20 +65,15 @@ class NodeRanking:
         self.requirements = requirements
         self._requirements_bytes = requirements.estimated_bytes
         self._vacant = vacant
-        self._numbers = StateNumbers(requirements)
         self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup
-        self._classes: EquivalenceClasses | None = None  # None: each NodeState of the snapshot is an equivalence class
-        self._nodes: Mapping[int, NodeState | EquivalenceClass] = {}  # those with nodes, by number
-        # Numbers to evaluate, each with one of its nodes; None: any node that is in the state now.
-        self._pending: dict[int, NodeInfo | None] = {}
+        self._identity = IdentityCheck(requirements)
+        self._classes: ByState | ByKey = ByState(requirements)  # the first `update` decides it
+        self._pending: tuple[int, NodeInfo] | None = (
+            None  # the class on which the last call ended, with one of its nodes
+        )
         self._statuses = StatusStore(share_placements=requirements.extended is None)
-        self._version = -1
         self._baseline: FleetBaseline | None = None
-        self._context: EvaluationContext | None = None  # of the current call
         self._stale: list[int] = []  # numbers with a placement from an older baseline
-        self._identity_ignored: dict[object, bool] = {}  # by requirements key
-        self._patterns = Patterns()
-        self._checks: dict[object, IdentityCheck] = {}  # unfinished checks, by requirements key
         self.complete = False  # whether the last `update` ended within its deadline
         self.evaluations = 0  # evaluated equivalence classes since the start
 
@@ -70,20 +84,24 @@ class NodeRanking:
         call computes only a few stale placements again; `refresh` computes the rest.
         """
         try:
-            # First the node on which an earlier attempt ended: its search needs most of the time.
-            self._evaluate_pending(snapshot, context)
+            if self._pending is not None:  # its search needs most of the time
+                if self._pending[0] not in self._statuses:
+                    self._evaluate(*self._pending, context)
+                self._pending = None
             self._begin(context)
-            if self._classes is None:
-                self._add_new_states(snapshot, context)
-                self._evaluate_pending(snapshot, context.sharing_selections() if self._pending else context)
-            else:
-                self._evaluate_new(self._classes, snapshot, context)
+            sharing: EvaluationContext | None = None if isinstance(self._classes, ByState) else context
+            for number, node_info in self._classes.update(snapshot, context, self._statuses):
+                sharing = sharing or context.sharing_selections()
+                self._pending = number, node_info
+                self._evaluate(number, node_info, sharing)
+                self._pending = None
         except DeadlineExceeded:
             self.complete = False
             return False
         self.complete = True
-        with suppress(DeadlineExceeded):
-            self._refresh(snapshot, context, _REFRESHED)
+        if self._stale:
+            with suppress(DeadlineExceeded):
+                self._refresh(snapshot, context, _MAX_REFRESHED)
         return True
 
     def refresh(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
@@ -100,9 +118,7 @@ class NodeRanking:
     def evaluate(self, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of a NodeInfo, computed now if its equivalence class has none. Raises DeadlineExceeded."""
         self._begin(context)
-        if self._classes is None and not self._numbers.knows(node_info.state):
-            self._numbers.learn(node_info, context)
-        found = self._numbers.of(node_info.state) if self._classes is None else self._classes.number_of_node(node_info)
+        found = self._classes.find(node_info, context)
         status = self._statuses.get(found)
         return status if status is not None else self._evaluate(found, node_info, context)
 
@@ -118,18 +134,17 @@ class NodeRanking:
 
     def equivalence_class(self, node_info: NodeInfo) -> int | None:
         """The number of the node's equivalence class since the last `update`. The ranking never uses a number again."""
-        if self._classes is not None:
-            return self._classes.number_of(node_info.node.name)
-        return self._numbers.of(node_info.state)
+        return self._classes.number_of(node_info)
 
     @property
     def by_state(self) -> bool:
         """Whether the NodeStates of the snapshot are the equivalence classes; the first `update` decides it."""
-        return self._classes is None
+        return isinstance(self._classes, ByState)
 
     def schedulable(self) -> Iterator[tuple[Sequence[str], float]]:
         """The node names and the score of each equivalence class that satisfies the requirements."""
-        return ((self._nodes[n].names, p.score) for n, p in self._statuses.placements.items() if n in self._nodes)
+        nodes = self._classes.nodes
+        return ((nodes[n].names, p.score) for n, p in self._statuses.placements.items() if n in nodes)
 
     def nodes_by_status(
         self, among: Container[str] | None = None, without: Collection[str] = ()
@@ -141,7 +156,7 @@ class NodeRanking:
         found = (
             nodes_of_status(status, self._names(number), among, without)
             for number, status in self._statuses.items()
-            if number in self._nodes
+            if number in self._classes.nodes
         )
         return [one for one in found if one.nodes]
 
@@ -172,9 +187,8 @@ class NodeRanking:
     @property
     def estimated_bytes(self) -> int:
         """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
-        own = len(self._classes) * _NODE_BYTES + self.statuses * _EQUIVALENCE_BYTES if self._classes is not None else 0
-        groups = len(self._numbers) * _GROUP_BYTES
-        return _BASE_BYTES + self._requirements_bytes + own + groups + self._statuses.estimated_bytes
+        own = _BASE_BYTES + self._requirements_bytes
+        return own + self._classes.estimated_bytes + self._statuses.estimated_bytes
 
     def best(
         self, names: AbstractSet[str] | None, count: int, without: Collection[str] = ()
@@ -187,7 +201,7 @@ class NodeRanking:
         equal: list[tuple[str, Placement]] = []  # nodes with the current score
         score = None
         for number in self._statuses.order:
-            nodes = self._nodes.get(number)
+            nodes = self._classes.nodes.get(number)
             if nodes is None:
                 continue
             placement = self._statuses.placement(number)
@@ -203,129 +217,118 @@ class NodeRanking:
         return found + sorted(equal, key=_NAME)[: count - len(found)]
 
     def _names(self, number: int) -> Sequence[str]:
-        found = self._nodes.get(number)
+        found = self._classes.nodes.get(number)
         return found.names if found is not None else ()
 
     # -- update ----------------------------------------------------------------------------------------------
 
     def _begin(self, context: EvaluationContext) -> None:
-        """Set the context. The first call decides `by_state`. Raises DeadlineExceeded."""
-        self._context = context
+        """The first call decides `by_state`. Raises DeadlineExceeded."""
         if self._baseline is None and (
-            self.requirements.extended is not None or not self._ignores_identity(self.requirements, context)
+            self.requirements.extended is not None or not self._identity.ignores_identity(context)
         ):
-            self._classes = EquivalenceClasses(self._key)
-            self._nodes = self._classes.occupied
+            self._classes = ByKey(self.requirements)
         if context.baseline is not self._baseline:
             self._baseline = context.baseline
             self._stale = list(self._statuses.order)
 
-    def _evaluate_pending(self, snapshot: Snapshot, context: EvaluationContext) -> None:
-        while self._pending:
-            number, found = self._pending.popitem()
-            state = snapshot.states.get(number) if found is None else None
-            node_info = snapshot.node_infos[state.names[0]] if state is not None else found
-            if node_info is not None and number not in self._statuses:
-                try:
-                    self._evaluate(number, node_info, context)
-                except DeadlineExceeded:
-                    self._pending[number] = found
-                    raise
-
-    def _add_new_states(self, snapshot: Snapshot, context: EvaluationContext) -> None:
-        """Add the states of changed nodes to `_pending` if they have no status. Raises DeadlineExceeded."""
-        self._nodes = snapshot.states
-        placements, unschedulable = self._statuses.placements, self._statuses.unschedulable
-        for state in snapshot.states_since(self._version):
-            if not self._numbers.knows(state):
-                self._numbers.learn(snapshot.node_infos[state.names[0]], context)
-            number = self._numbers.of(state)
-            if number not in placements and number not in unschedulable:
-                self._pending[number] = None
-        self._version = snapshot.version
-
-    def _evaluate_new(self, classes: EquivalenceClasses, snapshot: Snapshot, context: EvaluationContext) -> None:
-        """Evaluate each new equivalence class as soon as a changed node enters it. Raises DeadlineExceeded.
-
-        So a call that ends early still leaves statuses that filter can use.
-        """
-        for number, node_info in classes.update(snapshot):
-            context.deadline.mark_progress()
-            if number not in self._statuses:
-                self._pending[number] = node_info
-                self._evaluate_pending(snapshot, context)
-
-    def _key(self, node_info: NodeInfo) -> Hashable:
-        assert self._context is not None, "_begin sets the context before any equivalence key is computed"
-        requirements, context = self.requirements.for_node(node_info.node), self._context
-        if node_info.state.attribute_signature is not None and self._ignores_identity(requirements, context):
-            return requirements.key, node_info.state.number
-        read = equivalence_key(node_info, requirements, context, self._patterns)
-        key = requirements.key, node_info.state.allocation_signature, *read
-        self._patterns.clear()
-        return key
-
-    def _ignores_identity(self, requirements: PodRequirements, context: EvaluationContext) -> bool:
-        """The cached result of the identity check. Raises DeadlineExceeded."""
-        found = self._identity_ignored.get(requirements.key)
-        if found is None:
-            check = self._checks.setdefault(requirements.key, IdentityCheck(requirements))
-            found = self._identity_ignored[requirements.key] = check.ignores_identity(context)
-            del self._checks[requirements.key]
-        return found
-
     def ignores_identity(self, context: EvaluationContext) -> bool:
         """Whether the requirements read no identity of a device. Raises DeadlineExceeded."""
-        return self._ignores_identity(self.requirements, context)
+        return self._identity.ignores_identity(context)
 
     def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
-        if self.statuses >= self._cleanup_at:
+        if len(self._statuses) >= self._cleanup_at:
             self._forget_vacant()
-        status = self._store(number, evaluate(node_info, self.requirements.for_node(node_info.node), context))
-        context.deadline.mark_progress()
-        return status
-
-    def _store(self, number: int, status: FilterStatus) -> FilterStatus:
+        status = evaluate(node_info, self.requirements.for_node(node_info.node), context)
         self.evaluations += 1
+        context.deadline.mark_progress()
         return self._statuses.put(number, status)
 
     def _refresh(self, snapshot: Snapshot, context: EvaluationContext, most: int) -> None:
         """Compute up to `most` stale placements again with the newest baseline. Raises DeadlineExceeded."""
         made = 0
         while self._stale and made < most:
-            number = self._stale.pop()
-            node_info = self._member(number, snapshot)
-            try:
-                status = (
-                    evaluate(node_info, self.requirements.for_node(node_info.node), context)
-                    if node_info is not None
-                    else None
-                )
-            except DeadlineExceeded:
-                self._stale.append(number)
-                raise
-            self._forget(number)
-            if status is not None:  # None: the equivalence class has no node now
-                self._store(number, status)
-                context.deadline.mark_progress()
+            number = self._stale[-1]
+            node_infos = (snapshot.node_infos.get(name) for name in self._names(number))
+            node_info = next((one for one in node_infos if one is not None), None)
+            if node_info is not None:
+                self._evaluate(number, node_info, context)
                 made += 1
-
-    def _member(self, number: int, snapshot: Snapshot) -> NodeInfo | None:
-        return next(
-            (node_info for name in self._names(number) if (node_info := snapshot.node_infos.get(name)) is not None),
-            None,
-        )
-
-    def _forget(self, number: int) -> None:
-        """Drop a status. The next node that enters the equivalence class causes a new evaluation."""
-        self._statuses.forget(number)
-        if self._classes is not None:
-            self._classes.forget(number)
+            else:  # the next node that enters the equivalence class causes a new evaluation
+                self._statuses.forget(number)
+                self._classes.forget(number)
+            self._stale.pop()
 
     def _forget_vacant(self) -> None:
         """Drop the statuses of equivalence classes without nodes, except the newest few."""
-        kept = max(self._vacant, len(self._nodes) // 8)
-        for number in self._statuses.forget_vacant(self._nodes, kept):
-            if self._classes is not None:
-                self._classes.forget(number)
+        nodes = self._classes.nodes
+        kept = max(self._vacant, len(nodes) // 8)
+        for number in self._statuses.forget_vacant(nodes, kept):
+            self._classes.forget(number)
         self._cleanup_at = self.statuses + 2 * kept
+
+
+class RankingCache:
+    """Rankings by requirements key, see FairLRU: a tenant may have pods with 64 large claims.
+
+    Each counts at least a share of the limit, so that there are at most `most`. A ranking grows after a call has
+    returned it, so later calls measure it. The time of a call does not depend on the number of rankings.
+    """
+
+    def __init__(self, limit_bytes: int = _MAX_BYTES, most: int = _MAX_RANKINGS) -> None:
+        least = max(1, limit_bytes // most)
+        self._rankings: FairLRU[object, NodeRanking] = FairLRU(limit_bytes, lambda one: max(least, one.estimated_bytes))
+        self._unmeasured: dict[object, None] = {}  # keys of rankings that calls returned since: they may have grown
+        self._evicted_evaluations = 0  # evaluations of evicted rankings
+
+    def __len__(self) -> int:
+        return len(self._rankings)
+
+    def __iter__(self) -> Iterator[NodeRanking]:
+        return self._rankings.values()
+
+    def get_or_create(self, requirements: PodRequirements) -> NodeRanking:
+        """The ranking for the requirements. The caller must update it to its snapshot."""
+        key = requirements.key
+        self._unmeasured.pop(key, None)  # the next call for another ranking measures it
+        for _ in range(min(_MAX_MEASURED, len(self._unmeasured))):
+            grown, _ = self._unmeasured.popitem()
+            self._drop(self._rankings.measure(grown))
+        found = self._rankings.get(key)
+        if found is None:
+            found = NodeRanking(requirements)
+            self._drop(self._rankings.put(requirements.namespace, key, found))
+        self._unmeasured[key] = None
+        return found
+
+    def peek(self, requirements: PodRequirements) -> NodeRanking | None:
+        """The cached ranking or None."""
+        found = self._rankings.get(requirements.key)
+        if found is not None:
+            self._unmeasured[requirements.key] = None
+        return found
+
+    @property
+    def estimated_bytes(self) -> int:
+        """The estimated memory of all rankings, in bytes."""
+        return sum(ranking.estimated_bytes for ranking in self)
+
+    @property
+    def evaluations(self) -> int:
+        """Node evaluations since the process started."""
+        return self._evicted_evaluations + sum(ranking.evaluations for ranking in self)
+
+    @property
+    def statuses(self) -> int:
+        """The number of statuses in all rankings."""
+        return sum(ranking.statuses for ranking in self)
+
+    def clear(self) -> None:
+        self._evicted_evaluations = self.evaluations
+        self._rankings.clear()
+        self._unmeasured.clear()
+
+    def _drop(self, dropped: list[tuple[object, NodeRanking]]) -> None:
+        for key, ranking in dropped:
+            self._unmeasured.pop(key, None)
+            self._evicted_evaluations += ranking.evaluations

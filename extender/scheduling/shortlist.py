@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.model import Code, GroupKey, Reason, counted
+from extender.scheduling.evaluate import Placement
 from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.selected_nodes import SelectedNodes
-from extender.scoring import ScorePart, total
+from extender.scheduling.node_selection import SelectedNodes
+from extender.scheduling.requirements.pod_requirements import PodRequirements
+from extender.topology.score_parts import ScorePart, total
 from extender.wire import has_all
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API

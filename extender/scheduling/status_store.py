@@ -7,8 +7,7 @@ from collections.abc import Container, Iterator
 from itertools import chain
 
 from extender.model import DeviceRequest
-from extender.scheduling.evaluate import FilterStatus, Unschedulable
-from extender.scheduling.placements import Placement
+from extender.scheduling.evaluate import FilterStatus, Placement, Unschedulable
 
 # Estimated bytes, measured with tracemalloc over half-full fleets.
 _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
@@ -35,7 +34,7 @@ class StatusStore:
     def __len__(self) -> int:
         return len(self.placements) + len(self.unschedulable)
 
-    def __contains__(self, number: int) -> bool:
+    def __contains__(self, number: object) -> bool:
         return number in self.placements or number in self.unschedulable
 
     def items(self) -> Iterator[tuple[int, FilterStatus]]:
@@ -45,7 +44,7 @@ class StatusStore:
     def get(self, number: int) -> FilterStatus | None:
         """The status of a number; None if it has none."""
         placement = self.placements.get(number)
-        return self._for_own_request(placement) if placement is not None else self.unschedulable.get(number)
+        return self._own(placement) if placement is not None else self.unschedulable.get(number)
 
     def placement(self, number: int) -> Placement:
         """The placement of a number. It is kept with this ranking's request, because callers read the best ones often.
@@ -53,13 +52,16 @@ class StatusStore:
         Raises KeyError.
         """
         placement = self.placements[number]
-        if self._is_foreign(placement):
-            placement = self.placements[number] = self._for_own_request(placement)
-            self._count(placement, 1)
-        return placement
+        own = self._own(placement)
+        if own is not placement:
+            self.placements[number] = own
+            self._count(own, 1)
+        return own
 
     def put(self, number: int, status: FilterStatus) -> FilterStatus:
-        """Store the status of a number that has none. Returns the stored object."""
+        """Store the status of a number in place of an older one. Returns the status with this ranking's request."""
+        if number in self.placements or number in self.unschedulable:
+            self.forget(number)
         if isinstance(status, Unschedulable):
             status = self.unschedulable[number] = self._by_text.setdefault(status.text, status)
             return status
@@ -80,7 +82,7 @@ class StatusStore:
             position = bisect_left(self.order, -placement.score, key=self._by_score)
             del self.order[self.order.index(number, position)]
             del self.placements[number]
-            if not self._is_foreign(placement):
+            if self._own(placement) is placement:
                 self._count(placement, -1)
 
     def forget_vacant(self, occupied: Container[int], kept: int) -> list[int]:
@@ -109,13 +111,11 @@ class StatusStore:
     def _by_score(self, number: int) -> float:
         return -self.placements[number].score
 
-    def _is_foreign(self, placement: Placement) -> bool:
-        """Whether the placement names the request of another pod."""
-        return self._request is not None and placement.solution.picks[0][0].request is not self._request
-
-    def _for_own_request(self, placement: Placement) -> Placement:
-        request = self._request
-        return placement.for_request(request) if request is not None and self._is_foreign(placement) else placement
+    def _own(self, placement: Placement) -> Placement:
+        """The placement with this ranking's request."""
+        if self._request is None or placement.solution.picks[0][0].request is self._request:
+            return placement
+        return placement.for_request(self._request)
 
     def _count(self, placement: Placement, sign: int) -> None:
         """Add (sign 1) or remove (sign -1) one placement that is not shared."""

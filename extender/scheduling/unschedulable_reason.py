@@ -13,7 +13,6 @@ from extender.allocation import (
     Selection,
     attribute_values,
     blocking_taint,
-    field_of,
     has_room,
     refusal,
 )
@@ -33,7 +32,6 @@ from extender.model import (
     readable,
     union,
 )
-from extender.scoring import memory_bytes
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
 _CODES = (
@@ -64,7 +62,7 @@ def unschedulable_reason(
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
     most = (
-        max((memory_bytes(node_info, bit) for bit in node_info.gpu_bits if bit >= 0), default=0)
+        max((node_info.inventory.devices[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0), default=0)
         if expected_bytes
         else 0
     )
@@ -159,7 +157,7 @@ def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest,
     short = request.mode == "All" or not selection.match or selection.match.bit_count() < needed <= most
     if not selection.unsupported or not short:
         return None
-    field = field_of(node_info.inventory, lowest(selection.unsupported))
+    field = node_info.inventory.devices[lowest(selection.unsupported)].device.node_allocatable
     return Reason(Code.NODE_ALLOCATABLE, (request.name, field))
 
 

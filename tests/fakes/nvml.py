@@ -27,10 +27,10 @@ import pynvml
 
 from extender.agent import reader as agent_reader
 from extender.agent.reader_process import ReadFailed, as_reading
-from extender.fabric import Reading
 from extender.model import UNKNOWN_DISTANCE
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_uuid
+from extender.topology.agent_slices import Reading
 from tests.eventually import HANG_SECONDS
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT = 1, 2, 3, 4, 9, 10

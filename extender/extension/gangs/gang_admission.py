@@ -47,7 +47,7 @@ from extender.gangs.gang import (
     placed_members,
 )
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.model import Code, FairCache, GroupKey, GroupSource, Membership, Pod, Reason
+from extender.model import Code, FairLRU, GroupKey, GroupSource, Membership, Pod, Reason
 
 MAX_REMEMBERED = 4096  # gangs
 MAX_NAMESPACES = 1024  # with a place, or that lost one
@@ -103,7 +103,7 @@ class GangAdmission:
     """The gangs that wait, those with a plan, and the places of those that wait for others. No function here awaits.
 
     `requeue` lets kube-scheduler retry the pods that Berth rejected. `is_served` tells whether the API server serves
-    the PodGroups of a source. `clock` returns seconds. At most `remembered` gangs wait, see FairCache.
+    the PodGroups of a source. `clock` returns seconds. At most `remembered` gangs wait, see FairLRU.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class GangAdmission:
         self._limits = limits or SlotLimits()
         self.forming: dict[GroupKey, FormingGang] = {}  # the gangs with a plan
         self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
-        self._waiting: FairCache[GroupKey, WaitingGang] = FairCache(remembered)
-        self._histories: FairCache[GroupKey, _History] = FairCache(remembered)
+        self._waiting: FairLRU[GroupKey, WaitingGang] = FairLRU(remembered)
+        self._histories: FairLRU[GroupKey, _History] = FairLRU(remembered)
         self._for_slots: LRUCache[str, Place] = LRUCache(namespaces)  # by namespace
         self._for_nodes: Place | None = None
         self._lost_nodes_at: LRUCache[str, float] = LRUCache(namespaces)  # by namespace

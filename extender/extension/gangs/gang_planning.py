@@ -24,7 +24,8 @@ from extender.gangs.gang_problem import (
 )
 from extender.gangs.gang_trial import GangMemory
 from extender.model import Claim, Code, Deadline, GroupKey, Membership, Pod, Reason
-from extender.scheduling import CollectedDomain, EvaluationContext, Pending, UsableNodes
+from extender.scheduling import CollectedDomain, EvaluationContext, UsableNodes
+from extender.scheduling.requirements import Pending
 
 MAX_CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
 _PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL, Code.GANG_CLAIM_FULL)  # they end without a change of the pods

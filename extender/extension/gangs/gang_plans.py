@@ -14,8 +14,7 @@ from extender.cache import ClusterCache
 from extender.extension.gangs.gang_admission import GangAdmission
 from extender.extension.gangs.gang_collecting import GangCollecting
 from extender.extension.gangs.gang_state import FormingGang, GangCounts
-from extender.model import BerthError, Code, FairCache, GroupKey, Pod, Reason
-from extender.scheduling import held_by_claim
+from extender.model import BerthError, Code, FairLRU, GroupKey, Pod, Reason
 
 MAX_PODS = 4096  # remembered pods whose bind needs no plan
 
@@ -43,7 +42,7 @@ class GangPlans:
         self.forming = admission.forming
         # By UID, the group of each pod whose bind needs no plan: the minimum was bound when the pod was filtered, or
         # when its plan ended. Later the cache may lack proof of that.
-        self.alone: FairCache[str, GroupKey] = FairCache(MAX_PODS)
+        self.alone: FairLRU[str, GroupKey] = FairLRU(MAX_PODS)
         self.counts = GangCounts()
 
     # -- begin -----------------------------------------------------------------------------------------------
@@ -85,7 +84,7 @@ class GangPlans:
             if node_info is None:
                 continue
             claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
-            for claim, results in zip(claims, held_by_claim(node_info, placement), strict=False):
+            for claim, results in zip(claims, placement.results(node_info), strict=False):
                 if claim.uid not in self._cache.reservations.by_claim:  # members may share a claim
                     self._cache.hold(claim.uid, uid, node, results, forming.deadline)
 

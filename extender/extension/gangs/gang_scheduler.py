@@ -28,7 +28,7 @@ from extender.extension.gangs.gang_state import (
 )
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
-from extender.scheduling import leftover_claims
+from extender.scheduling.requirements import leftover_claims
 from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)

@@ -1,0 +1,53 @@
+"""What is known of nodes: their pools and devices, what is allocated there, and the states that nodes share.
+
+The cache builds it for its snapshots (slices -> pools -> inventory -> NodeInfo). NodeInfo and Snapshot are exported by
+`extender.allocation`.
+"""
+
+from extender.allocation.nodes.allocated import (
+    SHARES,
+    UNUSED,
+    AllocatedState,
+    CounterKey,
+    PoolUse,
+    overdrawn_counters,
+)
+from extender.allocation.nodes.devices import (
+    Interned,
+    Interns,
+    KnownSlices,
+    PoolDevice,
+    first_attribute,
+    gpu_uuid,
+)
+from extender.allocation.nodes.inventory import Inventory, inventory
+from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
+from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
+
+__all__ = [
+    "SHARES",
+    "UNUSED",
+    "AllocatedState",
+    "ChangeLog",
+    "CounterKey",
+    "Interned",
+    "Interns",
+    "Inventory",
+    "KnownPools",
+    "KnownSlices",
+    "NodeState",
+    "Pool",
+    "PoolDevice",
+    "PoolGroup",
+    "PoolUse",
+    "SharedUse",
+    "WholePool",
+    "first_attribute",
+    "gather",
+    "gpu_uuid",
+    "inventory",
+    "live_use",
+    "overdrawn_counters",
+    "troubled",
+    "uses_of",
+]

@@ -1,0 +1,149 @@
+"""The devices for one node. Nodes that see the same slices of a pool share the objects for its devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
+from extender.allocation.nodes.pools import Pool, reaches
+from extender.model import DeviceId, Node, Slice, union
+
+
+class DeviceIndex:
+    """The bit of each device in an inventory."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: tuple[tuple[int, PoolDevices], ...]) -> None:
+        """`parts` has the usable pools, each with the bit of its first device."""
+        self._parts = parts
+
+    def get(self, device: DeviceId, default: int | None = None) -> int | None:
+        """The bit of a device, or the default."""
+        key = device.driver, device.pool
+        for first, part in self._parts:
+            if part.key == key:
+                bit = part.index.get(device.device)
+                return default if bit is None else first + bit
+        return default
+
+    def __getitem__(self, device: DeviceId) -> int:
+        found = self.get(device)
+        if found is None:
+            raise KeyError(device)
+        return found
+
+    def __contains__(self, device: DeviceId) -> bool:
+        return self.get(device) is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inventory:
+    """The devices for a node, in the order in which the search tries them. Bit i of each mask is devices[i]."""
+
+    pools: tuple[Pool, ...]
+    devices: tuple[PoolDevice, ...]
+    offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
+    index: DeviceIndex
+    reachable: int  # mask of devices that the node can use; per-device node selection can exclude some
+    simple: int = 0  # mask of devices for which `is_simple` is true
+    shared: int = 0  # mask of devices that name no node or another one: this node does not have them alone
+    unsupported: tuple[tuple[str, int], ...] = ()  # (cause of problem.CAUSES, mask of devices)
+    parts: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
+
+    @property
+    def shared_parts(self) -> list[tuple[int, PoolDevices]]:
+        """The pools whose use is the same for all nodes that see equal devices, see PoolDevices.shared."""
+        return [found for found in self.parts if found[1].shared is not None]
+
+    def has_same_gpus(self, other: Inventory) -> bool:
+        """Whether the whole GPUs of both inventories are the same objects. False if that is not known at low cost."""
+        ours, theirs = ([part for _, part in found.parts if part.gpus] for found in (self, other))
+        return len(ours) == len(theirs) and all(a is b for a, b in zip(ours, theirs, strict=True))
+
+
+def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = None) -> Inventory:
+    """The inventory of a node: the devices of usable pools in the order pool, slice, device."""
+    known = known if known is not None else KnownSlices()
+    parts = list[tuple[int, PoolDevices]]()
+    first = reachable = simple = shared = 0
+    unsupported: dict[str, int] = {}
+    for position, pool in enumerate(pools):
+        if not pool.usable:
+            continue
+        part = _part(pool, position, known)
+        parts.append((first, part))
+        reachable |= part.reachable << first
+        for selection, mask in part.selections:
+            reachable |= mask << first if reaches(selection, node) else 0
+        simple |= part.simple << first
+        shared |= ((1 << len(part.devices)) - 1 & ~part.named.get(node.name, 0)) << first
+        for cause, mask in part.unsupported:
+            unsupported[cause] = unsupported.get(cause, 0) | mask << first
+        first += len(part.devices)
+    found = tuple(parts)
+    return Inventory(
+        pools,
+        tuple(chain.from_iterable(part.devices for _, part in found)),
+        tuple((slice_, start + offset) for start, part in found for slice_, offset in part.offsets),
+        DeviceIndex(found),
+        reachable,
+        simple,
+        shared,
+        tuple(unsupported.items()),
+        found,
+    )
+
+
+def _part(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
+    found = next((part for part in pool.placed if part.position == position), None)
+    if found is None:
+        found = _pool_devices(pool, position, known)
+        pool.placed.append(found)
+    return found
+
+
+def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
+    signatures = known.signatures
+    if len(pool.slices) == 1:  # nearly all pools: a change of the slice leaves nothing to keep
+        slices = [slice_devices(pool.slices[0], position, signatures)]
+    else:
+        slices = [known.devices(slice_, position) for slice_ in pool.slices]
+    firsts = [0, *accumulate(len(one.devices) for one in slices)]
+    placed = list(zip(firsts, slices, strict=False))
+    index = {name: first + bit for first, one in placed for bit, name in enumerate(one.names)}
+    selections = tuple((selection, mask << first) for first, one in placed for selection, mask in one.selections)
+    named: dict[str, int] = {}
+    for first, one in placed:
+        for name, mask in one.named.items():
+            named[name] = named.get(name, 0) | mask << first
+    filled = [one for one in slices if one.devices]
+    hardware = signatures.of(("hardware of slices", position, tuple(one.hardware for one in filled)))
+    attributes = signatures.of(("attributes of slices", tuple(one.attributes for one in filled)))
+    gpus = tuple(first + bit for first, one in placed for bit in one.gpus)
+    is_shared = not (named or gpus or pool.counter_sets)
+    view = ("shared", pool.key, tuple(one.identity for one in filled), hardware, attributes)
+    return PoolDevices(
+        pool.key,
+        position,
+        tuple(chain.from_iterable(one.devices for one in slices)),
+        tuple((one.slice, first) for first, one in placed),
+        index,
+        (1 << firsts[-1]) - 1 & ~union([mask for _, mask in selections]),
+        selections,
+        union([one.simple << first for first, one in placed]),
+        union([one.warned << first for first, one in placed]),
+        _unsupported(placed),
+        named,
+        gpus,
+        hardware,
+        attributes,
+        signatures.of(view) if is_shared else None,
+    )
+
+
+def _unsupported(placed: list[tuple[int, SliceDevices]]) -> tuple[tuple[str, int], ...]:
+    """(cause, mask) of the devices with fields that Berth does not support yet. Berth never allocates them."""
+    mask = union([one.node_allocatable << first for first, one in placed])
+    return (("node-allocatable", mask),) if mask else ()

@@ -1,0 +1,38 @@
+"""What a pod needs: its claims by state, the special claim of its extended resources, and why no node can serve it.
+
+PodRequirements and requirements_of are exported by `extender.scheduling`.
+"""
+
+from extender.scheduling.requirements.claim_checks import (
+    ADMIN_LABEL,
+    Readiness,
+    leftover_claims,
+    needs_reservation,
+    readiness,
+    too_many_claims,
+)
+from extender.scheduling.requirements.extended_resources import class_of_resource, special_claim, unprovided_resource
+from extender.scheduling.requirements.pod_requirements import (
+    SPECIAL_NAME,
+    Pending,
+    PreFilterResult,
+    Skip,
+    UnschedulableAndUnresolvable,
+)
+
+__all__ = [
+    "ADMIN_LABEL",
+    "SPECIAL_NAME",
+    "Pending",
+    "PreFilterResult",
+    "Readiness",
+    "Skip",
+    "UnschedulableAndUnresolvable",
+    "class_of_resource",
+    "leftover_claims",
+    "needs_reservation",
+    "readiness",
+    "special_claim",
+    "too_many_claims",
+    "unprovided_resource",
+]

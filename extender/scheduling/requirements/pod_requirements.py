@@ -1,0 +1,342 @@
+"""The device requirements of a pod, in a form that equal pods share.
+
+`requirements_of` returns one of four results: Skip (the pod requests no devices), Pending (kube-scheduler must ask
+again), UnschedulableAndUnresolvable (no node can serve the pod now, with the reason), or PodRequirements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from extender.allocation import Snapshot
+from extender.model import (
+    COMPUTE_DOMAIN_LABEL,
+    NO_DEADLINE,
+    Allocation,
+    Claim,
+    ClaimSpec,
+    Code,
+    Deadline,
+    DeviceClass,
+    GroupKey,
+    GroupSource,
+    Node,
+    NodeSelector,
+    ObjectKey,
+    Pod,
+    Reason,
+    Reservation,
+    ReservationState,
+    cut,
+    lacks_label_or_has,
+    only_node,
+)
+from extender.policy import Policy
+from extender.scheduling.node_selection import SelectedNodes
+from extender.scheduling.requirements.claim_checks import leftover_claims, too_many_claims, unresolvable_reason
+from extender.scheduling.requirements.extended_resources import RequestMapping, class_of_resource, special_claim
+from extender.wire import PodIntent, intent_of
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The cache lacks an object that the pod needs. kube-scheduler must ask again."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnschedulableAndUnresolvable:
+    """No node can serve the pod, independent of its devices."""
+
+    reason: Reason
+
+
+class Skip:
+    """The pod requests no devices."""
+
+
+SKIP = Skip()
+
+
+class IdentityKey:
+    """A key part that compares an object by identity. It keeps the object alive, so its id is not reused."""
+
+    __slots__ = ("_hash", "_of")
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+        self._hash = id(of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and other._of is self._of
+
+
+SPECIAL_NAME = "<extended-resources>"
+_RESULT_BYTES, _ASKED_BYTES = 512, 512  # of a device; of a container's request, with that of the special claim
+MAX_EXTENDED_REQUESTS = 64  # a claim has at most 32 requests, one for each long-lived container and resource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExtendedResources:
+    """Extended resources of a pod that DeviceClasses provide. The subset that needs a claim differs by node."""
+
+    pod: Pod
+    classes: Mapping[str, str]  # resource name to DeviceClass name
+    variants: dict[frozenset[str], PodRequirements] = field(default_factory=dict)  # by needed resources; a cache
+
+    def needed(self, node: Node) -> frozenset[str]:
+        """The resources that no device plugin of this node provides; they need a claim."""
+        return frozenset(name for name in self.classes if name not in node.allocatable)
+
+
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
+class PodRequirements:
+    """The claims of a pod by state, and everything else that its node and devices depend on.
+
+    Pending claims need devices. Allocated claims have them. Promised claims are reserved: a filter or bind request of a
+    pod that shares the claim chose node and devices. With extended resources, `for_node` gives the requirements on a
+    node; there the last pending claim can be the special claim.
+    """
+
+    namespace: Final[str]  # of the pod
+    pending_claims: Final[tuple[Claim, ...]]
+    allocated_claims: Final[tuple[Claim, ...]]
+    promised_claims: Final[tuple[Claim, ...]]  # each with its expected allocation
+    # The pod's own names for the pending claims: pods of one template have equal names, so they share reason texts.
+    claim_names: Final[tuple[str, ...]]
+    specs: Final[tuple[ClaimSpec, ...]]  # of the pending claims
+    classes: Final[tuple[DeviceClass, ...]]
+    intent: Final[PodIntent]
+    key: Final[tuple[object, ...]]  # equal keys give equal statuses on every node
+    policy: Final[Policy]  # with the overrides for this pod
+    group: Final[GroupKey | None] = None
+    compute_domain: Final[str] = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
+    extended: Final[ExtendedResources | None] = None
+    mappings: Final[tuple[RequestMapping, ...]] = ()  # of the special claim
+
+    def for_node(self, node: Node) -> PodRequirements:
+        """The requirements on this node, with the special claim if the node needs one."""
+        if self.extended is None:
+            return self
+        needed = self.extended.needed(node)
+        found = self.extended.variants.get(needed)
+        if found is None:
+            found = self.extended.variants[needed] = self._with_special(self.extended, needed)
+        return found
+
+    def _with_special(self, extended: ExtendedResources, needed: frozenset[str]) -> PodRequirements:
+        key = (*self.key, needed)
+        if not needed:
+            return replace(self, extended=None, key=key)
+        pod = extended.pod
+        spec, mappings = special_claim(pod.containers, {name: extended.classes[name] for name in needed})
+        claim = Claim(ObjectKey(pod.key.namespace, SPECIAL_NAME), f"extended/{pod.uid}", spec=spec, extended=True)
+        return replace(
+            self,
+            pending_claims=(*self.pending_claims, claim),
+            claim_names=(*self.claim_names, SPECIAL_NAME),
+            specs=(*self.specs, spec),
+            extended=None,
+            mappings=mappings,
+            key=key,
+        )
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return (*self.pending_claims, *self.allocated_claims, *self.promised_claims)
+
+    @property
+    def estimated_bytes(self) -> int:
+        """The estimated memory of the claims and of the requests of containers, in bytes."""
+        claims = self.claims
+        results = sum(len(claim.allocation.results) for claim in claims if claim.allocation is not None)
+        containers = self.extended.pod.containers if self.extended is not None else ()
+        asked = sum(1 + len(container.requests) for container in containers)
+        specs = sum(claim.spec.estimated_bytes for claim in claims)
+        return specs + results * _RESULT_BYTES + asked * _ASKED_BYTES
+
+    @property
+    def counts_as(self) -> int:
+        """How many pods with usual claims take as much memory, see FairLRU."""
+        return 1 + sum(len(claim.spec.content) for claim in self.claims) // 2048  # bytes of JSON
+
+    @property
+    def node_selectors(self) -> tuple[NodeSelector, ...]:
+        """The node selectors of the allocated and promised claims, and of the ComputeDomain. A node must match all.
+
+        NVIDIA's driver does not prepare a channel on a node that is labelled for another ComputeDomain.
+        """
+        if not self.compute_domain:
+            return self.claim_selectors
+        return (*self.claim_selectors, lacks_label_or_has(COMPUTE_DOMAIN_LABEL, self.compute_domain))
+
+    def mismatch(self, node: Node) -> Code | None:
+        """Why the node does not match `node_selectors`; None if it does."""
+        return next((code for code, names in self.mismatches([node]).items() if names), None)
+
+    def mismatches(
+        self, nodes: Iterable[Node], selected: SelectedNodes | None = None, deadline: Deadline = NO_DEADLINE
+    ) -> dict[Code, list[str]]:
+        """The names of the nodes that do not match `node_selectors`, by the reason.
+
+        `selected` are the nodes that match `claim_selectors`, as far as they are known. Raises DeadlineExceeded.
+        """
+        matching, elsewhere = (selected or SelectedNodes(self.claim_selectors)).split(nodes, deadline)
+        domain = self.node_selectors[len(self.claim_selectors) :]
+        of_other_domain = [
+            node.name for node in matching if not all(one.matches(node.name, node.labels) for one in domain)
+        ]
+        return {Code.ELSEWHERE: elsewhere, Code.COMPUTE_DOMAIN: of_other_domain}
+
+    @property
+    def claim_selectors(self) -> tuple[NodeSelector, ...]:
+        """The node selectors of the allocated and promised claims."""
+        claims = (*self.allocated_claims, *self.promised_claims)
+        found = (claim.allocation.node_selector for claim in claims if claim.allocation is not None)
+        return tuple(selector for selector in found if selector is not None)
+
+    @property
+    def allocated_devices(self) -> tuple[str, ...]:
+        """The devices of the allocated and promised claims, as driver/pool/device."""
+        claims = (*self.allocated_claims, *self.promised_claims)
+        found = (claim.allocation.results for claim in claims if claim.allocation is not None)
+        return tuple(str(result.device) for results in found for result in results)
+
+
+PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements
+
+
+def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterResult:
+    """The requirements of a pod on a snapshot, or the reason why it has none now."""
+    if pod.problem:
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (f"pod {pod.problem}",)))
+    if (too_many := too_many_claims(pod, ())) is not None:
+        return UnschedulableAndUnresolvable(too_many)
+    extended = _extended_resources(pod, snapshot)
+    if not pod.claims and not extended:
+        return SKIP
+    if extended and (count := _count_extended_requests(pod, extended)) > MAX_EXTENDED_REQUESTS:
+        text = f"its containers have {count} requests for extended resources, more than {MAX_EXTENDED_REQUESTS}"
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
+    if extended and leftover_claims(pod, snapshot):
+        return UnschedulableAndUnresolvable(Reason(Code.EXTENDED_STALE))
+    claims = _claims(pod, snapshot)
+    if isinstance(claims, Pending):
+        return claims
+    if (too_many := too_many_claims(pod, claims.values())) is not None:
+        return UnschedulableAndUnresolvable(too_many)
+    for claim in claims.values():
+        reason = unresolvable_reason(claim, pod, snapshot)
+        if reason is not None:
+            return UnschedulableAndUnresolvable(reason)
+    return _requirements(pod, claims, extended, snapshot, policy)
+
+
+def _count_extended_requests(pod: Pod, extended: Mapping[str, str]) -> int:
+    """The number of container requests for extended resources. The cost of the special claim grows with its square."""
+    return sum(name in extended and amount > 0 for container in pod.containers for name, amount in container.requests)
+
+
+def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:
+    """Resource name to DeviceClass name, for every container resource that a DeviceClass provides."""
+    found: dict[str, str] = {}
+    for container in pod.containers:
+        for name, amount in container.requests:
+            class_name = class_of_resource(name, snapshot.classes, snapshot.extended_resources) if amount else None
+            if class_name is not None:
+                found[name] = class_name
+    return found
+
+
+def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
+    """The pod's claims by the pod's own names, in pod order, each claim once."""
+    found: dict[ObjectKey, tuple[str, Claim]] = {}
+    for entry in pod.claims:
+        name: str | None = entry.claim_name
+        if not name:
+            if entry.name not in pod.claim_statuses:
+                where = f"kubectl -n {pod.key.namespace} get resourceclaimtemplate {entry.template_name}"
+                text = f"claim {entry.name} is not created from template {entry.template_name} yet; if it stays so, "
+                return Pending(f"pod {pod.key}: {text}check that the template exists: {where}")
+            name = pod.claim_statuses[entry.name]
+            if name is None:
+                continue
+        key = ObjectKey(pod.key.namespace, name)
+        claim = snapshot.claims.get(key)
+        if claim is None:
+            return Pending(f"pod {pod.key}: claim {key} is not known yet")
+        of_group = claim.owner_group is not None and claim.owner_group.name == pod.group
+        is_own = claim.owner_pod_uid == pod.uid or of_group
+        if entry.template_name and not is_own and not claim.problem:  # no owner is known of a claim with a problem
+            owner = f"the pod or its PodGroup {pod.group}" if pod.group else "the pod"
+            return Pending(f"pod {pod.key}: claim {key} is not owned by {owner}")
+        found.setdefault(key, (entry.name, claim))
+    return dict(found.values())
+
+
+def _requirements(
+    pod: Pod, claims: dict[str, Claim], extended: dict[str, str], snapshot: Snapshot, policy: Policy
+) -> PodRequirements | UnschedulableAndUnresolvable:
+    pending, allocated, promised = dict[str, Claim](), list[Claim](), list[Claim]()
+    for name, claim in claims.items():
+        if claim.allocation is not None:
+            allocated.append(claim)
+        elif (reserved := _promised(claim, pod, snapshot.reservations)) is not None:
+            promised.append(reserved)
+        else:
+            pending[name] = claim
+    names, specs = tuple(pending), tuple(claim.spec for claim in pending.values())
+    classes = {name: snapshot.classes[name] for name in extended.values()}
+    for claim in pending.values():
+        for request in claim.spec.requests:
+            for alternative in request.alternatives:
+                class_ = snapshot.classes.get(alternative.class_name)
+                if class_ is None:
+                    text = (
+                        f"claim {cut(str(claim.key))}, request {cut(alternative.name)}: "
+                        f"device class {cut(alternative.class_name)} does not exist"
+                    )
+                    return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
+                classes[class_.name] = class_
+    policy = policy.effective(pod.key.namespace, frozenset(classes))
+    try:
+        intent = intent_of(pod.annotations, policy.defaults.topology)
+    except ValueError as error:
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (str(error),)))
+    asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
+    contents = tuple(spec.content for spec in specs)
+    key = (names, contents, snapshot.classes_version, intent, IdentityKey(policy), asked)
+    resources = ExtendedResources(pod, extended) if extended else None
+    domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
+    group = GroupKey(pod.key.namespace, GroupSource.COMPUTE_DOMAIN, domain) if domain else None
+    return PodRequirements(
+        namespace=pod.key.namespace,
+        pending_claims=tuple(pending.values()),
+        allocated_claims=tuple(allocated),
+        promised_claims=tuple(promised),
+        claim_names=names,
+        specs=specs,
+        classes=tuple(classes.values()),
+        intent=intent,
+        key=key,
+        policy=policy,
+        group=pod.membership.key if pod.membership is not None else group,
+        compute_domain=domain,
+        extended=resources,
+    )
+
+
+def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:
+    """A pending claim with its expected allocation: reserved for another pod, or by a bind of this pod. Else None."""
+    found = reservations.get(claim.uid)
+    if found is None:
+        return None
+    if found.state is ReservationState.HELD and found.pod_uid == pod.uid:
+        return None
+    return replace(claim, allocation=Allocation(found.results, node_selector=only_node(found.node)))

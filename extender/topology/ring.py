@@ -1,0 +1,156 @@
+"""Predicted ring bandwidth of a set of GPUs, by bit mask.
+
+The model (it predicts six published all-reduce figures within 16 %):
+- Two GPUs reach links x rate.
+- Three or more GPUs reach 2 x cycles x rate, where `cycles` is the largest number of Hamiltonian cycles that the NVLink
+  graph holds at once. Each cycle uses one link of each edge on its way; half links are allowed.
+- Behind an NVSwitch, the smallest number of links of a GPU counts.
+- A set without an NVLink ring uses PCIe. So does a set of more than MAX_MESH GPUs without an NVSwitch.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import combinations
+from typing import TypeAlias
+
+from extender.model import Interconnect, members
+
+MAX_MESH = 8  # GPUs that NVLinks join without a switch; no machine joins more
+MAX_GRAPH_STEPS = 10_000  # limit of the search for the rings of all sets of a graph; a DGX-1 needs 4,165
+_MAX_CHECKED = 1024  # tables of links in the cache of mesh_problem, at most 3 KiB each; a fleet has dozens
+
+
+Links: TypeAlias = tuple[tuple[int, ...], ...]  # working NVLinks from each GPU to each other
+
+
+class _Steps:
+    """The steps that a search may still take."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def ring_gbps(graph: Interconnect, mask: int) -> float:
+    """Predicted bandwidth of an all-reduce over the set, per GPU, in GB/s; 0 for fewer than two GPUs."""
+    chosen = members(mask)
+    if len(chosen) < 2:  # noqa: PLR2004 - a ring needs two
+        return 0.0
+    fastest = _nvlink_gbps(graph, chosen)
+    return max(fastest, graph.pcie_gbps)
+
+
+def is_joined(graph: Interconnect, mask: int) -> bool:
+    """Whether the set has a ring over NVLink alone. False for fewer than two GPUs."""
+    chosen = members(mask)
+    return len(chosen) > 1 and _nvlink_gbps(graph, chosen) > 0
+
+
+def _nvlink_gbps(graph: Interconnect, chosen: list[int]) -> float:
+    switched = min(graph.switch_links[i] for i in chosen)
+    if switched:
+        return switched * graph.link_gbps
+    if len(chosen) == 2:  # noqa: PLR2004 - a pair
+        return graph.links[chosen[0]][chosen[1]] * graph.link_gbps
+    return _half_cycles(graph.links, chosen, _Steps(MAX_GRAPH_STEPS)) * graph.link_gbps
+
+
+def count_links_inside(graph: Interconnect, mask: int) -> int:
+    """NVLinks between members of the set; links into a switch count once per member."""
+    chosen = members(mask)
+    if len(chosen) < 2:  # noqa: PLR2004 - one GPU has no peer
+        return 0
+    direct = sum(graph.links[a][b] for position, a in enumerate(chosen) for b in chosen[position + 1 :])
+    return direct + sum(graph.switch_links[i] for i in chosen)
+
+
+@lru_cache(_MAX_CHECKED)
+def mesh_problem(links: Links) -> str:
+    """Why the rings of the direct links cannot be computed; '' if they can. The cost is at most MAX_GRAPH_STEPS."""
+    steps = _Steps(MAX_GRAPH_STEPS)
+    for mask in meshes(links, (1 << len(links)) - 1):
+        mesh = members(mask)
+        if len(mesh) > MAX_MESH:
+            return f"NVLinks join {len(mesh)} GPUs without a switch, where no machine joins more than {MAX_MESH}"
+        for size in range(3, len(mesh) + 1):
+            for chosen in combinations(mesh, size):
+                _half_cycles(links, list(chosen), steps)
+                if steps.left <= 0:
+                    return f"the NVLinks of {len(mesh)} GPUs allow too many rings"
+    return ""
+
+
+def meshes(links: Links, free: int) -> list[int]:
+    """Masks of the GPUs out of `free` that direct links join, through GPUs out of `free`."""
+    found = []
+    while free:
+        mesh, ahead = 0, free & -free
+        while ahead:
+            mesh |= ahead
+            near = {j for i in members(ahead) for j, count in enumerate(links[i]) if count}
+            ahead = sum(1 << j for j in near) & free & ~mesh
+        free &= ~mesh
+        found.append(mesh)
+    return found
+
+
+def _half_cycles(links: Links, chosen: list[int], steps: _Steps) -> int:
+    """How many cycles fit if each takes half a link. Four GPUs with one link per pair have three such cycles."""
+    if len(chosen) > MAX_MESH:
+        return 0
+    left = [[2 * links[a][b] for b in chosen] for a in chosen]
+    bound = min(sum(row) // 2 for row in left)
+    if bound == 0:
+        return 0
+    found = _all_cycles(left, steps)
+    return _Packing(left, found, bound, steps).best if found else 0
+
+
+def _all_cycles(left: list[list[int]], steps: _Steps) -> list[tuple[int, ...]]:
+    """All Hamiltonian cycles from vertex 0, each in one direction only."""
+    size = len(left)
+    found: list[tuple[int, ...]] = []
+    stack: list[tuple[int, ...]] = [(0,)]
+    while stack and steps.left > 0:
+        steps.left -= 1
+        path = stack.pop()
+        last = path[-1]
+        if len(path) == size:
+            if left[last][0] and path[1] < last:
+                found.append(path)
+            continue
+        stack.extend((*path, v) for v in range(size) if left[last][v] and v not in path)
+    return sorted(found)
+
+
+def _edges(cycle: tuple[int, ...]) -> list[tuple[int, int]]:
+    return list(zip(cycle, (*cycle[1:], cycle[0]), strict=True))
+
+
+class _Packing:
+    """`best` is the largest number of cycles without a common link: a depth-first search with an upper bound."""
+
+    def __init__(self, left: list[list[int]], cycles: list[tuple[int, ...]], bound: int, steps: _Steps) -> None:
+        self._left = left
+        self._cycles = [_edges(cycle) for cycle in cycles]
+        self._bound = bound
+        self._steps = steps
+        self.best = 0
+        self._extend(0, 0)
+
+    def _extend(self, first: int, count: int) -> None:
+        self.best = max(self.best, count)
+        for position in range(first, len(self._cycles)):
+            self._steps.left -= 1
+            if self.best == self._bound or self._steps.left <= 0:
+                return
+            edges = self._cycles[position]
+            if all(self._left[a][b] for a, b in edges):
+                self._change(edges, -1)
+                self._extend(position, count + 1)
+                self._change(edges, 1)
+
+    def _change(self, edges: list[tuple[int, int]], amount: int) -> None:
+        for a, b in edges:
+            self._left[a][b] += amount
+            self._left[b][a] += amount

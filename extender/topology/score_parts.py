@@ -1,0 +1,332 @@
+"""The parts of a node's score. Each has a value from 0 (worst) to 1 (best) and a sentence that explains it.
+
+Nodes with equal capacities, taints, links and use share one score. So no part may read in what else they differ: the
+name and the labels of the node, and the names and the attributes of its devices.
+
+Fragmentation for an expected mix of jobs is the free GPU capacity that jobs can no longer use (FGD, USENIX ATC'23). A
+Host is the free CPU, memory and GPU capacity of a node; GPU capacity is in thousandths per GPU. A request mix has
+shapes of jobs with their shares. The expected fragment of a host is the free GPU capacity that an average job of the
+mix cannot use there. The gradient of a placement is the fragment that it adds; less is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
+from extender.allocation.nodes import UNUSED
+from extender.model import WHOLE, Quantity, RequestMix, RequestShape, amount_of_memory, counted, members, whole_units
+from extender.policy import Policy
+from extender.topology.sets import bandwidth, best_gbps, links_inside
+
+STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
+
+
+class Host(NamedTuple):
+    """The free capacity of a node. `gpus` are thousandths of each GPU, sorted; CPU and memory as in RequestShape."""
+
+    model: str
+    cpu: int
+    memory: int
+    gpus: tuple[int, ...]
+
+
+def fits(host: Host, shape: RequestShape) -> bool:
+    """Whether the job fits on the host."""
+    if shape.cpu > host.cpu or shape.memory > host.memory:
+        return False
+    if shape.gpus and shape.models and host.model not in shape.models:
+        return False
+    return sum(free >= shape.milli for free in host.gpus) >= shape.gpus
+
+
+def fragment(host: Host, mix: RequestMix) -> float:
+    """The expected unusable part of the free GPU capacity, in thousandths of a GPU."""
+    free = sum(host.gpus)
+    expected = 0.0
+    for shape, share in mix:
+        if not shape.gpus or not fits(host, shape):
+            expected += share * free
+        else:
+            expected += share * sum(left for left in host.gpus if left < shape.milli)
+    return expected
+
+
+_GIB = 1 << 30
+_TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
+
+
+class ScorePart(NamedTuple):
+    """One part of the score. `name` is a field of Weights; `value` is 0..1."""
+
+    name: str
+    value: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """A solution on a node, the input of the score."""
+
+    node_info: NodeInfo
+    problem: Problem
+    solution: Solution
+    devices: int = field(init=False)  # mask of the chosen devices
+    gpus: int = field(init=False)  # mask of the whole GPUs among them, by position in the fabric
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", self.solution.mask)
+        object.__setattr__(self, "gpus", self.node_info.positions(self.devices))
+
+
+def _in_part_use(node_info: NodeInfo) -> int:
+    """Mask of the GPUs (device bits) of which a claim has a share."""
+    found = 0
+    if not any(use.shares for use in node_info.allocated_state.pools.values()):
+        return found
+    for bit in node_info.gpu_bits:
+        if bit >= 0:
+            pool_device = node_info.inventory.devices[bit]
+            use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
+            if pool_device.id.device in use.shares:
+                found |= 1 << bit
+    return found
+
+
+def parts(
+    choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int = 0
+) -> tuple[ScorePart, ...]:
+    """The parts of the score that apply to this choice. `expected_bytes` is the memory that the pod expects, or 0."""
+    found = (
+        _link(choice, baseline),
+        _headroom(choice, baseline, policy, expected_bytes),
+        _fragmentation(choice, baseline),
+        _packing(choice, policy),
+        _health(choice, policy),
+        _preference(choice),
+    )
+    return tuple(part for part in found if part is not None)
+
+
+def total(found: tuple[ScorePart, ...], policy: Policy) -> float:
+    """The weighted mean of the parts, 0..1; 0 if all weights are 0."""
+    weights = policy.weights
+    weighed = [(getattr(weights, part.name), part.value) for part in found]
+    weight_sum = sum(weight for weight, _ in weighed)
+    return round(sum(w * v for w, v in weighed) / weight_sum, 9) if weight_sum else 0.0
+
+
+def achieved_gbps(choice: DeviceChoice) -> float:
+    """Predicted ring bandwidth of the chosen GPUs, in GB/s; 0 for fewer than two GPUs."""
+    fabric = choice.node_info.fabric
+    return bandwidth(fabric.graph, choice.gpus) if fabric is not None else 0.0
+
+
+def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
+    count = choice.gpus.bit_count()
+    if count < 2 or choice.node_info.fabric is None:  # noqa: PLR2004 - one GPU has no peer
+        return None
+    mine = achieved_gbps(choice)
+    best = max(baseline.best_ring_gbps.get(count, 0.0), mine)
+    share = mine / best if best else 0.0
+    source = choice.node_info.fabric.source.value
+    return ScorePart(
+        "link", share, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, the fleet's best {best:.0f} ({source})"
+    )
+
+
+def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:
+    """Requested memory divided by unclaimed memory.
+
+    Without a request, the memory of the fleet's smallest GPU is assumed. Use beyond claims lowers the value.
+    """
+    asked = have = overused = assumed = 0
+    for claim in choice.solution.picks:
+        for pick in claim:
+            memory = unclaimed_bytes(choice.node_info, pick.bit)
+            if memory:
+                wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
+                asked += min(wanted or baseline.least_memory_bytes or memory, memory)
+                assumed += not wanted
+                have += memory
+                overused += min(choice.node_info.overuse.get(pick.bit, 0), memory)
+    if not have:
+        return None
+    fit = asked / have
+    value = (fit if policy.headroom == "tight" else 1 - fit) * (1 - overused / have)
+    more = f", {overused / _GIB:.0f} GiB of it used beyond claims" if overused else ""
+    amount = f"{asked / _GIB:.0f} GiB"
+    need = f"no memory requested for {counted(assumed, 'GPU')}: {amount} assumed" if assumed else f"{amount} needed"
+    return ScorePart("headroom", value, f"{need} of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}")
+
+
+def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
+    """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
+    pool_device = node_info.inventory.devices[bit]
+    use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
+    claimed = amount_of_memory(use.shares.get(pool_device.id.device, {})) or 0
+    capacity = amount_of_memory(pool_device.device.capacity)
+    return whole_units(max(capacity.value.nanos - claimed, 0)) if capacity is not None else 0
+
+
+def _wanted_bytes(amounts: Mapping[str, Quantity]) -> int:
+    amount = amount_of_memory(amounts)
+    return whole_units(amount.nanos) if amount is not None else 0
+
+
+def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
+    """The capacity that expected jobs can no longer use: GPU capacity (gradient), NVLink sets and links."""
+    fabric = choice.node_info.fabric
+    if fabric is None or not choice.devices:
+        return None
+    before = left_over(choice.node_info)
+    after = _after(choice, before)
+    taken = sum(before) - sum(after)
+    if not taken:
+        return None
+    gradient = stranded(after, baseline) - stranded(before, baseline)
+    gradient = round(gradient / WHOLE / STEP) * STEP * WHOLE
+    node_capacity = WHOLE * max(baseline.most_gpus, len(before))
+    # Between equal gradients, the node with less free capacity wins (best fit).
+    capacity = 1 - (gradient + taken + sum(after) / _TIE) / node_capacity
+    links, sentence = _links_left(choice, baseline)
+    value = max(0.0, min(capacity, 1.0) if links is None else (capacity + links) / 2)
+    free = f"{sum(after) / WHOLE:g} of {sum(before) / WHOLE:g} stay free"
+    lost = f"{abs(gradient / WHOLE):.2f}"
+    job = f"the typical job {'loses' if gradient > 0 else 'gains'} {lost} GPUs"
+    job = "no change for the typical job" if lost == "0.00" else job
+    return ScorePart("fragmentation", value, f"{job}, {free}{sentence}")
+
+
+def _left(node_info: NodeInfo, bit: int) -> int:
+    """The free thousandths of a shared GPU."""
+    pool_device = node_info.inventory.devices[bit]
+    shares = node_info.allocated_state.pools[node_info.inventory.pools[pool_device.pool].key].shares[
+        pool_device.id.device
+    ]
+    total = node_info.inventory.devices[bit].device.memory_bytes
+    used = whole_units(amount_of_memory(shares) or 0)
+    return WHOLE * max(total - used, 0) // total if total else 0
+
+
+def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
+    """`left_over` after the choice; `before` is its value before the choice."""
+    after = list(before)
+    positions = {bit: position for position, bit in enumerate(choice.node_info.gpu_bits)}
+    for claim in choice.solution.picks:
+        for pick in claim:
+            position = positions.get(pick.bit)
+            if position is None or pick.request.admin_access:
+                continue
+            total = choice.node_info.inventory.devices[pick.bit].device.memory_bytes
+            part = WHOLE if pick.consumed is None or not total else WHOLE * _wanted_bytes(pick.consumed) // total
+            after[position] = max(after[position] - part, 0)
+    return after
+
+
+def left_over(node_info: NodeInfo) -> list[int]:
+    """The free thousandths of each GPU, in the order of the fabric."""
+    used, shared = node_info.busy, _in_part_use(node_info)
+    found = []
+    for bit in node_info.gpu_bits:
+        if bit < 0 or used >> bit & 1:
+            found.append(0)
+        elif shared >> bit & 1:
+            found.append(_left(node_info, bit))
+        else:
+            found.append(WHOLE)
+    return found
+
+
+def stranded(left: list[int], baseline: FleetBaseline) -> float:
+    """The part of `left` that an average job of the request mix cannot use, in thousandths of a GPU."""
+    return _stranded(tuple(sorted(left)), baseline.request_mix)
+
+
+@lru_cache(maxsize=4096)  # thousands of nodes have a few dozen different amounts left
+def _stranded(left: tuple[int, ...], mix: RequestMix) -> float:
+    return fragment(Host("", 0, 0, left), mix)
+
+
+def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | None, str]:
+    """(value, sentence): the bandwidth that larger sets of GPUs lose, and the share of links to GPUs now in use.
+
+    The loss is weighted by the request mix. (None, '') if the choice affects no link.
+    """
+    node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus
+    assert fabric is not None
+    graph, before = fabric.graph, node_info.positions(~(node_info.busy | _in_part_use(node_info)))
+    had = links_inside(graph, before)
+    if not taken or not had:
+        return None, ""
+    after = before & ~taken
+    larger = [
+        (s.gpus, share * s.gpus)
+        for s, share in baseline.request_mix
+        if s.milli == WHOLE and s.gpus > max(taken.bit_count(), 1)
+    ]
+    lost = sum(w * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0) for size, w in larger)
+    whole = sum(w * baseline.best_ring_gbps.get(size, 0.0) for size, w in larger)
+    cut = had - links_inside(graph, after) - links_inside(graph, taken)
+    return max(0.0, 1 - (lost / whole if whole else 0.0) - cut / had), f", {cut} of {had} links cut"
+
+
+def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
+    """The share of the node's own devices in use. Devices that other nodes reach, too, do not count."""
+    inventory = choice.node_info.inventory
+    own = len(inventory.devices) - inventory.shared.bit_count()
+    if not own:
+        return None
+    used = choice.node_info.own_in_use
+    share = used / own
+    value = share if policy.packing == "pack" else 1 - share
+    return ScorePart("packing", value, f"{used} of {counted(own, 'device')} in use before ({policy.packing})")
+
+
+def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
+    """The share of chosen devices without an informational taint or a reported fault."""
+    if not choice.devices:
+        return None
+    troubled = members(choice.devices & troubled_devices(choice.node_info, policy))
+    if not troubled:
+        return ScorePart("health", 1.0, "no device reports trouble")
+    value = 1 - len(troubled) / choice.devices.bit_count()
+    reporting = counted(len(troubled), "device reports", "devices report")
+    return ScorePart("health", value, f"{reporting} trouble: {_trouble(choice.node_info, troubled[0])}")
+
+
+def troubled_devices(node_info: NodeInfo, policy: Policy) -> int:
+    """Mask of the devices with a taint of effect None, a reported fault, or drift unless the policy ignores it."""
+    return node_info.troubled | (node_info.drift if policy.drift != "ignore" else 0)
+
+
+def _trouble(node_info: NodeInfo, bit: int) -> str:
+    """The fault of a troubled device, as text."""
+    taint = next((t for t in node_info.inventory.devices[bit].device.taints if t.effect == "None"), None)
+    if taint is not None:
+        return f"taint {taint.key}"
+    state = (
+        node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
+        if node_info.fabric is not None and bit in node_info.gpu_bits
+        else None
+    )
+    if state is not None and not state.healthy:
+        return state.note or "unhealthy"
+    return "memory in use that no claim holds"
+
+
+def _preference(choice: DeviceChoice) -> ScorePart | None:
+    """The mean rank of the chosen firstAvailable alternatives: 1 for the first of a list, 0 for the last."""
+    ranks = [
+        (chosen, max(len(request.alternatives) - 1, 1))
+        for spec, claim in zip(choice.problem.specs, choice.solution.alternatives, strict=True)
+        for request, chosen in zip(spec.requests, claim, strict=True)
+        if request.prioritized
+    ]
+    if not ranks:
+        return None
+    value = sum(1 - rank / last for rank, last in ranks) / len(ranks)
+    return ScorePart("preference", value, f"alternatives taken: {', '.join(str(rank + 1) for rank, _ in ranks)}")

@@ -1,0 +1,203 @@
+"""Ranking of sets of free GPUs, including the links that a choice leaves for later jobs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+from typing import NamedTuple
+
+from cachetools import LRUCache
+
+from extender.model import Graph, Interconnect, members
+from extender.topology import ring
+from extender.topology.agent_slices import MAX_GPUS
+
+_MAX_EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and all choices on 8 GPUs are below
+_MAX_REMEMBERED = 32_768  # (graph, mask) pairs in each cache; an 8-GPU graph has 255
+_MAX_BEST = 4096  # (graph, mask, count) keys in the cache of best_gbps
+_MAX_RANKED_BYTES = (
+    16 << 20
+)  # estimated size of all ranked sets without graphs; those of an 8-GPU graph take half a MiB
+_MAX_GRAPHS = 1024  # graphs in all caches; one of 16 GPUs takes 7 KiB, or 4 KiB without places
+
+
+class Quality(NamedTuple):
+    """The quality of a set. In ascending order, better sets come first."""
+
+    minus_ring_gbps: float
+    minus_links_inside: int
+    worst_distance: int
+    numa_nodes: int
+    minus_links_left: int
+    mask_order: int
+
+
+class Measures:
+    """Measures of sets of GPUs, with their caches.
+
+    With graphs of up to 16 GPUs, all entries take at most 49 MiB: 16 MiB of ranked sets, 11 MiB of graphs, 22 MiB of
+    other results. An entry keeps its graph alive, so equal graphs share one object here, and one graph beyond `graphs`
+    empties all caches. Otherwise an agent with ever new slices could fill every entry with its own graph.
+    """
+
+    def __init__(
+        self,
+        remembered: int = _MAX_REMEMBERED,
+        graphs: int = _MAX_GRAPHS,
+        best: int = _MAX_BEST,
+        ranked_bytes: int = _MAX_RANKED_BYTES,
+    ) -> None:
+        self._most_graphs = graphs
+        self._graphs: dict[Graph, Graph] = {}
+        self._interconnects: dict[Interconnect, Interconnect] = {}
+        self._bandwidth = lru_cache(remembered)(ring.ring_gbps)
+        self._links_inside = lru_cache(remembered)(ring.count_links_inside)
+        self._inside = lru_cache(remembered)(self._quality_inside)
+        self._best = lru_cache(best)(self._best_gbps)
+        self._ranked: LRUCache[tuple[Graph, int, int], tuple[int, ...]] = LRUCache(ranked_bytes, _ranked_bytes)
+
+    def clear(self) -> None:
+        """Empty all caches."""
+        for cache in (self._bandwidth, self._links_inside, self._inside, self._best):
+            cache.cache_clear()
+        for table in (self._ranked, self._graphs, self._interconnects):
+            table.clear()
+
+    def sizes(self) -> dict[str, int]:
+        """The number of entries in each cache."""
+        return {
+            "graphs": len(self._graphs),
+            "interconnects": len(self._interconnects),
+            "bandwidth": self._bandwidth.cache_info().currsize,
+            "links_inside": self._links_inside.cache_info().currsize,
+            "quality": self._inside.cache_info().currsize,
+            "best_gbps": self._best.cache_info().currsize,
+            "ranked": len(self._ranked),
+        }
+
+    def bandwidth(self, graph: Graph, mask: int) -> float:
+        """Predicted bandwidth of an all-reduce over the set, per GPU, in GB/s; 0 for fewer than two GPUs."""
+        return self._bandwidth(self._shared_interconnect(graph), mask)
+
+    def links_inside(self, graph: Graph, mask: int) -> int:
+        """NVLinks between members of the set; links into a switch count once per member."""
+        return self._links_inside(self._shared_interconnect(graph), mask)
+
+    def quality(self, graph: Graph, mask: int, free: int) -> Quality:
+        """The quality of taking the GPUs of `mask` out of the free GPUs `free`."""
+        return self._quality(self._shared_graph(graph), mask, free)
+
+    def best_gbps(self, graph: Graph, free: int, count: int) -> float:
+        """Bandwidth of the best ring of `count` GPUs out of `free`, in GB/s; 0 if there are too few."""
+        return self._best(self._shared_interconnect(graph), free, count)
+
+    def ranked(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
+        """Masks of `count` GPUs out of `free`, the best first.
+
+        All sets if there are at most _MAX_EXHAUSTIVE, else one good set around each GPU. Of more than MAX_GPUS, which
+        no machine has, only the first set: to rank them takes seconds.
+        """
+        if free.bit_count() > MAX_GPUS:
+            return (sum(1 << i for i in members(free)[:count]),) if 0 < count <= free.bit_count() else ()
+        known = self._ranked.get((graph, free, count))
+        if known is None:
+            graph = self._shared_graph(graph)
+            known = self._sorted_sets(graph, free, count)
+            if _ranked_bytes(known) <= self._ranked.maxsize:
+                self._ranked[graph, free, count] = known
+        return known
+
+    def _shared_graph(self, graph: Graph) -> Graph:
+        known = self._graphs.get(graph)
+        if known is None:
+            if len(self._graphs) >= self._most_graphs:
+                self.clear()
+            self._shared_interconnect(graph)  # first, because it may empty the table of graphs, too
+            known = self._graphs[graph] = graph
+        return known
+
+    def _shared_interconnect(self, graph: Graph) -> Interconnect:
+        known = self._interconnects.get(graph.interconnect)
+        if known is None:
+            if len(self._interconnects) >= self._most_graphs:
+                self.clear()
+            known = self._interconnects[graph.interconnect] = graph.interconnect
+        return known
+
+    # -- with a graph of the table ---------------------------------------------------------------------------
+
+    def _quality(self, graph: Graph, mask: int, free: int) -> Quality:
+        return Quality(*self._inside(graph, mask), -self._links_inside(graph.interconnect, free & ~mask), mask)
+
+    def _quality_inside(self, graph: Graph, mask: int) -> tuple[float, int, int, int]:
+        """The first four values of the Quality: those that do not depend on the other free GPUs."""
+        chosen = members(mask)
+        pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
+        return (
+            -self._bandwidth(graph.interconnect, mask),
+            -self._links_inside(graph.interconnect, mask),
+            max((graph.distance[a][b] for a, b in pairs), default=0),
+            len({graph.numa[i] for i in chosen}),
+        )
+
+    def _best_gbps(self, interconnect: Interconnect, free: int, count: int) -> float:
+        if not 1 < count <= free.bit_count():
+            return 0.0
+        switched = sorted((interconnect.switch_links[i] for i in members(free)), reverse=True)[count - 1]
+        meshes = ring.meshes(interconnect.links, free) if count <= ring.MAX_MESH else []
+        sets = (chosen for mesh in meshes for chosen in combinations(members(mesh), count))
+        joined = (self._bandwidth(interconnect, sum(1 << i for i in chosen)) for chosen in sets)
+        return max(interconnect.pcie_gbps, switched * interconnect.link_gbps, *joined)
+
+    def _sorted_sets(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
+        available = members(free)
+        if count > len(available) or count < 1:
+            return ()
+        if comb(len(available), count) <= _MAX_EXHAUSTIVE:
+            masks = [sum(1 << i for i in chosen) for chosen in combinations(available, count)]
+        else:
+            masks = sorted({self._grown(graph, free, seed, count) for seed in available})
+        return tuple(sorted(masks, key=lambda mask: self._quality(graph, mask, free)))
+
+    def _grown(self, graph: Graph, free: int, seed: int, count: int) -> int:
+        """A set of `count` GPUs that starts with `seed` and takes the best next GPU at each step."""
+        mask = 1 << seed
+        for _ in range(count - 1):
+            ahead = [mask | 1 << i for i in members(free & ~mask)]
+            mask = min(
+                ahead, key=lambda m: (-self._links_inside(graph.interconnect, m), self._quality(graph, m, free)[2:])
+            )
+        return mask
+
+
+def _ranked_bytes(sets: tuple[int, ...]) -> int:
+    return 256 + 40 * len(sets)
+
+
+measures = Measures()
+bandwidth, links_inside, quality = measures.bandwidth, measures.links_inside, measures.quality
+best_gbps, ranked = measures.best_gbps, measures.ranked
+
+
+def is_joined(graph: Graph, mask: int) -> bool:
+    """Whether the set has a ring over NVLink alone. False for fewer than two GPUs."""
+    return ring.is_joined(graph.interconnect, mask)
+
+
+def largest_joined(graph: Graph, free: int, most: int) -> int:
+    """The largest number of GPUs out of `free`, at most `most`, whose best set has an NVLink ring; 0 if none has."""
+    for count in range(min(free.bit_count(), most), 1, -1):
+        if any(is_joined(graph, mask) for mask in ranked(graph, free, count)[:1]):
+            return count
+    return 0
+
+
+class Graphs:
+    """Interns graphs. Equal machines share one object, and so the cached measures of that object."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._known: LRUCache[Graph, Graph] = LRUCache(limit)
+
+    def intern(self, graph: Graph) -> Graph:
+        return self._known.setdefault(graph, graph)

@@ -1,0 +1,130 @@
+"""The choice of a node's fabric: from the agent, else from the product table, else from slice attributes, else flat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from extender.allocation.nodes import first_attribute, gpu_uuid
+from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices, one_line
+from extender.topology.agent_slices import DRIVER, MAX_PROBLEMS, read_fabric
+from extender.topology.products import flat_graph, limits_of, pcie_gbps, usual_graph
+from extender.topology.sets import Graphs
+
+_PRODUCT = ("gpu.nvidia.com/productName", "productName")
+_NUMA = ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")  # the standard name (KEP-6072) first
+# PXB, NODE and SYS of DISTANCES: the levels that pcieRoot and numaNode can distinguish.
+_SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5
+
+
+def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tuple[str, ...]]:
+    """(slice of the node's agent or None, reasons why other agent slices for the node are ignored).
+
+    The agent names the pool after its node. If there are several such slices, the newest generation counts.
+    """
+    own = newest_slices(slice_ for slice_ in slices if slice_.pool.name == node)
+    problems = tuple(
+        f"slice {slice_.name}: pool {slice_.pool.name!r} is not named after the node"
+        for slice_ in slices
+        if slice_.pool.name != node
+    )
+    return max(own, key=lambda slice_: slice_.name, default=None), problems[:MAX_PROBLEMS]
+
+
+def live_fabric(
+    live: Slice, gpus: Sequence[Device], published_by: Callable[[str], str]
+) -> tuple[Fabric | None, tuple[str, ...]]:
+    """(fabric that the agent of a node publishes, or None if it is not credible; problems as sentences).
+
+    `gpus` are the whole GPUs of the node that its driver publishes. `published_by` returns the name of the other node
+    whose driver publishes a UUID, or ''.
+    """
+    if live.problem:
+        return None, (live.problem,)
+    found, problems = read_fabric(live.devices)
+    if found is None:
+        return None, problems
+    for gpu in found.gpus:
+        if node := published_by(gpu.uuid):
+            return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
+    known = {gpu_uuid(device) for device in gpus}
+    if not any(gpu.uuid in known for gpu in found.gpus):
+        return None, problems
+    uuids = [gpu.uuid for gpu in found.gpus]
+    graph, excess = _within_limits(_with_numa(found.graph, uuids, _silent_about_numa(live), gpus), uuids, gpus)
+    return replace(found, graph=graph), (*excess, *problems)[:MAX_PROBLEMS]
+
+
+def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
+    """The fabric of a node with these whole GPUs, or None if it has none. `live` comes from the agent."""
+    if live is not None:
+        return replace(live, graph=graphs.intern(live.graph))
+    identities = [gpu_uuid(device) for device in gpus]
+    if not gpus:
+        return None
+    product = first_attribute(gpus[0], _PRODUCT, str) or ""
+    graph, source = usual_graph(product, len(gpus)), Source.TABLE
+    if graph is None:
+        graph, source = _from_attributes(gpus, product), Source.SLICE
+    if graph is None:
+        graph, source = flat_graph(product, len(gpus)), Source.FLAT
+    graph = _with_numa(graph, identities, frozenset(identities), gpus)
+    states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
+    return Fabric(graphs.intern(graph), states, source, product=one_line(product))
+
+
+def _within_limits(graph: Graph, uuids: Sequence[str], gpus: Sequence[Device]) -> tuple[Graph, tuple[str, ...]]:
+    """(graph with the rates that the driver's products allow, problems)."""
+    products = {gpu_uuid(gpu): (first_attribute(gpu, _PRODUCT, str) or "") for gpu in gpus}
+    rate, pcie, problems = graph.link_gbps, graph.pcie_gbps, []
+    for position, uuid in enumerate(uuids):
+        if uuid not in products:
+            continue
+        product, limits = products[uuid], limits_of(products[uuid])
+        links = sum(graph.links[position]) + graph.switch_links[position]
+        if links * rate > limits.nvlink_gbps:
+            most = f"{product!r} has at most {limits.nvlink_gbps:.0f} GB/s"
+            problems.append(f"GPU {position} has {links} NVLinks of {rate:.1f} GB/s: {most}")
+            rate = limits.nvlink_gbps / links
+        if pcie > pcie_gbps(limits.pcie):
+            pcie = pcie_gbps(limits.pcie)
+            problems.append(f"GPU {position} has a faster PCIe: {product!r} has at most {pcie:.0f} GB/s")
+    return (replace(graph, link_gbps=rate, pcie_gbps=pcie) if problems else graph), tuple(problems)
+
+
+def _silent_about_numa(live: Slice) -> frozenset[str]:
+    """UUIDs of the GPUs for which the agent publishes no NUMA node."""
+    silent = (gpu for gpu in live.devices if f"{DRIVER}/numaNode" not in gpu.attributes)
+    return frozenset((first_attribute(gpu, (f"{DRIVER}/uuid",), str) or "") for gpu in silent)
+
+
+def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus: Sequence[Device]) -> Graph:
+    """The graph, with the NUMA nodes of the GPUs in `silent` from the driver's slices."""
+    by_uuid = {
+        gpu_uuid(gpu): node for gpu in gpus if (node := first_attribute(gpu, _NUMA, int)) is not None and node >= 0
+    }
+    known = zip(uuids, graph.numa, strict=True)
+    numa = tuple(by_uuid.get(uuid, node) if uuid in silent else node for uuid, node in known)
+    return graph if numa == graph.numa else replace(graph, numa=numa)
+
+
+def _from_attributes(gpus: Sequence[Device], product: str) -> Graph | None:
+    """A graph with PCIe distances from pcieRoot and numaNode; None without them. No driver publishes NVLink."""
+    roots = [(first_attribute(gpu, ("resource.kubernetes.io/pcieRoot",), str) or "") for gpu in gpus]
+    numa = [first_attribute(gpu, _NUMA, int) for gpu in gpus]
+    if not any(roots) and all(node is None for node in numa):
+        return None
+    size = range(len(gpus))
+    distance = tuple(tuple(_distance(roots, numa, i, j) for j in size) for i in size)
+    flat = flat_graph(product, len(gpus))
+    return replace(flat, distance=distance, numa=tuple(node or 0 for node in numa))
+
+
+def _distance(roots: list[str], numa: list[int | None], i: int, j: int) -> int:
+    if i == j:
+        return 0
+    if roots[i] and roots[i] == roots[j]:
+        return _SAME_ROOT
+    if numa[i] is None or numa[j] is None:
+        return UNKNOWN_DISTANCE
+    return _SAME_NUMA if numa[i] == numa[j] else _ACROSS
