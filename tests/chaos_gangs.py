@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from extender.sandbox import Cluster
+from extender.sandbox import ApiError, Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.chaos_world import Berths, Faults, chaotic, scheduler_of, settled
 from tests.dra_worlds import extended
 from tests.eventually import eventually

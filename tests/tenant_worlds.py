@@ -11,8 +11,8 @@ from typing import Any
 
 from extender.cluster import Writer
 from extender.extension.orphans import OrphanCollector
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import CLAIMS, extended, place
 from tests.running_berth import Berthing, Json, Serving, berthing, claim, pod
 

@@ -9,7 +9,7 @@ import pytest
 
 from extender.model import FINALIZER, ObjectKey
 from extender.policy import Policy
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod

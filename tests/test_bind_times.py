@@ -13,7 +13,7 @@ from extender.extension.binding_cycle import BindError, BindOutcomeUnknown
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.model import ObjectKey
 from extender.policy import Policy
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import Serving, berthing, binder_of, claim, pod
 

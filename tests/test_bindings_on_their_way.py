@@ -11,7 +11,7 @@ from extender.extension.binding_cycle import BindOutcomeUnknown
 from extender.extension.orphans import OrphanCollector
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.model import ObjectKey
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError
 from extender.wire import decode_pod
 from tests.dra_worlds import extended
 from tests.eventually import eventually

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from extender.model import BerthError, ObjectKey
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, bug_after, claim, pod
 

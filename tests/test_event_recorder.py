@@ -18,8 +18,8 @@ from extender.console.explainer import Brief
 from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.runtime import Informers, Supervisor
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod

@@ -10,8 +10,8 @@ import yaml
 from extender.cli.main import commands
 from extender.console import WhatIf
 from extender.model import ObjectKey
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from extender.scheduling import runner_up_text
 from tests.applications import console_application
 from tests.commands import berth, berth_beside

@@ -66,7 +66,7 @@ async def test_node_with_device_plugin_needs_no_claim() -> None:
 
 
 async def test_failed_bind_removes_the_special_claim() -> None:
-    from extender.sandbox.apiserver.status_errors import ApiError
+    from extender.sandbox import ApiError
 
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(extended("old"))

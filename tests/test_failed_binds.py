@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from extender.model import Pod
-from extender.sandbox import write_kubeconfig
+from extender.sandbox import ApiError, write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import decode_pod
 from tests.commands import berth_beside
 from tests.explain_worlds import why

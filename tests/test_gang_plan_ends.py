@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from extender.model import BerthError
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.explain_worlds import group_explained as explained
 from tests.explain_worlds import refused
 from tests.gang_pods import NODES, annotate, bind_all, delete, ended, member, planned, reasons, two_binds_of_three

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError
 from tests.dra_worlds import CLAIMS, extended
 from tests.eventually import eventually
 from tests.gang_pods import NODES, bind_all, delete, gets_a_node, member, planned, reasons

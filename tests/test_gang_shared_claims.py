@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.gang_pods import bind_all, planned
 from tests.running_berth import Berthing, berthing, claim, pod

@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from extender.policy import Policy
-from extender.sandbox import carried_machines
+from extender.sandbox import ApiError, carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.gang_pods import (
     INCOMPLETE,

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from extender.model import WireError
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.claim_bytes import Parameters
-from extender.sandbox.apiserver.status_errors import ApiError
 from extender.wire import merged_claim
 from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually

@@ -16,7 +16,7 @@ from extender.cluster import ApiClient, NotFound, Writer
 from extender.extension.orphans import OrphanCollector, Releases
 from extender.model import Claim, Consumer, ObjectKey
 from extender.runtime import Supervisor
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError
 from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod

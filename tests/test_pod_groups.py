@@ -9,8 +9,8 @@ import pytest
 
 from extender.cluster import Writer
 from extender.model import ObjectKey
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import CONDITIONAL, asks, custom, report
 from tests.eventually import eventually
 from tests.replicas import replicas

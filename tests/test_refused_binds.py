@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from extender.policy import Policy
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.dra_worlds import CLAIMS
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import Berthing, berthing, claim, pod

@@ -11,8 +11,8 @@ from benchmarks.fleet import Fleet
 from extender.cache import CacheListener, ClusterCache
 from extender.model import Allocation, Claim, DeviceId, ObjectKey, Result
 from extender.policy import Policy
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 

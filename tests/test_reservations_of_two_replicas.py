@@ -10,8 +10,8 @@ import asyncio
 import pytest
 
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Serving, berthing, claim, pod

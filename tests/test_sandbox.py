@@ -12,9 +12,8 @@ import orjson
 import pytest
 
 from extender.model import FINALIZER
-from extender.sandbox import Cluster, carried_machines, listening
+from extender.sandbox import ApiError, Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES, strategic_patch
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.http_worlds import HEAD, connected, left
 from tests.running_berth import claim, pod
 from tests.skipping_loop import in_virtual_time

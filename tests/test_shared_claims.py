@@ -24,8 +24,8 @@ from extender.model import (
     Result,
 )
 from extender.policy import Policy
+from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from extender.scheduling import PodRequirements, requirements_of
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from tests.commands import berth_beside

@@ -6,7 +6,7 @@ import pytest
 
 from extender.cluster import Writer
 from extender.extension.undo import deallocate_unused
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError
 from extender.wire import decode_claim
 from tests.dra_worlds import extended, place
 from tests.eventually import eventually

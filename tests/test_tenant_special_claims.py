@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.model import ObjectKey
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError
 from tests.dra_worlds import extended, place
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError
 from tests.dra_worlds import extended, place
 from tests.running_berth import berthing, claim, pod
 from tests.tenant_worlds import ALLOCATOR, PODS, allocated, intercept, patch, stored, uid_of

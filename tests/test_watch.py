@@ -23,9 +23,8 @@ from extender.cluster import (
 )
 from extender.cluster.reflector import Timing
 from extender.runtime import Supervisor
-from extender.sandbox import Cluster, listening
+from extender.sandbox import ApiError, Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.reflectors import running
 from tests.skipping_loop import in_virtual_time

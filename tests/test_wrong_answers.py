@@ -9,8 +9,7 @@ import pytest
 
 from extender.cluster import ClusterError, Writer
 from extender.model import ObjectKey
-from extender.sandbox import Cluster, write_kubeconfig
-from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox import ApiError, Cluster, write_kubeconfig
 from tests.commands import berth_beside
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_writes import GUARDS

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from extender.allocation.nodes.allocated import AllocatedState, CounterKey, memberships
-from extender.allocation.nodes.devices import PoolDevice
-from extender.allocation.nodes.inventory import Inventory
+from extender.allocation.nodes import AllocatedState, CounterKey, Inventory, PoolDevice
+from extender.allocation.nodes.allocated import memberships
 from extender.allocation.problem import Observer
 from extender.model import NO_DEADLINE, CounterUse, Deadline, members
 

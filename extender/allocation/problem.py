@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.device_rules import Features
-from extender.allocation.nodes.allocated import UNUSED, AllocatedState
-from extender.allocation.nodes.devices import PoolDevice
-from extender.allocation.nodes.inventory import Inventory
+from extender.allocation.nodes import UNUSED, AllocatedState, Inventory, PoolDevice
 from extender.model import ClaimSpec, DeviceClass, DeviceRequest, Quantity
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from extender.allocation.device_rules import Features, published
-from extender.allocation.nodes.devices import PoolDevice
+from extender.allocation.nodes import PoolDevice
 from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.selection import Classes
 from extender.model import (

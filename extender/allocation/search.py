@@ -16,7 +16,7 @@ from functools import partial
 from extender.allocation.constraints import TypedSet, build_constraints
 from extender.allocation.counters import Counters, ShortOfCounters, is_short, report_short
 from extender.allocation.device_rules import NOTHING, blocking_taint, consumption, fits, has_room, refusal, short_of
-from extender.allocation.nodes.allocated import SHARES
+from extender.allocation.nodes import SHARES
 from extender.allocation.problem import NULL_OBSERVER, Observer, Pick, Problem, Selection, Solution
 from extender.allocation.result import config_entries
 from extender.model import (

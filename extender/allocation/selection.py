@@ -7,8 +7,7 @@ from functools import partial
 
 from extender.allocation.constraints import TypedSet, values_of
 from extender.allocation.device_rules import Features
-from extender.allocation.nodes.devices import PoolDevice
-from extender.allocation.nodes.inventory import Inventory
+from extender.allocation.nodes import Inventory, PoolDevice
 from extender.allocation.problem import Selection
 from extender.cel import CelError, CompileError
 from extender.cel.dra import COST_LIMIT, Masks, compile_value, evaluated

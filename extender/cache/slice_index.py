@@ -17,8 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from extender.allocation.nodes import gpu_uuid
-from extender.allocation.nodes.pools import WholePool
+from extender.allocation.nodes import WholePool, gpu_uuid
 from extender.cache.timers import AgentReports, Cooldown, TimerKind, Timers
 from extender.model import Allocation, Claim, Node, NodeSelection, PoolKey, Slice, TaintRule, is_complete
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER

@@ -22,8 +22,7 @@ from extender.allocation import (
     allocations,
     choose,
 )
-from extender.allocation.nodes import gpu_uuid
-from extender.allocation.nodes.node_info import troubled
+from extender.allocation.nodes import gpu_uuid, troubled
 from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Dialect, Masks
 from extender.cli.object_files import checked_files

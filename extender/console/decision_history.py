@@ -17,7 +17,7 @@ from heapq import nlargest
 import structlog
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.what_if.hypothetical import with_devices_released
+from extender.allocation.what_if import with_devices_released
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
 from extender.console.fair_queue import FairQueue

@@ -40,7 +40,7 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, PodRequirements, RankingCache, UsableNodes
-from extender.scheduling.requirements.claim_checks import needs_reservation
+from extender.scheduling.requirements import needs_reservation
 
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.nodes.inventory import inventory
-from extender.allocation.nodes.node_info import NodeState
-from extender.allocation.what_if.hypothetical import hypothetical_snapshot
+from extender.allocation.nodes import NodeState, inventory
+from extender.allocation.what_if import hypothetical_snapshot
 from extender.explain.gang_near_misses import GangNearMisses, less_constrained
 from extender.explain.gang_question import (
     GangExplanation,

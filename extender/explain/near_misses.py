@@ -17,9 +17,8 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values
-from extender.allocation.nodes.devices import Interned, PoolDevice
-from extender.allocation.nodes.inventory import Inventory
-from extender.allocation.what_if.hypothetical import with_devices_released
+from extender.allocation.nodes import Interned, Inventory, PoolDevice
+from extender.allocation.what_if import with_devices_released
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.explain.selector_stats import NodeSample, selector_stats
 from extender.model import (
@@ -50,7 +49,7 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
 )
-from extender.scheduling.requirements.claim_checks import needs_reservation
+from extender.scheduling.requirements import needs_reservation
 from extender.topology.sets import largest_joined
 
 _MAX_NODES = 24  # nodes of different states on which a release of claims is tried

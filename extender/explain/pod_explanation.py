@@ -20,7 +20,7 @@ from heapq import nsmallest
 from types import MappingProxyType
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo, Snapshot
-from extender.allocation.nodes.devices import Interned
+from extender.allocation.nodes import Interned
 from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
 from extender.model import (
@@ -52,8 +52,7 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
 )
-from extender.scheduling.requirements.extended_resources import unprovided_resource
-from extender.scheduling.requirements.pod_requirements import Pending, Skip, UnschedulableAndUnresolvable
+from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, unprovided_resource
 
 _MAX_EXAMPLES = 3  # node names per reason
 _MAX_BEST = 5

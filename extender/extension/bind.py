@@ -68,13 +68,14 @@ from extender.extension.write_barrier import WriteBarrier
 from extender.model import DECISION_ANNOTATION, BerthError, Claim, Code, ObjectKey, Pod, Reason, cut
 from extender.runtime import Informers, Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, requirements_of
-from extender.scheduling.requirements.claim_checks import Readiness, readiness
-from extender.scheduling.requirements.extended_resources import class_of_resource
-from extender.scheduling.requirements.pod_requirements import (
+from extender.scheduling.requirements import (
     Pending,
     PreFilterResult,
+    Readiness,
     Skip,
     UnschedulableAndUnresolvable,
+    class_of_resource,
+    readiness,
 )
 
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim

@@ -18,7 +18,7 @@ from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, MAX_TRIES, RETRY_SE
 from extender.extension.write_barrier import newer
 from extender.model import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.scheduling import PodRequirements
-from extender.scheduling.requirements.pod_requirements import SPECIAL_NAME
+from extender.scheduling.requirements import SPECIAL_NAME
 
 _MAX_READS = 2
 FRESH_SECONDS = IN_FLIGHT_GRACE_SECONDS / 2  # for this time after its start, a bind needs no other read of its claims

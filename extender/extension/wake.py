@@ -15,7 +15,7 @@ from itertools import islice
 
 import structlog
 
-from extender.allocation.nodes.node_info import NodeState
+from extender.allocation.nodes import NodeState
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, WallClock, Writer, now_rfc3339, utc_now
 from extender.extension.evaluations import Evaluations, in_steps

@@ -14,8 +14,7 @@ from extender.gangs.gang import Gang
 from extender.model import Claim, Code, Deadline, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import Placement, PodRequirements, requirements_of
-from extender.scheduling.requirements import needs_reservation
-from extender.scheduling.requirements.pod_requirements import Pending, UnschedulableAndUnresolvable
+from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation
 
 # Each bind of a minimum keeps a connection until the others have come, see extension/gangs/gang_admission.py.
 MAX_TOGETHER = 400

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from extender.allocation import Features, Snapshot
-from extender.allocation.device_rules import consumption, fits
+from extender.allocation import Features, Snapshot, consumption, fits
 from extender.allocation.nodes.pools import unknown_counter
 from extender.api_schema import did_you_mean
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
@@ -40,8 +39,7 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
-from extender.scheduling.requirements.claim_checks import too_many_claims
-from extender.scheduling.requirements.extended_resources import unprovided_resource
+from extender.scheduling.requirements import too_many_claims, unprovided_resource
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import largest_joined
 from extender.wire import Json, decode_pod

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extender.allocation import Features, Search
-from extender.allocation.what_if.offline import problem_of, usage_of
+from extender.allocation.what_if import problem_of, usage_of
 from extender.cel.dra import Masks
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_part

@@ -9,9 +9,20 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from extender.allocation.nodes.allocated import SHARES, UNUSED, AllocatedState, CounterKey, PoolUse, consumption_of
-from extender.allocation.nodes.node_info import ChangeLog, NodeInfo, NodeState, Snapshot, live_use, uses_of
-from extender.allocation.nodes.pools import Pool
+from extender.allocation.nodes import (
+    SHARES,
+    UNUSED,
+    AllocatedState,
+    ChangeLog,
+    CounterKey,
+    NodeState,
+    Pool,
+    PoolUse,
+    live_use,
+    uses_of,
+)
+from extender.allocation.nodes.allocated import consumption_of
+from extender.allocation.nodes.node_info import NodeInfo, Snapshot
 from extender.model import Device, DeviceId, Fabric, PoolKey, Result
 
 _Pools = Mapping[PoolKey, PoolUse]

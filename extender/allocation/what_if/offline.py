@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from extender.allocation.device_rules import Features
-from extender.allocation.nodes.allocated import AllocatedState, CounterKey, PoolUse
-from extender.allocation.nodes.inventory import inventory
-from extender.allocation.nodes.pools import Pool, WholePool, gather
+from extender.allocation.nodes import AllocatedState, CounterKey, Pool, PoolUse, WholePool, gather, inventory
 from extender.allocation.problem import Problem, Selection
 from extender.allocation.selection import derived_value, select
 from extender.cel.dra import Masks
