@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from extender.allocation import Features, Snapshot, consumption, fits
-from extender.allocation.nodes.pools import unknown_counter
+from extender.allocation.nodes import WholePool
 from extender.api_schema import did_you_mean
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
@@ -89,13 +89,11 @@ def faulty_pools(given: Given) -> Iterator[LintFinding]:
     pools: dict[PoolKey, list[Slice]] = {}
     for slice_ in given.objects.slices:
         pools.setdefault(slice_.pool, []).append(slice_)
-    for pool, all_slices in pools.items():
-        newest = max(slice_.generation for slice_ in all_slices)
-        slices = [slice_ for slice_ in all_slices if slice_.generation == newest]
-        counters = {one.name: one.counters for slice_ in slices for one in slice_.counter_sets}
-        trouble = unknown_counter(counters, slices)
+    for pool, slices in pools.items():
+        whole = WholePool(slices)
+        newest, trouble = whole.slices(whole.newest), whole.facts(whole.newest).unknown_counter
         # A pool that is not complete may have the counters in a slice that the files lack.
-        if trouble and len({slice_.name for slice_ in slices}) >= slices[0].slice_count:
+        if trouble and len({slice_.name for slice_ in newest}) >= newest[0].slice_count:
             yield LintFinding("error", f"pool {pool.driver}/{pool.name}", trouble, "no node can use the pool")
 
 
