@@ -16,9 +16,9 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
+from extender.api.reasons import Code
 from extender.cli import berth_client
 from extender.cli.main import commands
-from extender.model import Code
 from extender.policy import Override, Policy
 from extender.web.console.console_app import routes
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE

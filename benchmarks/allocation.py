@@ -9,14 +9,18 @@ from collections.abc import Callable
 import orjson
 
 from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, PodRequirements, evaluate, requirements_of
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
 MACHINE = carried_machines()["a100-pcie-8-bridged"]

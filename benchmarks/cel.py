@@ -15,12 +15,11 @@ from typing import Any
 
 import celpy
 
+from extender.api.resource_slices import Device, Slice, SliceDecoder
 from extender.cel import CelError
 from extender.cel.dra import Masks, compile_selector
-from extender.model import Device, Slice
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice
-from extender.wire import SliceDecoder
 
 DRIVER = "gpu.nvidia.com"
 SELECTORS = {

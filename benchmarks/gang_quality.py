@@ -19,9 +19,9 @@ from itertools import count
 
 from benchmarks.gang_traces import KINDS, Job, Kind, created, trace
 from extender.allocation import choose
+from extender.api.resource_claims import Allocation, Result
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem
-from extender.model import Allocation, Result
 from extender.scheduling import Placement, shortlist
 from tests.gang_worlds import CLIQUE, POLICY, SPINE, GangWorld, key
 from tests.running_berth import claim

@@ -13,6 +13,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.fleet import Fleet
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.reasons import Reason
+from extender.base.deadline import Deadline
 from extender.extension.filter import FilterSink
 from extender.extension.gangs.bound_members import BoundMembers
 from extender.extension.gangs.gang_hints import GangHints
@@ -20,7 +24,6 @@ from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.gangs.gang_state import FormingGang, PlannedGang, WaitsForGang
 from extender.gangs.gang import Gang
-from extender.model import Deadline, GroupKey, GroupSource, Membership, Pod, Reason
 
 GPUS = 8  # of each node, and of each member
 

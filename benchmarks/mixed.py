@@ -10,16 +10,18 @@ import statistics
 from dataclasses import replace
 
 from extender.allocation import Features
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
+from extender.api.resource_claims import Allocation, decode_claim
+from extender.base.deadline import NO_DEADLINE
 from extender.cache import ClusterCache
 from extender.extension.filter import FilterService
-from extender.model import NO_DEADLINE, Allocation, ObjectKey
 from extender.policy import Policy, Weights
 from extender.runtime import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, Placement, PodRequirements, requirements_of
-from extender.wire import decode_claim, decode_pod
 
 FLEET = {
     "hgx-h100-8": 6,

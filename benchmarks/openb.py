@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from extender.model import WHOLE, RequestShape
+from extender.api.request_mix import WHOLE, RequestShape
 from extender.topology.score_parts import STEP, Host, fits, fragment
 
 OVERLOAD = 1.3  # the published workloads are tuned to 130 % of the GPUs

@@ -17,11 +17,12 @@ from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
-from extender.model import Graph, members
+from extender.api.gpu_topology import Graph
+from extender.api.resource_slices import SliceDecoder
+from extender.base.bits import members
 from extender.sandbox import carried_machines, fabric_slice
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import bandwidth, is_joined, ranked
-from extender.wire import SliceDecoder
 
 ROOT = Path(__file__).resolve().parents[1]
 Policy = Callable[[Graph, int, int, random.Random], int]

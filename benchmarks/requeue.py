@@ -13,9 +13,9 @@ import statistics
 import time
 
 from benchmarks.fleet import Fleet
+from extender.api.pods import Pod
 from extender.extension.evaluations import Evaluations
 from extender.extension.wake import Requeuer
-from extender.model import Pod
 from extender.runtime import CacheRefresh
 
 FEW = 4

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.fleet import GPU_DRIVER, Fleet
-from extender.model import Pod
+from extender.api.pods import Pod, decode_pod
 from extender.runtime import CacheRefresh
-from extender.wire import decode_pod
 
 NET = "net.example.com"
 CLAIMS = 7

@@ -16,8 +16,9 @@ import kubernetes
 import orjson
 from kubernetes.client import models
 
-from extender.model import WireError, shown
-from extender.wire import Json, amount, get, quantity, string_list
+from extender.api.fields import Json, amount, get, quantity, string, string_list
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 
 RELEASE = f"1.{kubernetes.__version__.partition('.')[0]}"  # of Kubernetes
 _GROUPS = {
@@ -206,7 +207,7 @@ def _of_constraint(constraint: Json, where: str) -> Iterator[FieldFault]:
         problem = "exactly one of `matchAttribute` and `distinctAttribute` is required"
         yield FieldFault(where, problem, "write a constraint for each" if named else "name an attribute")
     for field in named:
-        name = get(constraint, field, str, where, "")
+        name = string(constraint, field, where)
         problem = _qualified(name)
         if not problem and "/" not in name:
             problem = "must be a domain and a name separated by a slash"
@@ -246,7 +247,7 @@ def _of_config(config: Json, where: str) -> Iterator[FieldFault]:
 
 
 def _of_driver(obj: Json, where: str) -> Iterator[FieldFault]:
-    name = get(obj, "driver", str, where, "")
+    name = string(obj, "driver", where)
     if not name:
         yield FieldFault(f"{where}.driver", "Required value", "name the driver")
     elif len(name) > _MOST_DOMAIN or not is_subdomain(name.lower()):
@@ -257,7 +258,7 @@ def _of_class(spec: Json) -> Iterator[FieldFault]:
     yield from _sizes(spec, ("selectors", "config"), "spec")
     for config, where in _objects(spec, "config", "spec"):
         yield from _of_config(config, where)
-    name = get(spec, "extendedResourceName", str, "spec", "")
+    name = string(spec, "extendedResourceName", "spec")
     domain, slash, rest = name.partition("/")
     is_native = domain.endswith("kubernetes.io") or domain.startswith("requests.")
     if name and (not slash or is_native or not is_subdomain(domain) or not _LABEL_VALUE.fullmatch(rest)):
@@ -279,7 +280,7 @@ def _one_of(value: Any, allowed: tuple[str, ...], path: str) -> Iterator[FieldFa
 
 def _of_key(obj: Json, where: str) -> Iterator[FieldFault]:
     """The key and the value of a taint or a toleration."""
-    key, value = get(obj, "key", str, where, ""), get(obj, "value", str, where, "")
+    key, value = string(obj, "key", where), string(obj, "value", where)
     domain, slash, name = key.rpartition("/")
     if key and not (_LABEL_VALUE.fullmatch(name) and (is_subdomain(domain) or not slash)):
         yield _invalid(f"{where}.key", key, "must be a label name", "write DOMAIN/NAME")
@@ -444,7 +445,7 @@ def _of_name(request: Json, path: str) -> Iterator[FieldFault]:
 
 
 def _of_option(option: Json, path: str) -> Iterator[FieldFault]:
-    name = get(option, "deviceClassName", str, path, "")
+    name = string(option, "deviceClassName", path)
     advice = "name a DeviceClass: kubectl get deviceclasses"
     if not name and not option.keys() - {"selectors", "allocationMode", "count", "name", "deviceClassName"}:
         yield FieldFault(f"{path}.deviceClassName", "Required value", advice)

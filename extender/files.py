@@ -7,13 +7,14 @@ import stat
 import sys
 from pathlib import Path
 
-from extender.model import WireError, one_line
-from extender.wire import MOST_JSON
+from extender.api.documents import MAX_JSON
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line
 
 STANDARD_INPUT = Path("-")
 
 
-def read_file(path: Path, most: int = MOST_JSON) -> bytes:
+def read_file(path: Path, most: int = MAX_JSON) -> bytes:
     """The content of a file; `-` is standard input. Raises WireError if it is unreadable or above `most` bytes."""
     where = name_of(path)
     try:

@@ -14,8 +14,9 @@ from typing import Literal
 from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
-from extender.model import BerthError, WireError, one_line, shown
-from extender.wire import Positions, one_value
+from extender.api.documents import Positions, one_value
+from extender.base.berth_errors import BerthError, WireError
+from extender.base.text_limits import one_line, shown
 
 MAX_POLICY_BYTES = 16 * 1024  # bytes of a policy's text
 MAX_EFFECTIVE = 256  # merged policies in the cache: pods choose their classes, and so any subset of the overrides

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
-from extender.model import WireError, one_line
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line
 
 
 def listen_on(option: str, host: str, port: int) -> list[socket.socket]:

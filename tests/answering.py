@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.model import FINALIZER
+from extender.api.resource_claims import FINALIZER
 from tests.running_berth import claim
 
 Json = dict[str, Any]

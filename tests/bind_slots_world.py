@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from benchmarks.fleet import Fleet
 from extender.allocation import Features
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import Pod, decode_pod
 from extender.cache import ClusterCache
 from extender.extension.filter import FilterSink
 from extender.extension.gangs.bound_members import BoundMembers
@@ -15,8 +17,6 @@ from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.gangs.gang_state import FormingGang, PlannedGang
 from extender.gangs.gang_problem import GangPlan
-from extender.model import GroupKey, Pod
-from extender.wire import decode_pod
 
 
 def gang_member(fleet: Fleet, namespace: str, group: str, name: str, minimum: int = 2) -> Pod:

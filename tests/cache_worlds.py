@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from extender.allocation import Features, NodeInfo
+from extender.api.nodes import Node, decode_node
+from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.model import Node
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import SliceDecoder, decode_node
 
 NODES = 40
 TIME_SLICE = 3  # looks at the clock

@@ -14,8 +14,8 @@ import typer
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from extender.base.berth_errors import BerthError
 from extender.cli.main import commands
-from extender.model import BerthError
 from tests.skipping_loop import LoopbackLoop
 
 

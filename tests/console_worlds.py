@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from extender.api.fields import Json
 from extender.cluster import ApiClient, Credentials
 from extender.entry.console_process import run as run_console
 from extender.entry.listening import Pages
@@ -16,7 +17,6 @@ from extender.extension import Service
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.web.serve_app import Probes, ServeApp
-from extender.wire import Json
 from tests.eventually import HANG_SECONDS, answers, eventually
 
 

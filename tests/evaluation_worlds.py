@@ -6,15 +6,20 @@ from dataclasses import dataclass, field
 from math import inf
 
 from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.fields import Json
+from extender.api.nodes import decode_node
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
+from extender.base.deadline import Deadline
 from extender.cache import ClusterCache
 from extender.extension.filter import FilterService, FilterSink
 from extender.extension.wake import QueueingHints
-from extender.model import Deadline, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.scheduling import Evaluator, RankingCache
-from extender.wire import Json, SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
 MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]

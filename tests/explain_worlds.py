@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from extender.api.fields import Json
+from extender.api.resource_claims import GROUP_ANNOTATION
 from extender.cli.explain_command import _offline
 from extender.cli.snapshot_command import dump_of
 from extender.cluster import Writer
 from extender.console import Explainer, Questions
 from extender.console.decision_history import DecidedPod
 from extender.console.explainer import Brief
-from extender.model import GROUP_ANNOTATION
 from extender.policy import Policy
-from extender.wire import Json
 from tests.eventually import eventually
 from tests.running_berth import Berthing, pod
 

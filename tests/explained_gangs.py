@@ -5,9 +5,11 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from extender.api.pod_groups import Membership
+from extender.api.pods import decode_pod
+from extender.api.resource_claims import Result
+from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.explain import GangExplanation, PlannerCaches, explain_gang, groups_named
-from extender.model import NO_DEADLINE, Deadline, Membership, Result
-from extender.wire import decode_pod
 from tests.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
 from tests.running_berth import claim, pod
 

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
 from extender.extension.gangs.bound_members import BoundMembers, Members
 from extender.extension.gangs.gang_hints import GangHints
 from extender.extension.gangs.gang_monitor import GangMonitor
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_scheduler import GangScheduler
-from extender.model import Code, GroupKey, GroupSource, Membership, Pod, Reason
 from tests.evaluation_worlds import Fleet
 
 

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from extender.model import GroupKey, GroupSource
+from extender.api.pod_groups import GroupKey, GroupSource
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import Berthing, claim, pod

@@ -10,18 +10,23 @@ from types import MappingProxyType
 from typing import Any
 
 from extender.allocation import Features, Snapshot
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
+from extender.api.resource_claims import Result, decode_claim
+from extender.api.resource_slices import SliceDecoder
+from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.cache import ClusterCache
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.gangs.gang_search import MAX_STEPS
 from extender.gangs.gang_trial import GangMemory
-from extender.model import NO_DEADLINE, Deadline, ObjectKey, Result
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import Json, claim, pod
 
 CLIQUE, RACK, SPINE = Policy().group_levels

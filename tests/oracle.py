@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from extender.allocation import Search, choose
-from extender.model import InvalidClaim
+from extender.base.berth_errors import InvalidClaim
 
 DRIVER = "d.example.com"
 

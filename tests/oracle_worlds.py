@@ -8,9 +8,11 @@ from dataclasses import replace
 
 from extender.allocation import Features, Problem
 from extender.allocation.what_if import problem_of, usage_of
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.resource_claims import decode_claim
+from extender.api.resource_slices import DeviceId, SliceDecoder
 from extender.cel.dra import Masks
-from extender.model import DeviceId
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.explain_worlds import held_claim
 from tests.oracle import DRIVER, World
 from tests.running_berth import pod

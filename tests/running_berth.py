@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from extender.api.object_meta import ObjectKey
 from extender.cluster import Writer
 from extender.console import Console
 from extender.entry.all_in_one import both
@@ -16,7 +17,6 @@ from extender.extension import no_span
 from extender.extension.bind import Binder, BindTimes
 from extender.extension.gangs.gang_barrier import GangBarrier
 from extender.extension.telemetry import SpanFactory
-from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.web.console.console_app import ConsoleApp

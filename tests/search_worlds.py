@@ -7,9 +7,11 @@ from typing import Any
 
 from extender.allocation import Features, Problem
 from extender.allocation.what_if import problem_of, usage_of
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.resource_claims import decode_claim
+from extender.api.resource_slices import DeviceId, SliceDecoder
 from extender.cel.dra import Masks
-from extender.model import DeviceId
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]
 DRIVER = "d.example.com"

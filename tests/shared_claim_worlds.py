@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.wire import Json
+from extender.api.fields import Json
 from tests.explain_worlds import held_claim
 
 DRIVERS = {"g": "gpu.example.com", "k": "nic.example.com"}

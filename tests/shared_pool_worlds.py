@@ -6,11 +6,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from extender.api.nodes import Node, Taint, decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.quantity import from_int
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_slices import DeviceId, SliceDecoder, TaintRule
 from extender.cache import ClusterCache
-from extender.model import Allocation, Claim, DeviceId, Node, ObjectKey, Result, Taint, TaintRule, from_int
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import SliceDecoder, decode_node
 
 NET, GPU = "net.example.com", "gpu.nvidia.com"
 KINDS = ("t4-4", "t4-4", "dgx1-v100", "t4-4", "dgx1-v100", "t4-4")

@@ -19,15 +19,15 @@ from structlog.testing import capture_logs
 from extender.agent.reader import sysfs_numa
 from extender.agent.reader_process import AgentApp, ReaderProcess, as_reading
 from extender.agent.slice_publisher import SlicePublisher, quantize
+from extender.api.gpu_topology import Fabric
+from extender.api.resource_slices import SliceDecoder
 from extender.cluster import ApiClient, Credentials
-from extender.model import Fabric
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import node_object
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import bandwidth, ranked
-from extender.wire import SliceDecoder
 from tests.eventually import eventually
 from tests.fakes import nvml as library
 from tests.fakes.nvml import Library

@@ -10,9 +10,11 @@ import pytest
 
 from extender.allocation import FleetBaseline
 from extender.allocation.nodes import gpu_uuid
+from extender.api.gpu_topology import Fabric, Graph, Source
+from extender.api.nodes import decode_node
+from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cache.slice_index import LINK_SECONDS
-from extender.model import Fabric, Graph, Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.machines import gpu_uuid as made_up_uuid
@@ -21,7 +23,6 @@ from extender.topology.agent_slices import read_fabric
 from extender.topology.ring import MAX_MESH
 from extender.topology.sets import Graphs, bandwidth, best_gbps, ranked
 from extender.topology.sources import choose_fabric, live_fabric
-from extender.wire import SliceDecoder, decode_node
 
 MACHINES = carried_machines()
 DECODER = SliceDecoder()

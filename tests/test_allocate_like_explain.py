@@ -8,10 +8,10 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from extender.api.fields import Json
 from extender.cli.allocate_command import answers_of
 from extender.cli.main import commands
 from extender.manifests import decoded_objects
-from extender.wire import Json
 from tests.explain_worlds import GPU, asking, explained, objects_of_world
 from tests.running_berth import pod
 from tests.shared_claim_worlds import claim, fleet, held

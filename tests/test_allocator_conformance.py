@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from extender.api.quantity import parse_quantity
 from extender.cli.allocate_command import Case, CaseError, answer, decode_case, load_cases
-from extender.model import parse_quantity
 from tests.recorded import worlds
 from tests.shared_folder import SHARED, needs
 

@@ -9,15 +9,21 @@ import pytest
 import yaml
 
 from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.quantity import parse_quantity
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
+from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.allocate_command import answers_of
 from extender.manifests import decoded_objects
-from extender.model import ObjectKey, Pod, PodClaim, WireError, parse_quantity
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parent / "cases" / "amounts.yaml").read_text())

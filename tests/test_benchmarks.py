@@ -22,7 +22,7 @@ from benchmarks import (
     soak,
 )
 from benchmarks.serving import Effort
-from extender.model import RequestShape
+from extender.api.request_mix import RequestShape
 from extender.policy import Policy
 from tests.process_starter import Started, start
 

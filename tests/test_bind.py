@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from extender.model import FINALIZER, ObjectKey
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import FINALIZER
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from tests.eventually import eventually

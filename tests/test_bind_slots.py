@@ -10,11 +10,13 @@ import aiohttp
 import pytest
 
 from benchmarks.fleet import Fleet
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.pods import Pod
 from extender.extension.filter import FilterResult
 from extender.extension.gangs.gang_admission import SlotLimits
 from extender.extension.gangs.gang_state import FormingGang
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.web.http_limits import VERBS
 from tests.bind_slots_world import Requeues, admission, gang_member, gang_scheduler, plan
 from tests.dra_worlds import place

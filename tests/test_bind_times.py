@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from extender.api.object_meta import ObjectKey
 from extender.extension.bind import BindTimes
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
-from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from tests.eventually import HANG_SECONDS, eventually

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
 from extender.extension.bind import ConditionWaits, WaitLimits
 from extender.extension.gangs.gang_admission import SlotLimits
-from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.web.http_limits import VERBS
-from extender.wire import decode_pod
 from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
 from tests.eventually import HANG_SECONDS, eventually
 from tests.faulty_world import World

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindOutcomeUnknown
 from extender.extension.orphans import OrphanCollector
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
-from extender.model import ObjectKey
 from extender.sandbox import ApiError
-from extender.wire import decode_pod
 from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.faulty_world import World

@@ -6,10 +6,11 @@ import tracemalloc
 
 import orjson
 
+from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupSource
 from extender.cluster import Writer
 from extender.cluster.api_errors import TooLong
-from extender.model import GroupKey, GroupSource, ObjectKey
-from extender.wire import Json
 
 _PEAK = 48 << 20  # a page of 2 MiB takes 20 times as much decoded
 _PODS = 6  # twice the limit, decoded at once

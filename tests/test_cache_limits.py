@@ -13,29 +13,17 @@ import pytest
 
 from benchmarks import soak
 from benchmarks.fleet import Fleet
+from extender.api.claim_specs import ClaimSpec, DeviceRequest, Request
+from extender.api.nodes import Node, NodeSelection
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.quantity import BINARY_SI, NANO, Quantity
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_slices import DeviceId, PoolKey, Slice
 from extender.cache import ClusterCache
 from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.extension.evaluations import Evaluations
 from extender.extension.gangs.gang_admission import SlotLimits
-from extender.model import (
-    BINARY_SI,
-    NANO,
-    Allocation,
-    Claim,
-    ClaimSpec,
-    DeviceId,
-    DeviceRequest,
-    GroupKey,
-    GroupSource,
-    Node,
-    NodeSelection,
-    ObjectKey,
-    PoolKey,
-    Quantity,
-    Request,
-    Result,
-    Slice,
-)
 from extender.policy import MAX_EFFECTIVE, Override, Policy
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache

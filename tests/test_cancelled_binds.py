@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from extender.model import BerthError, ObjectKey
+from extender.api.object_meta import ObjectKey
+from extender.base.berth_errors import BerthError
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually

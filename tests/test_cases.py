@@ -13,9 +13,12 @@ import yaml
 
 from extender.allocation import Features, Problem, Search
 from extender.allocation.what_if import problem_of, usage_of
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.resource_claims import decode_claim
+from extender.api.resource_slices import DeviceId, SliceDecoder
+from extender.base.berth_errors import InvalidClaim
 from extender.cel.dra import Masks
-from extender.model import DeviceId, InvalidClaim
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text())
@@ -78,11 +81,12 @@ from extender.cache.cluster_cache import ClusterCache
 from extender.policy import Policy
 from extender.extension.filter import FilterService
 from extender.allocation.device_rules import Features
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.core import decode_node
-from extender.wire.resource_slices import SliceDecoder
-from extender.wire import extender_v1 as wire
-from extender.model.claim import ObjectKey
+from extender.api.resource_claims import decode_claim
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.resource_slices import SliceDecoder
+from extender.api import extender_v1 as wire
+from extender.api.object_meta import ObjectKey
 from extender.scheduling.evaluate import Evaluator
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 import orjson

@@ -13,14 +13,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.api.resource_slices import Device, SliceDecoder
 from extender.cel import UNBOUNDED, BudgetExceeded, CelError, CompileError, EvalError, cost
 from extender.cel.dra import Dialect, Masks, check_cost, check_selector, compile_selector
 from extender.cel.dra.terms import failed_term, split_terms
 from extender.cli.select_command import answer
-from extender.model import Device
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice
-from extender.wire import SliceDecoder
 
 CASES = Path(__file__).parent / "cases"
 WORLD = yaml.safe_load((CASES / "selectors.yaml").read_text())

@@ -11,12 +11,11 @@ import pytest
 import re2
 
 from extender import cel
+from extender.api.resource_slices import Device, SliceDecoder
 from extender.cel import BudgetExceeded, CompileError, Environment, kubernetes_library, types
 from extender.cel.dra import Dialect, Masks, check_cost, compile_selector
-from extender.model import Device
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice
-from extender.wire import SliceDecoder
 
 BLANK = Device("blank")
 # 4,096 patterns of two to five letters after Unicode classes. RE2 refuses the patterns of four times ten classes.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from extender.api.resource_slices import Device
 from extender.cel import BudgetExceeded
 from extender.cel.dra import Dialect, check_cost, compile_selector
-from extender.model import Device
 
 BLANK = Device("blank")
 LONG = f"[{','.join('1' * 900)}]"

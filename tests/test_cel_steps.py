@@ -7,10 +7,11 @@ from types import FrameType
 
 import pytest
 
+from extender.api.quantity import parse_quantity
+from extender.api.resource_slices import Device
 from extender.cel import BudgetExceeded, CelError, EvalError
 from extender.cel.dra import Dialect, compile_selector
 from extender.cel.dra.terms import failed_term
-from extender.model import Device, parse_quantity
 
 BLANK = Device("blank")
 

@@ -11,30 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation.nodes import ChangeLog
+from extender.api.nodes import NodeSelection, decode_node, only_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.resource_claims import Allocation, Claim, Consumer, Reservation, ReservationState, Result
+from extender.api.resource_slices import DeviceId, PoolKey, Slice, SliceDecoder
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations
 from extender.cache.timers import TimerKind, Timers
-from extender.model import (
-    Allocation,
-    Claim,
-    Consumer,
-    DeviceId,
-    GroupKey,
-    GroupSource,
-    NodeSelection,
-    ObjectKey,
-    PoolKey,
-    Reservation,
-    ReservationState,
-    Result,
-    Slice,
-    only_node,
-)
 from extender.runtime.cache_tasks import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import SliceDecoder, decode_node
 from tests.skipping_loop import in_virtual_time
 
 POOL = PoolKey("d", "p")

@@ -16,14 +16,14 @@ import typer
 import yaml
 
 from extender.agent.slice_publisher import slice_body
+from extender.api.documents import MAX_YAML, DocumentPart, parts_of, values_of
+from extender.base.berth_errors import WireError
 from extender.cli.main import commands
 from extender.cluster import load_credentials
 from extender.files import read_file
-from extender.model import WireError
 from extender.policy import Policy, load_policy
 from extender.sandbox import write_kubeconfig
 from extender.sockets import listen_on
-from extender.wire import MOST_YAML, DocumentPart, parts_of, values_of
 from tests.bad_values import honest
 from tests.commands import berth
 from tests.process_starter import ROOT
@@ -250,7 +250,7 @@ def test_a_token_file_that_cannot_be_named_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["- 1\n" * (MOST_YAML // 4 + 1), "---\na: 1\n" * (MOST_YAML // 9 + 1), "[" + "x,\n" * (MOST_YAML // 3 + 1)]
+    "text", ["- 1\n" * (MAX_YAML // 4 + 1), "---\na: 1\n" * (MAX_YAML // 9 + 1), "[" + "x,\n" * (MAX_YAML // 3 + 1)]
 )
 def test_yaml_that_takes_long_is_refused_at_once(text: str) -> None:
     with pytest.raises(WireError, match=r"is larger than the 8 MiB that YAML may have: write it as JSON|is not JSON"):
@@ -258,8 +258,8 @@ def test_yaml_that_takes_long_is_refused_at_once(text: str) -> None:
 
 
 def test_json_may_be_longer() -> None:
-    text = "[" + "1,\n" * (MOST_YAML // 3) + "1]"
-    assert len(values_of(DocumentPart("f", text))[0]) == MOST_YAML // 3 + 1
+    text = "[" + "1,\n" * (MAX_YAML // 3) + "1]"
+    assert len(values_of(DocumentPart("f", text))[0]) == MAX_YAML // 3 + 1
 
 
 def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

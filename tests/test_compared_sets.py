@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Allocation, Claim, Consumer, Result
+from extender.api.resource_slices import DeviceId
 from extender.console import DecisionHistory
 from extender.console.decision_history import DecidedPod, SetComparer
 from extender.explain import ComparedSets
-from extender.model import Allocation, Claim, Consumer, DeviceId, ObjectKey, Result
 from extender.scheduling import Decision, ScoredNode
 from tests.eventually import eventually
 from tests.explain_worlds import decided

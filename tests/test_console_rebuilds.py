@@ -12,27 +12,19 @@ import httpx
 import pytest
 
 from extender.allocation import Features
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import SCHEDULER, Pod, decode_pod
+from extender.api.resource_claims import Allocation, Claim, Consumer, PodClaim, Result
+from extender.api.resource_slices import DeviceId
 from extender.cluster import ApiClient, Credentials, Writer
 from extender.console import Console, ConsoleCluster, Questions, UnknownGroup, WhatIf
 from extender.console.decision_history import DecidedPod, DecisionReader
 from extender.explain import Scenario
-from extender.model import (
-    SCHEDULER,
-    Allocation,
-    Claim,
-    Consumer,
-    DeviceId,
-    GroupKey,
-    ObjectKey,
-    Pod,
-    PodClaim,
-    Result,
-)
 from extender.policy import Policy
 from extender.runtime import CacheRefresh, Informers, Supervisor
 from extender.scheduling import Decision, Evaluator, ScoredNode
 from extender.web.console.console_app import routes
-from extender.wire import decode_pod
 from tests.cache_worlds import MOST, NODES, TIME_SLICE, CountingBuilder, many_nodes, shared_slice
 from tests.running_berth import pod
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.allocation import Features
+from extender.api.resource_slices import SliceDecoder
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cel.dra import Masks
-from extender.model import Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
 from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
-from extender.wire import SliceDecoder
 from tests.evaluation_worlds import GPU, MACHINES, Fleet, steps
 
 SHAPES = [

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
 from extender.cluster import Writer
 from extender.console import DecisionHistory
 from extender.console.decision_history import DecidedPod, DecisionReader
-from extender.model import ObjectKey, Pod
 from extender.scheduling import Decision, ScoredNode, parse_decision
 from extender.topology.score_parts import ScorePart
 from tests.eventually import eventually

@@ -9,10 +9,10 @@ from weakref import ref
 import pytest
 
 from benchmarks.fleet import Fleet
+from extender.api.claim_specs import SpecCache
+from extender.api.resource_claims import ALLOCATOR_ANNOTATION, GROUP_ANNOTATION, decode_claim
+from extender.api.resource_slices import Slice, SliceDecoder
 from extender.cel.dra import Masks, compile_selector
-from extender.model import ALLOCATOR_ANNOTATION, GROUP_ANNOTATION, Slice
-from extender.wire import SliceDecoder, decode_claim
-from extender.wire.resource_claims import SpecCache
 from tests.running_berth import claim
 
 

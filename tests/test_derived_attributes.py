@@ -9,10 +9,16 @@ import pytest
 import yaml
 
 from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
+from extender.base.bits import members
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer, decode_case
-from extender.model import ObjectKey, Pod, PodClaim, members
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -24,7 +30,6 @@ from extender.scheduling import (
     ignores_identity,
     requirements_of,
 )
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parent / "cases" / "derived_attributes.yaml").read_text())

@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim, Result, decode_claim
+from extender.api.resource_slices import DeviceId, SliceDecoder
+from extender.base.berth_errors import WireError
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.explain import Scenario, apply_scenario, explain, without_own_holds
 from extender.explain.pod_explanation import causes, trace, trace_search
-from extender.model import Deadline, DeadlineExceeded, DeviceId, ObjectKey, Pod, PodClaim, Result, WireError
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -26,7 +33,6 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
 )
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.evaluation_worlds import steps
 from tests.running_berth import claim
 

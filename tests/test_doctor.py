@@ -10,6 +10,7 @@ import orjson
 import pytest
 import yaml
 
+from extender.api.fields import Json
 from extender.cli.doctor_command import (
     cluster_findings,
     configuration_findings,
@@ -22,7 +23,6 @@ from extender.cli.snapshot_command import dump_of
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, fabric_slice, listening, write_kubeconfig
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import Json
 from tests.commands import berth_beside
 from tests.running_berth import claim, pod
 

@@ -12,12 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.api.documents import MAX_DEPTH, Positions, json_value, one_value, parts_of, text_of, values_of
+from extender.base.berth_errors import WireError
 from extender.files import read_file, read_mounted
-from extender.model import WireError
 from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime import reloaded_policy
-from extender.wire import Positions, json_value, one_value, parts_of, text_of, values_of
-from extender.wire.json_text import MOST_DEPTH
 from tests.bad_values import FILES, bomb
 
 
@@ -140,9 +139,9 @@ def test_a_json_text_has_each_key_once() -> None:
 
 
 def test_json_depth() -> None:
-    assert json_value(b"[" * MOST_DEPTH + b"]" * MOST_DEPTH, "body")
+    assert json_value(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH, "body")
     with pytest.raises(WireError, match="deeper"):
-        json_value(b"[" * (MOST_DEPTH + 1) + b"]" * (MOST_DEPTH + 1), "body")
+        json_value(b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "body")
     with pytest.raises(WireError, match=r"body: is not JSON: .* \(line 2, column"):
         json_value(b'{"a": 1,\n]', "body")
 

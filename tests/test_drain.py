@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+from extender.api.object_meta import ObjectKey
 from extender.cluster import ApiClient, Credentials
 from extender.entry.listening import ServerEnded, serve_all, server
 from extender.extension import Service
-from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines
 from extender.sockets import listen_on

@@ -8,11 +8,12 @@ from types import MappingProxyType
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
+from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.gangs.domains import Domain
 from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
 from extender.gangs.gang_problem import GangMember, GangProblem
 from extender.gangs.gang_trial import GangMemory
-from extender.model import NO_DEADLINE, Deadline, ObjectKey
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.scheduling import EvaluationContext, RankingCache

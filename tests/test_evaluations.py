@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from extender.api.pods import Pod
+from extender.api.resource_slices import SliceDecoder
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.extension.evaluations import Evaluations, in_steps
-from extender.model import Deadline, DeadlineExceeded, Pod
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
 from extender.scheduling import NodeRanking, PodRequirements, RankingCache, requirements_of
-from extender.wire import SliceDecoder
 from tests.evaluation_worlds import GPU, MACHINES, TICK, Clock, Fleet, RecordingSink
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod

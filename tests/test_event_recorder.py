@@ -11,16 +11,16 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
 from extender.cluster import ApiClient, Credentials, Writer
 from extender.console import Console, ForkedCallFailed, Questions
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Brief
-from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.runtime import Informers, Supervisor
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.wire import decode_pod
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 

@@ -14,31 +14,15 @@ from hypothesis import strategies as st
 from extender.allocation import Features
 from extender.allocation.nodes import SHARES, Inventory, PoolUse
 from extender.allocation.nodes.pools import is_relevant
+from extender.api.nodes import Node, NodeSelection, NodeSelector, Requirement, Taint, Term
+from extender.api.object_meta import ObjectKey
+from extender.api.quantity import Quantity, from_int
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice, TaintRule
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
 from extender.cache.slice_index import MAX_NODE_DEVICES, TOO_MANY, PoolSlices, SharedSlices, SliceIndex
 from extender.cache.timers import Timers
-from extender.model import (
-    Allocation,
-    Claim,
-    CounterSet,
-    CounterUse,
-    Device,
-    DeviceId,
-    Node,
-    NodeSelection,
-    NodeSelector,
-    ObjectKey,
-    PoolKey,
-    Quantity,
-    Requirement,
-    Result,
-    Slice,
-    Taint,
-    TaintRule,
-    Term,
-    from_int,
-)
 
 POOL = PoolKey("d", "p")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from extender.api.object_meta import ObjectKey
 from extender.cluster import ApiClient, Credentials, Writer
-from extender.model import ObjectKey
 from extender.sandbox import Cluster
 
 

@@ -13,10 +13,10 @@ import structlog
 import yaml
 from typer.testing import CliRunner
 
+from extender.base.berth_errors import WireError
 from extender.cli.main import commands
 from extender.cli.snapshot_command import take_dump
 from extender.manifests import hypothetical
-from extender.model import WireError
 from tests.eventually import eventually
 from tests.explain_worlds import refused, run_pod, why
 from tests.running_berth import berthing, claim, pod

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from extender.api.object_meta import ObjectKey
 from extender.cli.main import commands
 from extender.console import WhatIf
-from extender.model import ObjectKey
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling import runner_up_text

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from extender.api.nodes import Taint, decode_node
+from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
+from extender.api.pods import decode_pod
+from extender.api.resource_slices import TaintRule
 from extender.explain import groups_named
-from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Taint, TaintRule
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import node_object
-from extender.wire import decode_node, decode_pod
 from tests.explained_gangs import NIC, apply, explained, gang, hold, members, occupy, racked
 from tests.gang_worlds import CLIQUE, GPU, GangWorld, key
 from tests.running_berth import claim, pod

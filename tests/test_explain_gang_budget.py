@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.model import Deadline
+from extender.base.deadline import Deadline
 from tests.evaluation_worlds import steps
 from tests.explained_gangs import apply, explained, members, occupy, racked
 from tests.gang_worlds import RACK

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from extender.api.pods import MAX_CLAIMS
 from extender.console import DecisionHistory, Questions, TooManyQuestions, WhatIf
 from extender.console.fleet_overview import FleetOverview, FleetTrend
 from extender.manifests import Hypothetical, hypothetical
-from extender.model import MAX_CLAIMS
 from tests.eventually import eventually
 from tests.explain_worlds import Counting, questions, refused
 from tests.running_berth import Berthing, berthing, claim, pod

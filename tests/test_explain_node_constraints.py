@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from extender.api.fields import Json
 from extender.cli.explain_command import _offline
 from extender.cli.snapshot_command import dump_of
-from extender.wire import Json
 from tests.explain_worlds import asking, explained, objects_of_world
 from tests.running_berth import pod
 

@@ -6,10 +6,10 @@ from math import inf
 
 import pytest
 
+from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey
 from extender.cli.explain_command import _offline_explainer, _scenario
 from extender.cli.snapshot_command import dump_of
-from extender.model import ObjectKey
-from extender.wire import Json
 from tests.explain_worlds import explained
 from tests.running_berth import pod
 from tests.shared_claim_worlds import claim, fleet, held

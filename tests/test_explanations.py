@@ -11,16 +11,17 @@ import pytest
 import yaml
 
 from extender.allocation import Features
+from extender.api.fields import Json
+from extender.api.pods import decode_pod
+from extender.api.reasons import FREEABLE_CODES, Code
 from extender.cel.dra import Dialect
 from extender.cli.allocate_command import answers_of
 from extender.cli.snapshot_command import dump_of
 from extender.extension.filter import FilterService
 from extender.lint import CheckedManifests, check_devices
 from extender.manifests import decoded_objects
-from extender.model import FREEABLE_CODES, Code
 from extender.policy import Policy
 from extender.scheduling import Evaluator
-from extender.wire import Json, decode_pod
 from tests.explain_worlds import asking, explained, objects_of_world
 from tests.lint_worlds import problems_beside
 from tests.oracle import random_world

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from extender.model import BerthError, Container, ObjectKey
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Container
+from extender.base.berth_errors import BerthError
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling.requirements import special_claim

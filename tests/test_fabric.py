@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation.nodes import gpu_uuid
-from extender.model import Attributes, Device, Fabric, Schema, Source, members
+from extender.api.gpu_topology import Fabric, Source
+from extender.api.resource_slices import Attributes, Device, Schema, SliceDecoder
+from extender.base.bits import members
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
 from extender.topology.agent_slices import Reading, attributes_of, fabric_of
 from extender.topology.products import flat_graph, usual_graph
 from extender.topology.sets import Graphs, Measures, bandwidth, is_joined, largest_joined, links_inside, quality, ranked
 from extender.topology.sources import choose_fabric, live_fabric
-from extender.wire import SliceDecoder
 
 MACHINES = carried_machines()
 

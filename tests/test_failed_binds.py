@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from extender.model import Pod
+from extender.api.pods import Pod, decode_pod
 from extender.sandbox import ApiError, write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.wire import decode_pod
 from tests.commands import berth_beside
 from tests.explain_worlds import why
 from tests.running_berth import Berthing, Json, berthing, claim, pod

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import uvloop
 
+from extender.base.berth_errors import BerthError, WireError
 from extender.console import ForkedCallFailed
 from extender.console.forked_call import forked
 from extender.extension import Traces
-from extender.model import BerthError, WireError
 from tests.eventually import HANG_SECONDS, eventually
 
 

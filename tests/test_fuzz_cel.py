@@ -13,10 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.api.resource_slices import Device, SliceDecoder
 from extender.cel import BudgetExceeded, CompileError, EvalError, cost
 from extender.cel.dra import COST_LIMIT, Dialect, Selector, check_selector, compile_selector, compile_value
-from extender.model import Device
-from extender.wire import SliceDecoder
 from tests.fuzzing import CASES, CRASHES, OBJECTS, mutated, profile, unfolded
 
 DRIVER = "gpu.example.com"

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from structlog.testing import capture_logs
 
+from extender.api.fields import lenient_loads
+from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient
 from extender.console import Console, ConsoleCluster
@@ -27,7 +29,6 @@ from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.web import serve_metrics
 from extender.web.console import console_metrics
 from extender.web.metrics import Scrapes
-from extender.wire import decode_pod, lenient_loads
 from tests.bad_values import spots
 from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, dropped, profile, replaced, unfolded
 

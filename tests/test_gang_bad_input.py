@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 
+from extender.api.reasons import Code
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.model import Code
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
 from extender.extension.bind import BindTimes
 from extender.extension.binding_cycle import BindError
-from extender.model import ObjectKey
 from extender.policy import Policy
 from tests.gang_pods import NODES, bind_all, bind_until_bound, member, planned
 from tests.running_berth import berthing, binder_of

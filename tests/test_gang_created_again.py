@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from extender.api.pod_groups import GroupKey, GroupSource
 from extender.cluster import Writer
 from extender.extension.gangs.bound_members import BoundMembers
 from extender.gangs.gang import members_with_claims
-from extender.model import GroupKey, GroupSource
 from tests.eventually import eventually
 from tests.gang_fleet import read_due
 from tests.gang_pods import (

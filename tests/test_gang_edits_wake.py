@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from extender.model import GroupKey, GroupSource
+from extender.api.pod_groups import GroupKey, GroupSource
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.gang_pods import INCOMPLETE, NODES, annotate, delete, gets_a_node, labelled, member, pod_group, reasons

@@ -9,25 +9,14 @@ from typing import Any
 
 import pytest
 
+from extender.api.nodes import NodeSelector, Requirement, Term, Toleration
+from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.gangs.gang import gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.model import (
-    NO_DEADLINE,
-    Code,
-    Deadline,
-    DeadlineExceeded,
-    GroupKey,
-    GroupPolicy,
-    GroupSource,
-    Membership,
-    NodeSelector,
-    Pod,
-    Reason,
-    Requirement,
-    Term,
-    Toleration,
-)
 from extender.policy import Policy
 from extender.runtime import Supervisor
 from tests.evaluation_worlds import RecordingSink

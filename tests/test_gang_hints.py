@@ -10,26 +10,20 @@ from itertools import chain, cycle, islice, pairwise
 
 import pytest
 
+from extender.api.device_classes import decode_class
+from extender.api.nodes import Taint, Toleration, decode_node
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.reasons import Reason
+from extender.api.resource_claims import Result
+from extender.api.resource_slices import DeviceId, SliceDecoder
+from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.extension.gangs.gang_planning import GangPlanning
 from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from extender.gangs.gang import Gang, gang_of
-from extender.model import (
-    NO_DEADLINE,
-    Deadline,
-    DeviceId,
-    GroupKey,
-    GroupSource,
-    Membership,
-    Pod,
-    Reason,
-    Result,
-    Taint,
-    Toleration,
-)
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import CollectedDomain
-from extender.wire import SliceDecoder, decode_class, decode_node
 from tests.evaluation_worlds import MACHINES
 from tests.gang_fleet import Gangs
 from tests.gang_worlds import CLIQUE

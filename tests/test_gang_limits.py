@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from extender.api.nodes import decode_node
 from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
-from extender.wire import decode_node
 from tests.dra_worlds import extended
 from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nets, nodes_of, nvl72
 from tests.running_berth import Json, claim

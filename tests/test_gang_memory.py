@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_trial import GangMemory
-from extender.model import Deadline, DeadlineExceeded
 from tests.evaluation_worlds import steps
 from tests.gang_oracle import random_cluster
 from tests.gang_oracle_worlds import problem_of, world_of

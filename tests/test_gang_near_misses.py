@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from extender.api.nodes import Taint
+from extender.api.pod_groups import GroupPolicy
+from extender.api.pods import decode_pod
+from extender.api.resource_slices import TaintRule
 from extender.explain.gang_question import Holder, where
-from extender.model import GroupPolicy, Taint, TaintRule
-from extender.wire import decode_pod
 from tests.explained_gangs import (
     NIC,
     apply,

@@ -10,11 +10,12 @@ from math import inf
 import pytest
 
 from extender.allocation import Features
+from extender.api.pod_groups import GroupKey
+from extender.api.reasons import Code, Reason
 from extender.cache import ClusterCache
 from extender.cluster import Unavailable
 from extender.extension.gangs.bound_members import BoundMembers
 from extender.extension.gangs.gang_admission import GangAdmission
-from extender.model import Code, GroupKey, Reason
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.bind_slots_world import admission

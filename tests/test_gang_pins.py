@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from extender.api.nodes import NodeSelector, Requirement, Term, only_node
 from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
-from extender.model import NodeSelector, Requirement, Term, only_node
 from tests.gang_worlds import CLIQUE, RACK, GangWorld, allocated, cluster, found_in, nodes_of
 from tests.running_berth import claim
 

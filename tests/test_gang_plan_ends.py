@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.model import BerthError
+from extender.base.berth_errors import BerthError
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.explain_worlds import group_explained as explained

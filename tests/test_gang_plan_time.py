@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
-from extender.model import Deadline, DeadlineExceeded
 from tests.evaluation_worlds import TICK, Clock
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster, nets
 from tests.running_berth import claim

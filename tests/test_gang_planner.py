@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from benchmarks.allocation import mig_slices
+from extender.api.nodes import decode_node
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
-from extender.wire import decode_node
 from tests.dra_worlds import extended
 from tests.gang_worlds import (
     CLIQUE,

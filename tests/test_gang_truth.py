@@ -14,9 +14,11 @@ from itertools import combinations
 
 import pytest
 
+from extender.api.nodes import Taint
+from extender.api.pod_groups import GroupPolicy
+from extender.api.resource_slices import TaintRule
 from extender.explain import GangExplanation
 from extender.explain.gang_question import Holder
-from extender.model import GroupPolicy, Taint, TaintRule
 from tests.explained_gangs import apply, explained
 from tests.gang_oracle import GangCluster, nearest, random_cluster
 from tests.gang_oracle_worlds import DRIVER, LABELS, world_of

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
 from extender.extension.gangs.gang_admission import GangAdmission, SlotLimits
 from extender.extension.gangs.gang_plans import GangPlans
 from extender.extension.gangs.gang_state import FormingGang
-from extender.model import Code, GroupKey, Pod, Reason
 from tests.bind_slots_world import admission, commit, plan
 from tests.eventually import eventually
 from tests.gang_fleet import Gangs, unfinished

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from extender.model import Code, Pod, Reason
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
 from tests.gang_fleet import Gangs
 
 

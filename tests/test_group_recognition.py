@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.api.pod_groups import GroupKey, GroupSource, Membership, may_be_in_gang
+from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
 from extender.gangs.gang import gang_minimum
-from extender.model import GroupKey, GroupSource, Membership
 from extender.runtime import watched_resources
-from extender.wire import decode_pod
-from extender.wire.pod_groups import may_be_in_gang
 
 CASES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "cases" / "pod_groups.yaml").read_text())
 KINDS = {

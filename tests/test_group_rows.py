@@ -7,8 +7,11 @@ from collections.abc import Iterator, KeysView
 from dataclasses import replace
 from typing import Any
 
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.resource_claims import Allocation, Consumer, Result
+from extender.api.resource_slices import DeviceId
 from extender.explain import group_rows
-from extender.model import Allocation, Consumer, DeviceId, GroupKey, GroupSource, Membership, Pod, Result
 from tests.evaluation_worlds import Fleet
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod

@@ -13,13 +13,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.api.gpu_topology import Source
+from extender.api.nodes import decode_node
+from extender.api.resource_slices import SliceDecoder
 from extender.cache import CacheListener, ClusterCache
-from extender.model import Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.topology.agent_slices import BOUNDS, MAX_LINKS, MAX_NODE_GPUS, MAX_PROBLEMS, fabric_of, read_fabric
 from extender.topology.sets import bandwidth
-from extender.wire import SliceDecoder, decode_node
 from tests.cache_worlds import CountingBuilder
 from tests.eventually import eventually
 from tests.running_berth import berthing

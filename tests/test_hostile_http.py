@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
+from extender.base.token_buckets import TokenBuckets
 from extender.entry.listening import server
-from extender.model import TokenBuckets
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
 from extender.web.http_server import Connection, Server

@@ -16,6 +16,8 @@ import yaml
 from pydantic import BaseModel
 from rich.text import Text
 
+from extender.api.resource_slices import SliceDecoder
+from extender.base.text_limits import USER_BYTES, visible
 from extender.cli.berth_client import (
     ClaimReply,
     ExplanationReply,
@@ -25,13 +27,11 @@ from extender.cli.berth_client import (
 )
 from extender.cli.output import Screen
 from extender.explain.selector_stats import TermStats
-from extender.model import USER_BYTES, visible
 from extender.sandbox import Cluster, carried_machines, fabric_slice, listening, write_kubeconfig
 from extender.sandbox.machines import gpu_slice
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric
-from extender.wire import SliceDecoder
 from tests.bad_values import honest
 from tests.commands import berth, berth_beside
 from tests.running_berth import claim, pod

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from extender.allocation.what_if import with_devices_allocated, with_devices_released
-from extender.model import DeviceId, ObjectKey, PoolKey, Result
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Result
+from extender.api.resource_slices import DeviceId, PoolKey
 from extender.sandbox import carried_machines, fabric_slice
 from tests.dra_worlds import H100, use_memory
 from tests.gang_worlds import GangWorld

@@ -9,11 +9,18 @@ import pytest
 import yaml
 
 from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.quantity import parse_quantity
+from extender.api.reasons import Code
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer, decode_case
 from extender.explain import explain
-from extender.model import Code, ObjectKey, Pod, PodClaim, parse_quantity
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
@@ -28,7 +35,6 @@ from extender.scheduling import (
 )
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]

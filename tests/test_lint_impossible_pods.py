@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from extender.wire import Json
+from extender.api.fields import Json
 from tests.explain_worlds import asking, objects_of_world
 from tests.lint_worlds import problems_beside
 from tests.running_berth import pod

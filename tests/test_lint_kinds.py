@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.model import DRIVERS, driver_of, driver_of_class
+from extender.api.drivers import DRIVERS, driver_of, driver_of_class
 from extender.sandbox import carried_machines, fabric_slice
 from tests.lint_worlds import CLEAN, Json, claim, class_, dra, exactly, lint, written
 

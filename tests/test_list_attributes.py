@@ -11,13 +11,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
+from extender.base.bits import members
 from extender.cache import ClusterCache
 from extender.cel.dra import Dialect, Masks
 from extender.cel.dra.terms import failed_term
 from extender.cli.allocate_command import _one_node
 from extender.cli.select_command import answer
 from extender.manifests import decoded_objects
-from extender.model import ObjectKey, Pod, PodClaim, members
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
@@ -25,7 +31,6 @@ from extender.scheduling import EvaluationContext, Placement, PodRequirements, U
 from extender.scheduling.equivalence import Patterns, equivalence_key
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]
 WORLD = yaml.safe_load((Path(__file__).parent / "cases" / "list_attributes.yaml").read_text())

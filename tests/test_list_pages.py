@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from extender.api.fields import Json
 from extender.cluster import ApiClient, Unavailable, pages
 from extender.cluster.api_errors import TooLong
-from extender.wire import Json
 
 KIB, MIB, MOST = 1 << 10, 1 << 20, 10 << 20
 

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 import extender
+from extender.api.gpu_topology import Graph, Interconnect
+from extender.api.quantity import parse_quantity
+from extender.api.request_mix import DEFAULT_MIX
+from extender.api.semver import parse_semver
 from extender.cel.dra import Dialect, compile_selector
-from extender.model import DEFAULT_MIX, Graph, Interconnect, parse_quantity, parse_semver
 from extender.topology.sets import Graphs, Measures, ranked
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from extender.api.claim_specs import ClaimSpec, DeviceRequest, Request
+from extender.api.object_meta import ObjectKey
+from extender.api.request_mix import DEFAULT_MIX, whole_gpus
+from extender.api.resource_claims import Allocation, Claim
 from extender.cache.fleet_baseline import RequestMixEstimator
 from extender.extension.evaluations import Evaluations
-from extender.model import DEFAULT_MIX, Allocation, Claim, ClaimSpec, DeviceRequest, ObjectKey, Request, whole_gpus
 from tests.evaluation_worlds import MACHINES, Fleet
 
 

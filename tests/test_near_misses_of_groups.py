@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from extender.api.pods import decode_pod
 from extender.explain import explain
-from extender.wire import decode_pod
 from tests.explained_gangs import apply, explained, members, occupy, racked, sentences
 from tests.gang_worlds import CLIQUE, POLICY, GangWorld
 from tests.running_berth import claim, pod

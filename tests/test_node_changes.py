@@ -5,24 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+from extender.api.nodes import Node, NodeSelection
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice
 from extender.cache import ClusterCache
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import NODE_SECONDS as SECONDS
 from extender.cache.timers import Cooldown, TimerKind, Timers
-from extender.model import (
-    Allocation,
-    Claim,
-    CounterSet,
-    CounterUse,
-    Device,
-    DeviceId,
-    Node,
-    NodeSelection,
-    ObjectKey,
-    PoolKey,
-    Result,
-    Slice,
-)
 from extender.topology.agent_slices import DRIVER
 from tests.cache_listeners import Freed
 

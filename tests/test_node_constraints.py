@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from extender.model import Node, Pod
+from extender.api.nodes import Node, decode_node
+from extender.api.pods import Pod, decode_pod
 from extender.scheduling import UsableNodes
-from extender.wire import decode_node, decode_pod
 
 TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
 NODES: list[dict[str, Any]] = [

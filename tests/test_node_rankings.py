@@ -9,14 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import Features, Snapshot
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod, decode_pod
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.evaluation_worlds import MACHINES, steps
 from tests.running_berth import berthing, claim, pod
 

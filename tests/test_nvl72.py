@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extender.model import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
+from extender.api.claim_specs import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES

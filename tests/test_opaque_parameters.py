@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from extender.model import WireError
+from extender.api.protobuf import merged_claim
+from extender.base.berth_errors import WireError
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.claim_bytes import Parameters
-from extender.wire import merged_claim
 from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually
 from tests.running_berth import Berthing, Json, berthing, claim, pod

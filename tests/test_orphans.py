@@ -11,10 +11,11 @@ from typing import cast
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Claim, Consumer
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
 from extender.extension.orphans import OrphanCollector, Releases
-from extender.model import Claim, Consumer, ObjectKey
 from extender.runtime import Supervisor
 from extender.sandbox import ApiError
 from tests.dra_worlds import CLAIMS

@@ -8,9 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim, Result, decode_claim
+from extender.api.resource_slices import DeviceId, SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model import DeviceId, ObjectKey, Pod, PodClaim, Result
 from extender.policy import Policy, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
@@ -24,7 +29,6 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.evaluate import PlacementCache
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
 _POLICIES = (Policy(), load_policy("headroom: roomy"), load_policy("packing: spread\nweights: {packing: 50}"))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
 from extender.cluster import Writer
-from extender.model import ObjectKey
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.dra_worlds import CONDITIONAL, asks, custom, report

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.wire import decode_pod
+from extender.api.pods import decode_pod
 from tests.running_berth import berthing, claim, pod
 
 _KEPT = 40_000  # bytes of one pod

@@ -9,19 +9,14 @@ from typing import Any
 import pytest
 
 from extender.allocation import CauseRecorder, Features, Problem, Search, Solution, choose
+from extender.api.claim_specs import MAX_ALTERNATIVES
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import MAX_CLAIMS, Pod
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import Capacities
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cel.dra import Masks
-from extender.model import (
-    MAX_ALTERNATIVES,
-    MAX_CLAIMS,
-    Capacities,
-    Code,
-    Deadline,
-    DeadlineExceeded,
-    ObjectKey,
-    Pod,
-    PodClaim,
-    Reason,
-)
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -33,7 +28,6 @@ from extender.scheduling import (
 )
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from extender.scheduling.unschedulable_reason import unschedulable_reason
-from extender.wire import decode_claim
 from tests.evaluation_worlds import GPU, Fleet, steps
 from tests.running_berth import berthing, claim
 from tests.running_berth import pod as pod_object

@@ -10,10 +10,13 @@ import pytest
 from extender.allocation import Features, Search
 from extender.allocation.nodes import WholePool, gather
 from extender.allocation.what_if import problem_of, usage_of
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.quantity import NANO
+from extender.api.resource_claims import decode_claim
+from extender.api.resource_slices import DeviceId, Slice, SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model import NANO, DeviceId, Slice
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.dra_worlds import asks, custom, place
 from tests.running_berth import berthing, pod
 

@@ -10,9 +10,11 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim
 from extender.cluster import ApiClient, Credentials
 from extender.extension import Service
-from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.runtime.informers import Heartbeat
 from extender.sandbox import Cluster, carried_machines, listening

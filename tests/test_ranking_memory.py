@@ -10,9 +10,10 @@ import orjson
 import pytest
 
 from benchmarks.fleet import Fleet
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod, decode_pod
+from extender.api.resource_claims import PodClaim
 from extender.scheduling import NodeRanking, RankingCache, node_ranking
-from extender.wire import decode_pod
 from tests import evaluation_worlds
 
 

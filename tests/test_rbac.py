@@ -12,10 +12,14 @@ from typing import Any
 import yaml
 
 from extender.agent import slice_publisher as agent_module
+from extender.api.claim_specs import ClaimSpec
+from extender.api.device_classes import MARKER_CLASS
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import Allocation, Claim, Consumer
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.cluster.api_errors import Invalid
-from extender.model import MARKER_CLASS, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from extender.runtime import watched_resources
 from tests.answering import success
 from tests.manifests import MANIFESTS, rules, script, spec_of

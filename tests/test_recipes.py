@@ -15,11 +15,16 @@ import yaml
 
 from extender.allocation import Features, NodeInfo
 from extender.allocation.what_if import with_devices_allocated
+from extender.api.device_classes import decode_class
+from extender.api.nodes import Node, Taint, decode_node
+from extender.api.pods import decode_pod
+from extender.api.reasons import Code
+from extender.api.resource_claims import Result, decode_claim
+from extender.api.resource_slices import NO_ATTRIBUTES, SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.lint.field_findings import annotation_findings
 from extender.manifests import PodTemplate
-from extender.model import NO_ATTRIBUTES, Code, Node, Result, Taint
 from extender.policy import Policy, Weights, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
@@ -28,7 +33,6 @@ from extender.topology.score_parts import ScorePart
 from extender.web import serve_metrics
 from extender.web.console import console_metrics
 from extender.web.metrics import COUNTER, MetricSource
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]

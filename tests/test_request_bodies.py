@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.model import WireError
-from extender.wire import decode_pod
-from extender.wire import extender_v1 as wire
-from extender.wire import node_names as names_module
-from extender.wire.core import may_need_devices
+from extender.api import extender_v1 as wire
+from extender.api import node_names as names_module
+from extender.api.pods import decode_pod, may_need_devices
+from extender.base.berth_errors import WireError
 from tests.running_berth import berthing, claim, pod
 
 _TRAPS = ['"NodeNames":["', ',"NodeNames":["a"]}', "]", "}", '\\"', "x"]

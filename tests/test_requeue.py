@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fleet import MACHINES, Fleet
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.pods import Pod
 from extender.extension.filter import FilterService
-from extender.model import GroupKey, GroupSource, ObjectKey, Pod
 from extender.sandbox.machines import node_object
 from extender.scheduling import CollectedDomain, PodRequirements, requirements_of
 from tests.dra_worlds import extended

@@ -10,12 +10,13 @@ from typing import cast
 
 import pytest
 
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.reasons import Code, Reason
 from extender.cluster import Delays, Unavailable, Writer
 from extender.extension import Service
 from extender.extension.evaluations import Evaluations
 from extender.extension.gangs.gang_hints import GangHints
 from extender.extension.wake import QueueingHints, Requeuer
-from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.sandbox import Cluster, carried_machines
 from tests import running_berth
 from tests.applications import serve_application

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from benchmarks.fleet import Fleet
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_slices import DeviceId
 from extender.cache import CacheListener, ClusterCache
-from extender.model import Allocation, Claim, DeviceId, ObjectKey, Result
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
+from extender.base.berth_errors import BerthError
 from extender.cluster.reflector import Timing
-from extender.model import BerthError, ObjectKey
-from extender.wire import decode_pod
 from tests.faulty_api import CLAIMS
 from tests.faulty_world import Replica, World
 from tests.running_berth import claim, pod

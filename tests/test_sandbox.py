@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from extender.model import FINALIZER
+from extender.api.resource_claims import FINALIZER
 from extender.sandbox import ApiError, Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES, strategic_patch
 from tests.http_worlds import HEAD, connected, left

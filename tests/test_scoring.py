@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 
+from extender.api.claim_specs import ClaimSpec, DeviceRequest, Request
+from extender.api.object_meta import ObjectKey
+from extender.api.quantity import parse_quantity
+from extender.api.request_mix import DEFAULT_MIX, RequestShape, whole_gpus
+from extender.api.resource_claims import Allocation, Claim
 from extender.cache.fleet_baseline import RequestMixEstimator
-from extender.model import (
-    DEFAULT_MIX,
-    Allocation,
-    Claim,
-    ClaimSpec,
-    DeviceRequest,
-    ObjectKey,
-    Request,
-    RequestShape,
-    parse_quantity,
-    whole_gpus,
-)
 from extender.policy import load_policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice

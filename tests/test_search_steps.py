@@ -10,8 +10,8 @@ import pytest
 
 from extender.allocation import CauseRecorder, Problem, Search
 from extender.allocation.counters import Counters, report_short
-from extender.model import OutOfSteps
-from extender.model.quantity import format_nanos
+from extender.api.quantity import format_nanos
+from extender.base.berth_errors import OutOfSteps
 from tests.search_worlds import Json, exactly, problem
 
 POLICY = {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi", "max": "80Gi"}}

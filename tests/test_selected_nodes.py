@@ -9,23 +9,13 @@ from typing import Any
 import pytest
 
 from extender.allocation import Features
-from extender.model import (
-    NO_DEADLINE,
-    Allocation,
-    Deadline,
-    DeadlineExceeded,
-    Node,
-    NodeSelector,
-    ObjectKey,
-    Pod,
-    PodClaim,
-    Requirement,
-    Term,
-    only_node,
-)
+from extender.api.nodes import Node, NodeSelector, Requirement, Term, only_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import Allocation, PodClaim, decode_claim
+from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, SelectedNodes, requirements_of
-from extender.wire import decode_claim
 from tests.evaluation_worlds import TICK, Fleet
 from tests.running_berth import claim
 

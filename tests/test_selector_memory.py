@@ -10,12 +10,12 @@ from typing import ClassVar
 
 import pytest
 
+from extender.api.resource_slices import SliceDecoder
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cel import CompileError
 from extender.cel.dra import Masks
-from extender.model import Deadline, DeadlineExceeded
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice
-from extender.wire import SliceDecoder
 
 _LIMIT = 100_000
 _SLICE = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))

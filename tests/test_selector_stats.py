@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.allocation import Features, Snapshot
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.explain.selector_stats import selector_stats
-from extender.model import Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
 from tests.evaluation_worlds import GPU, Fleet, steps

@@ -8,7 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim
 from extender.sandbox import Cluster, listening
 from extender.web.asgi import Answer, Receive, Scope, Send
 from tests.applications import serve_application

@@ -8,21 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import MAX_CONSUMERS, Allocation, Claim, Consumer, PodClaim, Result
+from extender.api.resource_slices import DeviceId
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
 from extender.extension.claims import SharedClaims
-from extender.model import (
-    MAX_CONSUMERS,
-    Allocation,
-    Claim,
-    Consumer,
-    DeviceId,
-    ObjectKey,
-    Pod,
-    PodClaim,
-    Result,
-)
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES

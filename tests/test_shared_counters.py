@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from extender.allocation import NodeInfo
+from extender.api.nodes import decode_node
+from extender.api.resource_claims import Result
+from extender.api.resource_slices import DeviceId, PoolKey, SliceDecoder
 from extender.cache import ClusterCache
-from extender.model import DeviceId, PoolKey, Result
-from extender.wire import SliceDecoder, decode_node
 from tests.shared_pool_worlds import NET, slice_object
 
 NODES = [f"n{number}" for number in range(4)]

@@ -8,25 +8,13 @@ from math import inf
 import pytest
 
 from extender.allocation.nodes import Pool
+from extender.api.nodes import Node, NodeSelection, Taint
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice, TaintRule
 from extender.cache import ClusterCache
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import POOL_SECONDS as SECONDS
-from extender.model import (
-    Allocation,
-    Claim,
-    CounterSet,
-    CounterUse,
-    Device,
-    DeviceId,
-    Node,
-    NodeSelection,
-    ObjectKey,
-    PoolKey,
-    Result,
-    Slice,
-    Taint,
-    TaintRule,
-)
 from tests.cache_listeners import Freed
 
 FABRIC = PoolKey("net", "fabric")

@@ -7,9 +7,10 @@ from typing import Any
 from hypothesis import example, given
 
 from extender.allocation import NodeInfo
+from extender.api.nodes import Taint
+from extender.api.resource_claims import Result
+from extender.api.resource_slices import DeviceId, PoolKey, SliceDecoder, TaintRule
 from extender.cache import ClusterCache
-from extender.model import DeviceId, PoolKey, Result, Taint, TaintRule
-from extender.wire import SliceDecoder
 from tests.cache_worlds import CountingBuilder
 from tests.shared_pool_worlds import (
     NET,

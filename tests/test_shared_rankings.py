@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from extender.allocation import Features, NodeInfo
 from extender.allocation.nodes import PoolGroup, SharedUse
 from extender.allocation.what_if import hypothetical_snapshot
+from extender.api.device_classes import DeviceClass
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
+from extender.api.resource_claims import decode_claim
 from extender.cache import ClusterCache
-from extender.model import DeviceClass, ObjectKey
 from extender.policy import Policy
 from extender.scheduling import Evaluator, NodeRanking, PodRequirements, requirements_of
-from extender.wire import decode_claim, decode_node, decode_pod
 from tests.shared_pool_worlds import GPU, NET, OTHER_SIDE, SELECTOR, apply, filled, hold, slice_object, steps, two_nodes
 
 # Requests as (DeviceClass, number of devices, selector), by pod.

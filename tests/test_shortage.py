@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from extender.allocation import CauseRecorder, Features, Problem, Search
 from extender.allocation.counters import Counters, is_short, most_together
-from extender.model import DeadlineExceeded
+from extender.base.deadline import DeadlineExceeded
 from tests.evaluation_worlds import steps
 from tests.search_worlds import Json, exactly, problem
 

@@ -11,14 +11,14 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from extender.api.fields import Json
+from extender.base.berth_errors import BerthError
 from extender.cluster import ApiClient, Credentials, Delays
 from extender.extension import Service
-from extender.model import BerthError
 from extender.policy import Policy
 from extender.runtime import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.web.serve_app import Probes, ServeApp
-from extender.wire import Json
 from tests.eventually import eventually
 from tests.running_berth import claim, pod
 from tests.supervised_worlds import QUICK, client_of

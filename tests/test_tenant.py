@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from extender.api.resource_claims import decode_claim
 from extender.cluster import Writer
 from extender.extension.undo import deallocate_unused
 from extender.sandbox import ApiError
-from extender.wire import decode_claim
 from tests.dra_worlds import extended, place
 from tests.eventually import eventually
 from tests.replicas import replicas

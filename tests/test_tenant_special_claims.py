@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.model import ObjectKey
+from extender.api.object_meta import ObjectKey
 from extender.sandbox import ApiError
 from tests.dra_worlds import extended, place
 from tests.eventually import eventually

@@ -10,26 +10,18 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.api import extender_v1 as wire
+from extender.api.node_names import MAX_NAMES
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import DECISION_ANNOTATION
+from extender.api.quantity import parse_quantity
+from extender.api.reasons import Code, Reason
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import REASON_BYTES, USER_BYTES, counted, cut, one_line, shown
 from extender.cli.logs import set_up_logging
 from extender.extension.bind import decision_annotation
-from extender.model import (
-    DECISION_ANNOTATION,
-    REASON_BYTES,
-    USER_BYTES,
-    Code,
-    ObjectKey,
-    Reason,
-    WireError,
-    counted,
-    cut,
-    one_line,
-    parse_quantity,
-    shown,
-)
 from extender.scheduling import ScoredNode
 from extender.topology.score_parts import ScorePart
-from extender.wire import extender_v1 as wire
-from extender.wire.node_names import MAX_NAMES
 from tests.eventually import eventually
 from tests.explain_worlds import refused
 from tests.running_berth import berthing, claim, pod

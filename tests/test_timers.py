@@ -7,8 +7,9 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.base.fair_lru import FairLRU
+from extender.base.token_buckets import TokenBuckets
 from extender.cache.timers import Timer, TimerKind, Timers
-from extender.model import FairLRU, TokenBuckets
 
 STEPS = st.lists(
     st.one_of(

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from extender.base.berth_errors import BerthError
 from extender.extension import Traces
-from extender.model import BerthError
 from extender.sandbox import listening
 from extender.web.asgi import Receive, Scope, Send
 from tests.eventually import HANG_SECONDS

@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import Claim
+from extender.base.berth_errors import BerthError
 from extender.cluster import ClusterError, NotFound, Unavailable, Writer
 from extender.extension.binding_cycle import BindError, BindingCycle, Step
 from extender.extension.undo import Undo
-from extender.model import BerthError, Claim, ObjectKey, Pod
 from tests.eventually import eventually
 
 KEY = ObjectKey("ns", "p")

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from extender.api.nodes import Node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod, decode_pod
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import CounterSet, CounterUse, Device
 from extender.cache import ClusterCache
 from extender.extension.write_barrier import WriteBarrier
-from extender.model import CounterSet, CounterUse, Device, Node, ObjectKey, Pod, PodClaim
 from extender.runtime import WatchProgress
-from extender.wire import decode_claim, decode_pod
 from tests.evaluation_worlds import Fleet
 from tests.gang_worlds import SPINE
 from tests.running_berth import claim

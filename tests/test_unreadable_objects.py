@@ -14,13 +14,13 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from extender.api.fields import MAX_LEVELS, lenient_loads
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Allocation
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Credentials, Reflector, WatchedResource, Writer
-from extender.model import Allocation, ObjectKey
 from extender.runtime import watched_resources
 from extender.sandbox import listening
-from extender.wire import lenient_loads
-from extender.wire.lenient import MOST_LEVELS
 from tests.eventually import eventually
 from tests.fuzzing import CASES as FOLDER
 from tests.fuzzing import unfolded
@@ -123,7 +123,7 @@ def test_lenient_json_reads_as_go_does() -> None:
     levels = 0
     while inner is not None:
         (inner,), levels = inner, levels + 1
-    assert levels == MOST_LEVELS
+    assert levels == MAX_LEVELS
     for text in (
         b"",
         b"[",

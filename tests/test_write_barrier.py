@@ -9,26 +9,15 @@ from contextlib import suppress
 
 import pytest
 
+from extender.api.nodes import NodeSelection
+from extender.api.object_meta import ObjectKey
+from extender.api.quantity import from_int
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_slices import Capacities, Capacity, CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import Holder
 from extender.extension.binding_cycle import BindError
 from extender.extension.write_barrier import WriteBarrier, newer
-from extender.model import (
-    Allocation,
-    Capacities,
-    Capacity,
-    Claim,
-    CounterSet,
-    CounterUse,
-    Device,
-    DeviceId,
-    NodeSelection,
-    ObjectKey,
-    PoolKey,
-    Result,
-    Slice,
-    from_int,
-)
 from extender.runtime import WatchProgress
 from tests.dra_worlds import CLAIMS, asks, custom, extended, mig, place
 from tests.eventually import eventually

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from extender.api.claim_specs import ClaimSpec
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer
 from extender.cluster import Writer
-from extender.model import FINALIZER, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from tests.answering import metadata_in, success
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from extender.api.object_meta import ObjectKey
 from extender.cluster import ClusterError, Writer
-from extender.model import ObjectKey
 from extender.sandbox import ApiError, Cluster, write_kubeconfig
 from tests.commands import berth_beside
 from tests.running_berth import Berthing, berthing, claim, pod

@@ -11,9 +11,10 @@ import random
 from contextlib import suppress
 from typing import Any
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
+from extender.base.berth_errors import BerthError
 from extender.extension import Service
-from extender.model import BerthError, ObjectKey
-from extender.wire import decode_pod
 from tests.dra_worlds import extended
 from tests.faulty_api import CLAIMS, Faults
 from tests.faulty_world import NODES, Replica, World

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import structlog
 
+from extender.api.gpu_topology import UNKNOWN_DISTANCE
+from extender.base.berth_errors import BerthError
 from extender.cluster import Backoff, Delays
-from extender.model import UNKNOWN_DISTANCE, BerthError
 from extender.runtime import Supervisor
 from extender.topology.agent_slices import Reading
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send

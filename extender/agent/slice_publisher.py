@@ -13,9 +13,9 @@ from dataclasses import replace
 import structlog
 
 from extender.agent.reader_process import ReadFailed
+from extender.api.fields import Json
 from extender.cluster import ApiClient, ClusterError, Conflict, NotFound
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
-from extender.wire import Json
 
 _STEP_BYTES = 256 << 20  # free memory is published in steps of this size
 _HYSTERESIS = 0.75  # of a step: a value that moves around the edge of a step causes no writes

@@ -16,7 +16,11 @@ from dataclasses import dataclass
 
 from extender.allocation.problem import NULL_OBSERVER, Observer, Pick, Problem, Solution
 from extender.allocation.search import EVERYTHING, MAX_STEPS, Search
-from extender.model import MAX_RESULTS, NO_DEADLINE, Deadline, DeviceRequest, InvalidClaim, OutOfSteps, members
+from extender.api.claim_specs import DeviceRequest
+from extender.api.resource_claims import MAX_RESULTS
+from extender.base.berth_errors import InvalidClaim, OutOfSteps
+from extender.base.bits import members
+from extender.base.deadline import NO_DEADLINE, Deadline
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
 """Returns masks of the devices that a search may use, the most preferred first."""

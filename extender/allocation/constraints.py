@@ -10,7 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from extender.model import LIST_TYPES, ClaimSpec, Constraint, Device, DeviceRequest, InvalidClaim, Semver
+from extender.api.claim_specs import ClaimSpec, Constraint, DeviceRequest
+from extender.api.resource_slices import LIST_TYPES, Device
+from extender.api.semver import Semver
+from extender.base.berth_errors import InvalidClaim
 
 TypedSet = tuple[str, frozenset[object]]
 _SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}

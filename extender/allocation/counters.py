@@ -17,7 +17,9 @@ from typing import NamedTuple
 from extender.allocation.nodes import AllocatedState, CounterKey, Inventory, PoolDevice
 from extender.allocation.nodes.allocated import memberships
 from extender.allocation.problem import Observer
-from extender.model import NO_DEADLINE, CounterUse, Deadline, members
+from extender.api.resource_slices import CounterUse
+from extender.base.bits import members
+from extender.base.deadline import NO_DEADLINE, Deadline
 
 _MAX_FORMS = 64  # alternatives of all requests; real pods have fewer, and each can need a bound of its own
 _MAX_REPORTED = 1000  # devices of requests; the reason names one request

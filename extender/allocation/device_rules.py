@@ -8,21 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from extender.model import (
-    BINARY_SI,
-    MAX_INT64,
-    NANO,
-    Capacities,
-    Capacity,
-    Device,
-    DeviceRequest,
-    InvalidClaim,
-    Quantity,
-    RequestPolicy,
-    Taint,
-    Toleration,
-    own_name,
-)
+from extender.api.claim_specs import DeviceRequest
+from extender.api.nodes import Taint, Toleration
+from extender.api.quantity import BINARY_SI, MAX_INT64, NANO, Quantity
+from extender.api.resource_slices import Capacities, Capacity, Device, RequestPolicy, own_name
+from extender.base.berth_errors import InvalidClaim
 
 Amounts = Mapping[str, int]
 NOTHING: Amounts = {}

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.device_rules import Features
 from extender.allocation.nodes import UNUSED, AllocatedState, Inventory, PoolDevice
-from extender.model import ClaimSpec, DeviceClass, DeviceRequest, Quantity
+from extender.api.claim_specs import ClaimSpec, DeviceRequest
+from extender.api.device_classes import DeviceClass
+from extender.api.quantity import Quantity
 
 
 class Observer:

@@ -9,17 +9,9 @@ from extender.allocation.device_rules import Features, published
 from extender.allocation.nodes import PoolDevice
 from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.selection import Classes
-from extender.model import (
-    Allocation,
-    ClaimSpec,
-    Config,
-    DeviceRequest,
-    NodeSelection,
-    NodeSelector,
-    Requirement,
-    Result,
-    Term,
-)
+from extender.api.claim_specs import ClaimSpec, Config, DeviceRequest
+from extender.api.nodes import NodeSelection, NodeSelector, Requirement, Term
+from extender.api.resource_claims import Allocation, Result
 
 
 def allocations(

@@ -19,20 +19,13 @@ from extender.allocation.device_rules import NOTHING, blocking_taint, consumptio
 from extender.allocation.nodes import SHARES
 from extender.allocation.problem import NULL_OBSERVER, Observer, Pick, Problem, Selection, Solution
 from extender.allocation.result import config_entries
-from extender.model import (
-    MAX_CONFIG,
-    MAX_RESULTS,
-    NO_DEADLINE,
-    Deadline,
-    Device,
-    DeviceRequest,
-    InvalidClaim,
-    OutOfSteps,
-    Quantity,
-    lowest,
-    members,
-    union,
-)
+from extender.api.claim_specs import DeviceRequest
+from extender.api.quantity import Quantity
+from extender.api.resource_claims import MAX_CONFIG, MAX_RESULTS
+from extender.api.resource_slices import Device
+from extender.base.berth_errors import InvalidClaim, OutOfSteps
+from extender.base.bits import lowest, members, union
+from extender.base.deadline import NO_DEADLINE, Deadline
 
 MAX_STEPS = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 # What one step covers, some 3 us, so that no claim makes a step take long; devices of real drivers need one step.

@@ -9,9 +9,14 @@ from extender.allocation.constraints import TypedSet, values_of
 from extender.allocation.device_rules import Features
 from extender.allocation.nodes import Inventory, PoolDevice
 from extender.allocation.problem import Selection
+from extender.api.claim_specs import DeviceRequest
+from extender.api.device_classes import DeviceClass
+from extender.api.resource_slices import Device
+from extender.base.berth_errors import InvalidClaim
+from extender.base.deadline import NO_DEADLINE, Deadline
+from extender.base.text_limits import cut
 from extender.cel import CelError, CompileError
 from extender.cel.dra import COST_LIMIT, Masks, compile_value, evaluated
-from extender.model import NO_DEADLINE, Deadline, Device, DeviceClass, DeviceRequest, InvalidClaim, cut
 
 # Of an evaluation of a derived attribute, 1.6 ms. The reference estimates all expressions of a claim together, and has
 # the limit of one selector for them.

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from extender.allocation.nodes import SHARES, UNUSED, PoolUse
-from extender.model import DeviceId, PoolKey, Result
+from extender.api.resource_claims import Result
+from extender.api.resource_slices import DeviceId, PoolKey
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
 CLAIM, BIND, HOLD = "claim", "bind", "hold"

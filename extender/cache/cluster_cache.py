@@ -11,6 +11,13 @@ from math import inf
 
 from extender.allocation import Features, Snapshot
 from extender.allocation.nodes import ChangeLog
+from extender.api.device_classes import DeviceClass, extended_resources
+from extender.api.nodes import Node
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupPolicy
+from extender.api.pods import Pod
+from extender.api.resource_claims import Claim, Reservation, ReservationState, Result
+from extender.api.resource_slices import PoolKey, Slice, TaintRule
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_info_builder import NodeInfoBuilder
@@ -19,22 +26,6 @@ from extender.cache.object_index import ObjectIndex
 from extender.cache.reservations import ReservationEvent, Reservations
 from extender.cache.slice_index import LINKS_TOO_OFTEN, SliceIndex
 from extender.cache.timers import FailedNodes, TimerKind, Timers
-from extender.model import (
-    Claim,
-    DeviceClass,
-    GroupKey,
-    GroupPolicy,
-    Node,
-    ObjectKey,
-    Pod,
-    PoolKey,
-    Reservation,
-    ReservationState,
-    Result,
-    Slice,
-    TaintRule,
-    extended_resources,
-)
 
 _MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
 _MAX_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state

@@ -12,22 +12,13 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from extender.allocation import FleetBaseline, NodeInfo
-from extender.model import (
-    DEFAULT_MIX,
-    GPU,
-    MAX_RESULTS,
-    OTHER,
-    WHOLE,
-    Claim,
-    DeviceRequest,
-    FairLRU,
-    Graph,
-    RequestMix,
-    RequestShape,
-    amount_of_memory,
-    driver_of,
-    whole_gpus,
-)
+from extender.api.claim_specs import DeviceRequest
+from extender.api.drivers import GPU, OTHER, driver_of
+from extender.api.gpu_topology import Graph
+from extender.api.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
+from extender.api.resource_claims import MAX_RESULTS, Claim
+from extender.api.resource_slices import amount_of_memory
+from extender.base.fair_lru import FairLRU
 from extender.topology.sets import best_gbps
 
 _MAX_CLAIMS = 512  # claims remembered

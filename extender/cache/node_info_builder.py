@@ -41,9 +41,11 @@ from extender.allocation.nodes import (
     troubled,
     uses_of,
 )
+from extender.api.gpu_topology import Fabric, Source
+from extender.api.nodes import Node
+from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex, set_or_drop
-from extender.model import Device, DeviceId, Fabric, Node, PoolKey, Slice, Source
 from extender.topology.agent_slices import MAX_NODE_GPUS
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric

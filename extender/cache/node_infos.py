@@ -10,8 +10,8 @@ from cachetools import LRUCache
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import AllocatedState, Inventory, NodeState, PoolGroup, SharedUse
+from extender.api.resource_slices import PoolKey
 from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.model import PoolKey
 
 
 class NodeInfos(Mapping[str, NodeInfo]):

@@ -10,19 +10,15 @@ from collections.abc import Iterator, Mapping
 
 from cachetools import LRUCache
 
+from extender.api.device_classes import DeviceClass
+from extender.api.nodes import Node
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupPolicy
+from extender.api.pods import Pod
+from extender.api.resource_claims import Claim
+from extender.api.resource_slices import DeviceId, PoolKey
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.slice_index import SliceIndex, discard, set_or_drop
-from extender.model import (
-    Claim,
-    DeviceClass,
-    DeviceId,
-    GroupKey,
-    GroupPolicy,
-    Node,
-    ObjectKey,
-    Pod,
-    PoolKey,
-)
 
 _MAX_LABELS = 64  # whose nodes are remembered
 _MAX_GONE_MEMBERS = 4096  # members that terminate: their claims show them as bound

@@ -14,9 +14,10 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from extender.api.resource_claims import Reservation, ReservationState, Result
+from extender.api.resource_slices import PoolKey
 from extender.cache.allocated_devices import BIND, HOLD, AllocatedDevices, Holder
 from extender.cache.timers import TimerKind, Timers
-from extender.model import PoolKey, Reservation, ReservationState, Result
 
 
 class ReservationEvent(StrEnum):

@@ -18,8 +18,10 @@ from itertools import islice
 from typing import Any
 
 from extender.allocation.nodes import WholePool, gpu_uuid
+from extender.api.nodes import Node, NodeSelection
+from extender.api.resource_claims import Allocation, Claim
+from extender.api.resource_slices import PoolKey, Slice, TaintRule, is_complete
 from extender.cache.timers import AgentReports, Cooldown, TimerKind, Timers
-from extender.model import Allocation, Claim, Node, NodeSelection, PoolKey, Slice, TaintRule, is_complete
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.topology.agent_slices import hardware_facts
 from extender.topology.sources import agent_slice

@@ -16,7 +16,7 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from extender.model import TokenBuckets
+from extender.base.token_buckets import TokenBuckets
 
 _MAX_OUTDATED = 64  # outdated entries that the heap of timers may always have
 _FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again

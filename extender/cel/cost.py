@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from extender.api.semver import Semver
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.errors import BudgetExceeded, TooMuchWork
 from extender.cel.values import List, Map, total_weight, weighed, weight
-from extender.model import Semver
 
 UNBOUNDED = 2**64 - 1
 LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40  # units for making a list, a map or a message

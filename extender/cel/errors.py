@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from extender.model import BerthError
+from extender.base.berth_errors import BerthError
 
 # Of one compile error: issues, characters of a message, and characters of the line around the place. An expression of
 # 10 KiB may have thousands of issues in one line.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+from extender.api.quantity import Quantity
+from extender.api.semver import Semver
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.closures import Constant
@@ -19,7 +21,6 @@ from extender.cel.library.text import matches
 from extender.cel.overloads import Overload
 from extender.cel.patterns import compiled
 from extender.cel.values import UInt, equal, key_of, not_equal, require_hash, weight
-from extender.model import Quantity, Semver
 
 # Values of one attribute for which a pattern remembers its answer, and characters of the longest one. Texts that an
 # expression makes may have any length.

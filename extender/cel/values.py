@@ -12,8 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from extender.api.quantity import Quantity
+from extender.api.semver import Semver
 from extender.cel.errors import EvalError
-from extender.model import Quantity, Semver
 
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 # The range of a timestamp: 0001-01-01T00:00:00 to the end of 9999, relative to the epoch.

@@ -24,50 +24,28 @@ from extender.allocation import (
 )
 from extender.allocation.nodes import gpu_uuid, troubled
 from extender.allocation.what_if import problem_of, usage_of
+from extender.api.device_classes import DeviceClass, decode_class, extended_resources
+from extender.api.documents import json_value
+from extender.api.fields import Json, inner, many, need, quantities, strings
+from extender.api.nodes import Node, decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Allocation, Claim, Result, decode_claim, encode_allocation
+from extender.api.resource_slices import DeviceId, Slice, SliceDecoder
+from extender.base.berth_errors import InvalidClaim, OutOfSteps, WireError
+from extender.base.text_limits import counted, shown
 from extender.cel.dra import Dialect, Masks
 from extender.cli.object_files import checked_files
 from extender.cli.options import Output
 from extender.cli.output import Screen, say_json
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import DecodedObjects, decoded_objects
-from extender.model import (
-    Allocation,
-    Claim,
-    Code,
-    DeviceClass,
-    DeviceId,
-    InvalidClaim,
-    Node,
-    ObjectKey,
-    OutOfSteps,
-    Reason,
-    Result,
-    Slice,
-    WireError,
-    counted,
-    extended_resources,
-    shown,
-)
 from extender.policy import Policy
 from extender.scheduling import may_run
 from extender.scheduling.requirements import ADMIN_LABEL, class_of_resource, special_claim
 from extender.topology.preference import ByTopology
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
-from extender.wire import (
-    Json,
-    SliceDecoder,
-    decode_claim,
-    decode_class,
-    decode_node,
-    encode_allocation,
-    get,
-    json_value,
-    many,
-    need,
-    quantities,
-    strings,
-)
 
 _GAVE_UP = "gave up: the search used up its steps"
 _CASE_STEPS = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
@@ -351,13 +329,13 @@ def decode_case(obj: Json) -> Case:
     return Case(
         str(obj.get("name", "")),
         strings(obj, "features", ""),
-        decode_node(get(obj, "node", dict, "", {})),
+        decode_node(inner(obj, "node", "")),
         list(slices),
         {c.name: c for c in classes},
         list(many(obj, "claims", "", lambda item, _: decode_claim(item))),
         list(many(obj, "allocatedDevices", "", _device)),
         shares,
-        get(obj, "expect", dict, "", {}),
+        inner(obj, "expect", ""),
     )
 
 

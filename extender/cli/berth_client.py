@@ -12,9 +12,11 @@ import orjson
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from extender.api.documents import json_value
+from extender.api.fields import Json
+from extender.base.berth_errors import BerthError, WireError
+from extender.base.text_limits import one_line
 from extender.cli.options import parse_url
-from extender.model import BerthError, WireError, one_line
-from extender.wire import Json, json_value
 
 Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="The URL of berth console.")]
 Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token of the console's pages, if they need one.")]

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from extender.api.object_meta import ObjectKey
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.cli.options import HOST_HELP, PAGE_FILE_HELP, Kubeconfig, parse_key, parse_listen, parse_tls
 from extender.entry.console_process import serve_console
 from extender.entry.listening import Pages
-from extender.model import ObjectKey
 
 
 def console_command(

@@ -13,6 +13,15 @@ import typer
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import gpu_uuid
+from extender.api.device_classes import MARKER_CLASS
+from extender.api.documents import one_value
+from extender.api.fields import Json, inner, many, need, quantities, strings
+from extender.api.gpu_topology import Source
+from extender.api.pods import SCHEDULER, decode_pod
+from extender.api.resource_slices import Device
+from extender.base.berth_errors import WireError
+from extender.base.bits import members
+from extender.base.text_limits import counted, error_line, one_line, printable, shown
 from extender.cache import ClusterCache
 from extender.cli.object_files import policy_of
 from extender.cli.options import Kubeconfig, Output
@@ -21,22 +30,8 @@ from extender.cli.snapshot_command import dump_of, list_items, take_objects
 from extender.cluster import ApiClient, ClusterError, Forbidden, NotFound, NotServed, load_credentials
 from extender.explain import Finding, check_consistency
 from extender.files import name_of, read_file
-from extender.model import (
-    MARKER_CLASS,
-    SCHEDULER,
-    Device,
-    Source,
-    WireError,
-    counted,
-    error_line,
-    members,
-    one_line,
-    printable,
-    shown,
-)
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER
-from extender.wire import Json, decode_pod, get, many, need, one_value, quantities, strings
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = {
@@ -193,7 +188,7 @@ async def _rights(client: ApiClient) -> Any:
             answer = await client.post(path, body)
         except ClusterError:
             return  # the sandbox has no such API; a real server always does
-        if not get(answer, "status", dict, "SelfSubjectAccessReview", {}).get("allowed"):
+        if not inner(answer, "status", "SelfSubjectAccessReview").get("allowed"):
             yield _error(
                 f"this account may not {verb} {resource}",
                 "Berth would not become ready, or binds would fail",
@@ -207,7 +202,7 @@ async def _config_map(client: ApiClient, name: str, key: str) -> str:
         found = await client.get(f"/api/v1/namespaces/berth-system/configmaps/{name}")
     except ClusterError:
         return ""
-    return str(get(found, "data", dict, f"ConfigMap {name}", {}).get(key) or "")
+    return str(inner(found, "data", f"ConfigMap {name}").get(key) or "")
 
 
 def webhooks(configurations: list[Json]) -> Iterator[DoctorFinding]:
@@ -243,7 +238,7 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[DoctorFinding
     for quota in quotas:
         namespace, quota_name = need(quota["metadata"], "namespace", "ResourceQuota"), quota["metadata"]["name"]
         where = f"quota {namespace}/{quota_name}"
-        status = get(quota, "status", dict, where, {})
+        status = inner(quota, "status", where)
         hard, used = (quantities(status, field, where) for field in ("hard", "used"))
         for name, most in hard.items():
             counts = "claims" if name == _CLAIM_QUOTA else f"devices of class {name.removesuffix(_QUOTA)}"
@@ -330,10 +325,10 @@ def _sampling(config: Json, profiles: list[Json]) -> Iterator[DoctorFinding]:
 
 def _in_tree_plugin(profile: Json, where: str) -> Iterator[DoctorFinding]:
     """Yield an error if a profile leaves the in-tree plugin on."""
-    plugins = get(profile, "plugins", dict, f"{where}: profiles", {})
+    plugins = inner(profile, "plugins", f"{where}: profiles")
     off = set()
     for point in plugins:
-        plan = get(plugins, point, dict, f"{where}: profiles.plugins", {})
+        plan = inner(plugins, point, f"{where}: profiles.plugins")
         disabled = [one.get("name") for one, _ in _objects(plan, "disabled", f"{where}: profiles.plugins.{point}")]
         off |= {point} if "DynamicResources" in disabled or "*" in disabled else set()
     missing = [] if "multiPoint" in off else [point for point in _IN_TREE_POINTS if point not in off]

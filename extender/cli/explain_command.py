@@ -13,6 +13,10 @@ import typer
 from rich.table import Table
 
 from extender.allocation import Features
+from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line, shown
 from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.object_files import checked_files, policy_of, policy_text
@@ -22,10 +26,8 @@ from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf
 from extender.explain import Scenario, scenario_of
 from extender.manifests import hypothetical, is_device_class
-from extender.model import ObjectKey, WireError, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import Evaluator, runner_up_text
-from extender.wire import Json
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking

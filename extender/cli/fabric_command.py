@@ -10,14 +10,17 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
+from extender.api.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph
+from extender.api.resource_slices import SliceDecoder
+from extender.base.berth_errors import WireError
+from extender.base.bits import members
+from extender.base.text_limits import one_line, shown
 from extender.cli.options import Kubeconfig, Output, parse_node
 from extender.cli.output import Screen, say_json
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
-from extender.model import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph, WireError, members, one_line, shown
 from extender.sandbox import carried_machines, fabric_slice, load_machine
 from extender.topology.agent_slices import DRIVER, fabric_of
 from extender.topology.sets import bandwidth, is_joined, links_inside, quality, ranked
-from extender.wire import SliceDecoder
 
 
 def fabric_command(

@@ -14,11 +14,11 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
+from extender.api.fields import Json
+from extender.base.text_limits import counted
 from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, Server, Token, ask
 from extender.cli.options import WideOutput
 from extender.cli.output import say_json, table_screen
-from extender.model import counted
-from extender.wire import Json
 
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12

@@ -10,6 +10,8 @@ import typer
 import yaml
 
 from extender.allocation import Snapshot
+from extender.api.fields import Json
+from extender.base.berth_errors import WireError
 from extender.cli.object_files import documents, print_findings, read_manifests
 from extender.cli.options import Output
 from extender.cli.output import say
@@ -17,10 +19,6 @@ from extender.cli.select_command import dialect_of
 from extender.cli.snapshot_command import dump_of
 from extender.files import name_of
 from extender.lint import CheckedManifests, LintFinding, check_devices, check_manifests
-from extender.model import (
-    WireError,
-)
-from extender.wire import Json
 
 _SUPPLY = ("DeviceClass", "ResourceSlice")
 _OF_CLUSTER = (*_SUPPLY, "Node", "DeviceTaintRule", "Namespace")

@@ -15,7 +15,7 @@ from typing import IO, Any, Literal, TextIO, cast
 
 import structlog
 
-from extender.model import cut
+from extender.base.text_limits import cut
 
 Level = Literal["debug", "info", "warning", "error"]
 Form = Literal["auto", "json", "pretty"]

@@ -19,9 +19,10 @@ import typer
 from typer.core import TyperGroup
 
 from extender import __version__
+from extender.base.berth_errors import BerthError, WireError
+from extender.base.text_limits import one_line, printable, shown
 from extender.cli.logs import set_up_logging
 from extender.cli.output import say
-from extender.model import BerthError, WireError, one_line, printable, shown
 
 _COMMANDS = {  # command: (module of extender.cli, its function or typer group)
     "serve": ("serve_command", "serve_command"),

@@ -9,24 +9,15 @@ from typing import NamedTuple
 import orjson
 import typer
 
+from extender.api.documents import DocumentPart, parts_of, text_of
+from extender.api.fields import Json, inner, need
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted, one_line
 from extender.cli.output import say
 from extender.files import name_of, read_file
 from extender.lint import LintFinding, Placed, check_manifests
 from extender.manifests import objects_of_part, objects_or_faults
-from extender.model import (
-    WireError,
-    counted,
-    one_line,
-)
 from extender.policy import MAX_POLICY_BYTES, Policy, PolicyError, load_policy
-from extender.wire import (
-    DocumentPart,
-    Json,
-    get,
-    need,
-    parts_of,
-    text_of,
-)
 
 _LINE_BYTES = 4096
 _MAX_MANIFEST_BYTES = 4 * MAX_POLICY_BYTES  # of a manifest with a policy in it
@@ -141,5 +132,5 @@ def policy_text(path: Path) -> str:
 
 
 def _policy_in(config_map: Json, where: str) -> str:
-    data = get(config_map, "data", dict, where, {})
+    data = inner(config_map, "data", where)
     return need(data, "policy.yaml", f"{where}: data")

@@ -9,7 +9,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import typer
 
-from extender.model import WireError, shown
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 
 if TYPE_CHECKING:
     from extender.entry.listening import Tls

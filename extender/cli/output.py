@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from extender.model import visible
+from extender.base.text_limits import visible
 
 _PIPE_WIDTH = 160  # columns of a table that no terminal shows
 

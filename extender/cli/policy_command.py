@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 import yaml
 
+from extender.base.berth_errors import WireError
 from extender.cli.berth_client import SERVER, PolicyStatusReply, Server, Token, ask
 from extender.cli.object_files import policy_of
 from extender.cli.options import WideOutput
 from extender.cli.output import say, say_json
 from extender.files import name_of
-from extender.model import WireError
 from extender.policy import Policy, PolicyError, UnreadablePolicy
 
 policy_app = typer.Typer(no_args_is_help=True, help="Check and print policies.")

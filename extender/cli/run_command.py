@@ -14,13 +14,15 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from extender.api.gpu_topology import Graph
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted
 from extender.cli.berth_client import SERVER
 from extender.cli.logs import set_up_logging
 from extender.cli.options import PORTS, parse_listen
 from extender.cli.output import Screen
 from extender.entry.all_in_one import both
 from extender.gangs.gang import gang_minimum
-from extender.model import Graph, WireError, counted
 from extender.policy import Policy
 from extender.sandbox import (
     ApiError,

@@ -7,6 +7,11 @@ from typing import Annotated
 
 import typer
 
+from extender.api.documents import json_value
+from extender.api.fields import Json, inner, many, need, string, string_list
+from extender.api.resource_slices import Device, SliceDecoder
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted, shown
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Selector, check_cost, compile_selector
 from extender.cel.dra.terms import failed_term
@@ -16,8 +21,6 @@ from extender.cli.output import Screen, say, say_json
 from extender.files import name_of, read_file
 from extender.lint import one_sentence
 from extender.manifests import decoded_objects
-from extender.model import Device, WireError, counted, shown
-from extender.wire import Json, SliceDecoder, get, json_value, many, need, string_list
 
 _MOST_DIGITS = 4  # of a part of a version
 
@@ -81,8 +84,8 @@ def answer(case: Json, where: str) -> Json:
     )
     found: Json = {"name": need(case, "name", where), "match": None, "compile_error": None, "runtime_error": None}
     try:
-        selector = compile_selector(get(case, "expression", str, where, ""), dialect)
-        found["match"] = selector.match(_device(case, where), get(case, "driver", str, where, ""))
+        selector = compile_selector(string(case, "expression", where), dialect)
+        found["match"] = selector.match(_device(case, where), string(case, "driver", where))
     except CompileError as error:
         found["compile_error"] = str(error)
     except (EvalError, BudgetExceeded) as error:
@@ -91,11 +94,11 @@ def answer(case: Json, where: str) -> Json:
 
 
 def _device(case: Json, where: str) -> Device:
-    driver = get(case, "driver", str, where, "")
+    driver = string(case, "driver", where)
     device = {
         "name": "device",
-        "attributes": get(case, "attributes", dict, where, {}),
-        "capacity": get(case, "capacity", dict, where, {}),
+        "attributes": inner(case, "attributes", where),
+        "capacity": inner(case, "capacity", where),
         "allowMultipleAllocations": bool(case.get("allowMultipleAllocations")),
     }
     spec = {"driver": driver or "none", "pool": {"name": "pool"}, "nodeName": "node", "devices": [device]}

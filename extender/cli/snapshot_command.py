@@ -9,6 +9,10 @@ from pathlib import Path
 import orjson
 
 from extender.allocation import Features
+from extender.api.fields import Json, decode_readable, get, many, need
+from extender.api.pod_groups import READ_ANNOTATIONS, GroupKey, Membership, group_policy_of
+from extender.api.pods import decode_bound_pod
+from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents
 from extender.cli.options import Kubeconfig
@@ -16,9 +20,7 @@ from extender.cli.output import Screen, say_content
 from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is_absent, load_credentials, pages
 from extender.files import name_of
 from extender.manifests import checked
-from extender.model import GroupKey, Membership, WireError
 from extender.runtime import watched_resources
-from extender.wire import READ_ANNOTATIONS, Json, decode_bound_pod, get, group_policy_of, many, need, readable
 
 _PAGE = 500
 _POD_SPEC = (  # the fields that decode_pod reads, besides containers
@@ -61,7 +63,7 @@ def load_dump(path: Path) -> ClusterCache:
 def load_groups(path: Path) -> tuple[ClusterCache, dict[GroupKey, Membership]]:
     """Return a cache as load_dump, and for each group what a bound pod that runs states about it."""
     objects = _objects(path)
-    pods, _ = readable((obj for obj in objects if _is_bound(obj)), decode_bound_pod)
+    pods, _ = decode_readable((obj for obj in objects if _is_bound(obj)), decode_bound_pod)
     running = (pod.membership for pod in pods if not (pod.deleting or pod.ended) and pod.membership is not None)
     return dump_of(objects, name_of(path)), {membership.key: membership for membership in running}
 
@@ -112,7 +114,7 @@ def _bound_members(objects: Iterable[Json]) -> dict[GroupKey, dict[str, str]]:
     """
     found = dict[GroupKey, dict[str, str]]()
     running = set[GroupKey]()
-    pods, _ = readable(objects, decode_bound_pod)
+    pods, _ = decode_readable(objects, decode_bound_pod)
     for pod in pods:
         if pod.membership is not None:
             counts = not pod.deleting and pod.phase != "Failed"

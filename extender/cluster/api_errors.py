@@ -17,7 +17,7 @@ Exceptions of the HTTP library do not leave this package; they are chained as ca
 
 from __future__ import annotations
 
-from extender.model import BerthError
+from extender.base.berth_errors import BerthError
 
 
 class ClusterError(BerthError):

@@ -16,10 +16,11 @@ from typing import Any, Self, TypeVar
 import aiohttp
 import orjson
 
+from extender.api.fields import Json, lenient_loads
+from extender.api.protobuf import PROTOBUF
+from extender.base.text_limits import error_line, one_line
 from extender.cluster.api_errors import Gone, NotServed, TooLong, Unavailable, error_for
 from extender.cluster.credentials import Credentials, TokenCache
-from extender.model import error_line, one_line
-from extender.wire import PROTOBUF, Json, lenient_loads
 
 _T = TypeVar("_T")
 MERGE_PATCH = "application/merge-patch+json"

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import structlog
 
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line, shown
 from extender.cluster.api_errors import ClusterError
 from extender.cluster.tls import is_token, tls_context
 from extender.files import read_mounted
-from extender.model import WireError, one_line, shown
 
 _REFRESH_SECONDS = 30.0  # between two reads of the token; the client checks files and expiry on every read
 _USABLE_SECONDS = 240.0  # age limit of a read token; the client renews a token five minutes before it expires

@@ -14,11 +14,12 @@ from kubernetes.config.dateutil import parse_rfc3339
 from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConfigMerger
 
+from extender.api.documents import one_value
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line, shown
 from extender.cluster.api_errors import ClusterError
 from extender.cluster.tls import is_token, tls_context
 from extender.files import name_of, read_mounted
-from extender.model import WireError, one_line, shown
-from extender.wire import one_value
 
 _MAX_BYTES = 1024 * 1024  # limit of a kubeconfig
 

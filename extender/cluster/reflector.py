@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from extender.api.fields import Json
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line
 from extender.cluster.api_errors import (
     ClusterError,
     Forbidden,
@@ -27,8 +30,6 @@ from extender.cluster.api_errors import (
     Unavailable,
 )
 from extender.cluster.client import ApiClient, decode_json
-from extender.model import WireError, one_line
-from extender.wire import Json
 
 _MAX_EXPONENT = 30  # avoids a float overflow
 

@@ -9,42 +9,34 @@ from typing import TypeVar
 
 import structlog
 
-from extender.cluster.api_errors import Conflict, Invalid, NotFound, NotServed, Unavailable, Unexpected
-from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient, now_micro
-from extender.cluster.reflector import pages
-from extender.model import (
+from extender.api.claim_specs import ClaimSpec, encode_simple_spec
+from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX, decode_class, extended_resources
+from extender.api.fields import Json, decode_readable
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import Pod, decode_bound_pod, decode_pod
+from extender.api.protobuf import merged_claim
+from extender.api.resource_claims import (
     ALLOCATOR_ANNOTATION,
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
     GENERATED_PREFIX,
     GROUP_ANNOTATION,
-    IMPLICIT_RESOURCE_PREFIX,
     RELEASE_SUFFIX,
     SCHEDULING_GROUP,
     Allocation,
     Claim,
-    ClaimSpec,
     Consumer,
-    GroupKey,
-    ObjectKey,
-    Pod,
-    WireError,
-    cut,
-    extended_resources,
-    special_claim_prefix,
-)
-from extender.wire import (
-    Json,
-    decode_bound_pod,
     decode_claim,
-    decode_class,
-    decode_pod,
     encode_allocation,
     encode_consumer,
-    encode_simple_spec,
-    merged_claim,
-    readable,
+    special_claim_prefix,
 )
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import cut
+from extender.cluster.api_errors import Conflict, Invalid, NotFound, NotServed, Unavailable, Unexpected
+from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient, now_micro
+from extender.cluster.reflector import pages
 
 _T = TypeVar("_T")
 _GROUP = "/apis/resource.k8s.io/v1"
@@ -90,7 +82,7 @@ class Writer:
         path = f"/api/v1/namespaces/{group.namespace}/pods"
         async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _RUNNING})) as found:
             async for page in found:
-                pods, problems = readable(page.get("items") or (), decode_bound_pod)
+                pods, problems = decode_readable(page.get("items") or (), decode_bound_pod)
                 if any(pod.group == group.name for pod in pods):
                     return True
                 if problems:
@@ -107,7 +99,7 @@ class Writer:
         succeeded = dict[GroupKey, dict[str, str]]()
         async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _NOT_FAILED})) as listed:
             async for page in listed:
-                pods, problems = readable(page.get("items") or (), decode_bound_pod)
+                pods, problems = decode_readable(page.get("items") or (), decode_bound_pod)
                 for problem in problems[:1]:
                     self._log.warning("unreadable pods", namespace=namespace, pods=len(problems), problem=problem)
                 for pod in pods:
@@ -121,7 +113,7 @@ class Writer:
         path, names = f"{_GROUP}/deviceclasses", set[str]()
         async with aclosing(pages(self._client, path, "DeviceClassList", _PAGE)) as found:
             async for page in found:
-                classes, _ = readable(page.get("items") or (), decode_class)
+                classes, _ = decode_readable(page.get("items") or (), decode_class)
                 names |= {f"{IMPLICIT_RESOURCE_PREFIX}{one.name}" for one in classes}
                 names |= extended_resources(classes).keys()
         return names

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 
 import structlog
 
+from extender.api.fields import decode_readable
+from extender.api.resource_claims import decode_claim
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Writer, pages
 from extender.explain import Finding, check_consistency
-from extender.wire import decode_claim, readable
 
 _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds from one comparison with a fresh list to the next
@@ -93,7 +94,7 @@ class Auditor:
         The cache has no claim that cannot be read: its reflector has named and logged it.
         """
         wrong = 0
-        claims, _ = readable(listed, decode_claim)
+        claims, _ = decode_readable(listed, decode_claim)
         for claim in claims:
             known = self._cache.store.claims.get(claim.key)
             same = known is not None and known.resource_version == claim.resource_version

@@ -18,11 +18,15 @@ import structlog
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import with_devices_released
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import DECISION_ANNOTATION, SCHEDULER, Pod
+from extender.api.resource_claims import Claim, Result
+from extender.base.deadline import Deadline
+from extender.base.fair_lru import FairLRU
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
 from extender.console.fair_queue import FairQueue
 from extender.explain import ComparedSets, compare_sets
-from extender.model import DECISION_ANNOTATION, SCHEDULER, Claim, Deadline, FairLRU, ObjectKey, Pod, Result
 from extender.scheduling import Decision, Evaluator, ScoredNode, parse_decision
 from extender.topology.sets import bandwidth
 

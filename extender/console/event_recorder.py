@@ -15,13 +15,14 @@ from collections.abc import Callable
 import structlog
 from cachetools import LRUCache
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import SCHEDULER, Pod
 from extender.cache import CacheListener
 from extender.cluster import ClusterError, Writer
 from extender.console.explainer import Brief
 from extender.console.fair_queue import FairQueue
 from extender.console.forked_call import ForkedCallFailed
 from extender.console.questions import Questions
-from extender.model import SCHEDULER, ObjectKey, Pod
 
 _NEVER: tuple[int | None, float] = (None, float("-inf"))
 _COUNT = re.compile(

@@ -15,6 +15,15 @@ from types import MappingProxyType
 from typing import Any
 
 from extender.allocation import Snapshot
+from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, Membership
+from extender.api.pods import DECISION_ANNOTATION, SCHEDULER, Pod
+from extender.api.resource_claims import Claim
+from extender.api.resource_slices import PoolKey
+from extender.base.berth_errors import BerthError
+from extender.base.deadline import Deadline, DeadlineExceeded
+from extender.base.text_limits import error_line, one_line, shown
 from extender.cache import ALL_NODES, ClusterCache
 from extender.console.decision_history import DecidedPod, decision_of
 from extender.explain import (
@@ -36,26 +45,9 @@ from extender.gangs.gang import gang_minimum
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.gangs.gang_trial import GangMemory
 from extender.manifests import Hypothetical, HypotheticalGroup
-from extender.model import (
-    DECISION_ANNOTATION,
-    SCHEDULER,
-    BerthError,
-    Claim,
-    Deadline,
-    DeadlineExceeded,
-    GroupKey,
-    Membership,
-    ObjectKey,
-    Pod,
-    PoolKey,
-    error_line,
-    one_line,
-    shown,
-)
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Evaluator, RankingCache, requirements_of
 from extender.scheduling.requirements import Skip
-from extender.wire import Json
 
 _RANKINGS_BYTES = 32 << 20
 _MEMORY_BYTES = 4 << 20  # of evaluations for gangs

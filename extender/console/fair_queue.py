@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from extender.model import FairLRU
+from extender.base.fair_lru import FairLRU
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -18,13 +18,13 @@ from typing import NamedTuple
 from cachetools import LRUCache
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.fields import Json
+from extender.api.pods import SCHEDULER, Pod
 from extender.cache import ClusterCache
 from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
 from extender.explain import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
-from extender.model import SCHEDULER, Pod
-from extender.wire import Json
 
 _REFRESH_SECONDS = 1.0  # between two searches for waiting pods and groups
 _MAX_DECISIONS = 100  # decisions in one reply

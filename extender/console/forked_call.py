@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from extender.model import BerthError
+from extender.base.berth_errors import BerthError
 
 T = TypeVar("T")
 _MORE_BYTES = 96 << 20  # that the child may allocate beyond the memory of its parent

@@ -17,6 +17,12 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
+from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey, is_object_name
+from extender.api.pod_groups import GroupKey, Membership
+from extender.api.pods import Pod
+from extender.base.berth_errors import BerthError
+from extender.base.text_limits import one_line
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.console.decision_history import DecisionHistory
@@ -25,8 +31,6 @@ from extender.console.forked_call import forked
 from extender.explain import Scenario, groups_named
 from extender.gangs.gang import gang_minimum, is_incomplete, may_terminate, members_with_claims, placed_members
 from extender.manifests import Hypothetical
-from extender.model import BerthError, GroupKey, Membership, ObjectKey, Pod, one_line
-from extender.wire import Json, is_object_name
 
 T = TypeVar("T")
 Wait = Callable[[], Awaitable[None]]

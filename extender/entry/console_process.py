@@ -7,6 +7,8 @@ import socket
 from functools import partial
 from pathlib import Path
 
+from extender.api.documents import text_of
+from extender.api.object_meta import ObjectKey
 from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.console import Console
 from extender.entry.listening import (
@@ -18,7 +20,6 @@ from extender.entry.listening import (
     server,
 )
 from extender.files import is_missing, name_of, read_mounted
-from extender.model import ObjectKey
 from extender.policy import Policy
 from extender.runtime import DaemonThreads, Supervisor, read_policy, reloaded_policy
 from extender.sockets import listen_on
@@ -26,7 +27,6 @@ from extender.web.access_control import MAX_TOKEN_BYTES, Access
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES, RejectionLog
 from extender.web.http_server import Server
-from extender.wire import text_of
 
 
 def serve_console(

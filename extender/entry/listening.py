@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from extender.base.berth_errors import BerthError, WireError
 from extender.files import name_of, read_mounted
-from extender.model import BerthError, WireError
 from extender.runtime import ReloadedFiles
 from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.web.http_server import Server

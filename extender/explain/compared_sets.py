@@ -8,8 +8,13 @@ from functools import partial
 
 from extender.allocation import NodeInfo, Problem, Search, Selection, derived_value, select
 from extender.allocation.what_if import with_devices_released
+from extender.api.claim_specs import DeviceRequest
+from extender.api.device_classes import DeviceClass
+from extender.api.resource_claims import Claim
+from extender.base.berth_errors import InvalidClaim, OutOfSteps
+from extender.base.bits import members
+from extender.base.deadline import DeadlineExceeded
 from extender.explain.fleet_rows import link_digits
-from extender.model import Claim, DeadlineExceeded, DeviceClass, DeviceRequest, InvalidClaim, OutOfSteps, members
 from extender.scheduling import EvaluationContext
 from extender.topology.sets import bandwidth, is_joined
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.allocation.nodes import overdrawn_counters
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Claim, Result
+from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice, newest_slices
 from extender.cache import ClusterCache
-from extender.model import Claim, Device, DeviceId, ObjectKey, PoolKey, Result, Slice, newest_slices
 
 CHECKS = {  # by name, with what each finds
     "double": "a device is allocated exclusively, and another claim has it too",

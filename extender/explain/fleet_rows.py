@@ -14,32 +14,22 @@ from itertools import combinations
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import UNUSED
+from extender.api.drivers import GPU, driver_of, gpu_identities, is_part, product_of
+from extender.api.fields import Json
+from extender.api.gpu_topology import DISTANCES, Graph
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, name_on_claims
+from extender.api.quantity import NANO
+from extender.api.request_mix import WHOLE
+from extender.api.resource_claims import Claim, Reservation, Result
+from extender.api.resource_slices import amount_of_memory
+from extender.base.bits import members
+from extender.base.text_limits import one_line
 from extender.explain.gang_question import reservations_by_pod
 from extender.explain.near_misses import claims_of_node
 from extender.gangs.gang import gang_minimum
-from extender.model import (
-    DISTANCES,
-    GPU,
-    NANO,
-    WHOLE,
-    Claim,
-    Graph,
-    GroupKey,
-    ObjectKey,
-    Reservation,
-    Result,
-    amount_of_memory,
-    driver_of,
-    gpu_identities,
-    is_part,
-    members,
-    name_on_claims,
-    one_line,
-    product_of,
-)
 from extender.topology.score_parts import left_over, stranded, unclaimed_bytes
 from extender.topology.sets import largest_joined
-from extender.wire import Json
 
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
 GROUPS = {

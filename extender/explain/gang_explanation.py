@@ -17,6 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from extender.allocation import Snapshot
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import SCHEDULER, Pod
+from extender.api.reasons import Code, Reason
+from extender.base.deadline import DeadlineExceeded
+from extender.base.text_limits import counted, error_line
 from extender.explain.gang_question import (
     ExplainedMember,
     GangExplanation,
@@ -38,18 +43,6 @@ from extender.gangs.gang_problem import (
     UnreadyMember,
     gang_members,
     plan_sizes,
-)
-from extender.model import (
-    SCHEDULER,
-    Code,
-    DeadlineExceeded,
-    GroupKey,
-    GroupSource,
-    Membership,
-    Pod,
-    Reason,
-    counted,
-    error_line,
 )
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, requirements_of

@@ -17,6 +17,9 @@ from itertools import chain, combinations, groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
+from extender.api.resource_claims import Result
+from extender.base.deadline import Deadline, DeadlineExceeded
+from extender.base.text_limits import counted
 from extender.explain.gang_question import (
     ALLOCATED,
     DeviceUse,
@@ -33,7 +36,6 @@ from extender.gangs.domains import Domain, natural
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS
-from extender.model import Deadline, DeadlineExceeded, Result, counted
 from extender.scheduling import PodRequirements
 
 _MAX_FOUND = 5  # the cheapest near misses, in one explanation

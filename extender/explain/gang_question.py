@@ -11,6 +11,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot, blocking_taint
+from extender.api.pod_groups import name_on_claims
+from extender.api.resource_claims import Claim, Reservation, Result
+from extender.api.resource_slices import PoolKey
+from extender.base.berth_errors import InvalidClaim
+from extender.base.bits import members
+from extender.base.deadline import DeadlineExceeded
 from extender.explain.near_misses import options_of, with_same_counters
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.gangs.domains import NODE, Domain, Domains, natural
@@ -28,16 +34,6 @@ from extender.gangs.gang_problem import (
     gang_problem,
 )
 from extender.gangs.gang_trial import GangMemory
-from extender.model import (
-    Claim,
-    DeadlineExceeded,
-    InvalidClaim,
-    PoolKey,
-    Reservation,
-    Result,
-    members,
-    name_on_claims,
-)
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, PodRequirements, RankingCache, UsableNodes
 from extender.scheduling.requirements import needs_reservation

@@ -9,6 +9,11 @@ from dataclasses import dataclass, replace
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import NodeState, inventory
 from extender.allocation.what_if import hypothetical_snapshot
+from extender.api.reasons import Code, Reason
+from extender.base.berth_errors import InvalidClaim
+from extender.base.bits import members
+from extender.base.deadline import DeadlineExceeded
+from extender.base.text_limits import counted
 from extender.explain.gang_near_misses import GangNearMisses, less_constrained
 from extender.explain.gang_question import (
     GangExplanation,
@@ -37,7 +42,6 @@ from extender.gangs.gang_problem import (
 )
 from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
-from extender.model import Code, DeadlineExceeded, InvalidClaim, Reason, counted, members
 from extender.scheduling import PodRequirements, Unschedulable, UsableNodes
 
 _MAX_HOLDERS = 12  # in one explanation

@@ -19,25 +19,19 @@ from typing import NamedTuple
 from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values
 from extender.allocation.nodes import Interned, Inventory, PoolDevice
 from extender.allocation.what_if import with_devices_released
+from extender.api.claim_specs import DeviceRequest
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import name_on_claims
+from extender.api.pods import Pod
+from extender.api.quantity import readable
+from extender.api.reasons import FREEABLE_CODES, Code
+from extender.api.resource_claims import Claim, Result
+from extender.api.resource_slices import DeviceId, own_name
+from extender.base.berth_errors import InvalidClaim
+from extender.base.bits import members, union
+from extender.base.text_limits import counted
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.explain.selector_stats import NodeSample, selector_stats
-from extender.model import (
-    FREEABLE_CODES,
-    Claim,
-    Code,
-    DeviceId,
-    DeviceRequest,
-    InvalidClaim,
-    ObjectKey,
-    Pod,
-    Result,
-    counted,
-    members,
-    name_on_claims,
-    own_name,
-    readable,
-    union,
-)
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,

@@ -21,22 +21,14 @@ from types import MappingProxyType
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo, Snapshot
 from extender.allocation.nodes import Interned
+from extender.api.pods import SCHEDULER, Pod
+from extender.api.reasons import FREEABLE_CODES, Code, Reason
+from extender.base.berth_errors import InvalidClaim, WireError
+from extender.base.bits import members
+from extender.base.deadline import DeadlineExceeded
+from extender.base.text_limits import counted, one_line, shown
 from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
-from extender.model import (
-    FREEABLE_CODES,
-    SCHEDULER,
-    Code,
-    DeadlineExceeded,
-    InvalidClaim,
-    Pod,
-    Reason,
-    WireError,
-    counted,
-    members,
-    one_line,
-    shown,
-)
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,

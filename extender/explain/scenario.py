@@ -8,18 +8,13 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import hypothetical_snapshot, with_devices_released
-from extender.model import (
-    Claim,
-    DeviceClass,
-    GroupKey,
-    GroupPolicy,
-    Pod,
-    PoolKey,
-    Result,
-    WireError,
-    extended_resources,
-    shown,
-)
+from extender.api.device_classes import DeviceClass, extended_resources
+from extender.api.pod_groups import GroupKey, GroupPolicy
+from extender.api.pods import Pod
+from extender.api.resource_claims import Claim, Result
+from extender.api.resource_slices import PoolKey
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 
 _NEWEST = "9999-12-31T23:59:59Z"  # creationTimestamp of a class that is applied after all others
 _HYPOTHETICAL_CLASSES = -1  # classes_version of no real snapshot

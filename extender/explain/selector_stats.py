@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.resource_slices import Device, Slice
+from extender.base.text_limits import counted, one_line
 from extender.cel import CelError, CompileError
 from extender.cel.dra import Selector, evaluated
 from extender.cel.dra.terms import left_side, observed_value
-from extender.model import Device, Slice, counted, one_line
 from extender.scheduling import EvaluationContext, PodRequirements, attributes_like
 
 _MAX_SHOWN = 3

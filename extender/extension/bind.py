@@ -37,6 +37,12 @@ from functools import partial
 
 import structlog
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import DECISION_ANNOTATION, Pod
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Claim
+from extender.base.berth_errors import BerthError
+from extender.base.text_limits import cut
 from extender.cache import ClusterCache
 from extender.cluster import (
     ClusterError,
@@ -65,7 +71,6 @@ from extender.extension.remembered_pods import RunnerUp
 from extender.extension.telemetry import SpanFactory, no_span
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.extension.write_barrier import WriteBarrier
-from extender.model import DECISION_ANNOTATION, BerthError, Claim, Code, ObjectKey, Pod, Reason, cut
 from extender.runtime import Informers, Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, requirements_of
 from extender.scheduling.requirements import (

@@ -10,8 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from extender.api.pod_groups import PodGroup
+from extender.api.pods import Pod
+from extender.api.resource_claims import Claim, Consumer
+from extender.base.berth_errors import BerthError
 from extender.extension.gangs.gang_state import FormingGang
-from extender.model import BerthError, Claim, Consumer, Pod, PodGroup
 
 
 class BindError(BerthError):

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import Allocation, Claim, Consumer
 from extender.cluster import Conflict, NotFound, TooMany, Unavailable, WallClock, Writer, now_rfc3339
 from extender.extension.binding_cycle import BindError, BindingCycle, Step
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, MAX_TRIES, RETRY_SECONDS
 from extender.extension.write_barrier import newer
-from extender.model import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.scheduling import PodRequirements
 from extender.scheduling.requirements import SPECIAL_NAME
 

@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 
-from extender.model import Deadline, DeadlineExceeded, FairLRU
+from extender.base.deadline import Deadline, DeadlineExceeded
+from extender.base.fair_lru import FairLRU
 
 _FREE_SECONDS = 0.001  # of a call; about what the rest of a filter request takes
 _MAX_CALLS_TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one

@@ -21,21 +21,17 @@ from functools import cache, partial
 from cachetools import LRUCache
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.node_names import has_all
+from extender.api.nodes import NodeSelector
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Claim
+from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.extension.evaluations import Evaluations
 from extender.extension.remembered_pods import MAX_PODS, ShortlistScores, UnschedulablePods
-from extender.model import (
-    NO_DEADLINE,
-    Claim,
-    Code,
-    Deadline,
-    DeadlineExceeded,
-    GroupKey,
-    NodeSelector,
-    ObjectKey,
-    Pod,
-    Reason,
-)
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -53,7 +49,6 @@ from extender.scheduling import (
     shortlist,
 )
 from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, leftover_claims
-from extender.wire import has_all
 
 _HELD = str(Reason(Code.HELD))
 

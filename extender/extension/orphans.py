@@ -16,6 +16,10 @@ from typing import Any
 import structlog
 from cachetools import TTLCache
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import Claim
+from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
 from extender.extension.undo import (
@@ -25,7 +29,6 @@ from extender.extension.undo import (
     read_unchanged,
     remove_special,
 )
-from extender.model import Claim, FairLRU, ObjectKey, Pod
 from extender.runtime import Supervisor
 
 _MAX_RUNNING = 32  # half of the connections to the API server

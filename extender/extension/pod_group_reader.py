@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import PodGroup, decode_pod_group
+from extender.api.pods import Pod
 from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
-from extender.model import ObjectKey, Pod, PodGroup
 from extender.scheduling import PodRequirements
 from extender.scheduling.requirements import PreFilterResult
-from extender.wire import decode_pod_group
 
 
 async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) -> PodGroup | None:

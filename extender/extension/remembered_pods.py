@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 
-from extender.model import FairLRU, Pod
+from extender.api.pods import Pod
+from extender.base.fair_lru import FairLRU
 from extender.scheduling import PodRequirements
 
 MAX_PODS = 4096

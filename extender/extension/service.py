@@ -9,6 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from extender.allocation import Features
+from extender.api.node_names import estimated_len
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupSource
+from extender.api.pods import Pod
+from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, WallClock, Writer, utc_now
 from extender.extension.bind import Binder
@@ -23,11 +28,9 @@ from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
 from extender.extension.telemetry import CallDurations, SpanFactory, Traces, no_span
 from extender.extension.wake import QueueingHints, Requeuer
-from extender.model import Claim, GroupSource, ObjectKey, Pod
 from extender.policy import Policy
 from extender.runtime import CacheRefresh, Informers, Supervisor
 from extender.scheduling import Evaluator
-from extender.wire import estimated_len
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from extender import __version__
-from extender.model import BerthError, WireError
+from extender.base.berth_errors import BerthError, WireError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

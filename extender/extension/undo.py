@@ -24,9 +24,12 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import SCHEDULING_GROUP, Claim
+from extender.base.berth_errors import BerthError
 from extender.cluster import Conflict, NotFound, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost, Step
-from extender.model import SCHEDULING_GROUP, BerthError, Claim, ObjectKey, Pod
 
 # Until the API server has stored a Binding that was sent before the release of its claim was announced.
 IN_FLIGHT_GRACE_SECONDS = 1.0

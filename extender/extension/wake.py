@@ -16,11 +16,12 @@ from itertools import islice
 import structlog
 
 from extender.allocation.nodes import NodeState
+from extender.api.device_classes import MARKER_CLASS
+from extender.base.deadline import DeadlineExceeded
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, WallClock, Writer, now_rfc3339, utc_now
 from extender.extension.evaluations import Evaluations, in_steps
 from extender.extension.filter import FilterService
-from extender.model import MARKER_CLASS, DeadlineExceeded
 from extender.scheduling import (
     EvaluationContext,
     Placement,

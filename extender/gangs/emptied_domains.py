@@ -10,13 +10,15 @@ from itertools import count
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import NodeState
 from extender.allocation.what_if import hypothetical_snapshot, with_own_pools_released
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Result
+from extender.base.deadline import DeadlineExceeded
 from extender.gangs.domains import Domain, Domains, natural
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.gangs.gang_trial import GangMemory
 from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
-from extender.model import DeadlineExceeded, ObjectKey, Result
 from extender.scheduling import EvaluationContext, RankingCache
 
 NODES_PER_STEP = 16  # nodes that are emptied at a time

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extender.allocation import Snapshot
-from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, ObjectKey, Pod
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
+from extender.api.pods import Pod
 
 _ANNOTATIONS = ("their minimum (berth.dev/group-min)", "berth.dev/group-topology", "berth.dev/group-timeout in seconds")
 

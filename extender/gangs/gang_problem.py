@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Claim
+from extender.base.deadline import Deadline
 from extender.gangs.gang import Gang
-from extender.model import Claim, Code, Deadline, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import Placement, PodRequirements, requirements_of
 from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation

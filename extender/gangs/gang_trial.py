@@ -18,8 +18,10 @@ from weakref import WeakKeyDictionary
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import with_devices_allocated
+from extender.api.resource_claims import Result
+from extender.api.resource_slices import Device, DeviceId, PoolKey
+from extender.base.fair_lru import FairLRU
 from extender.gangs.gang_problem import NodeLimit
-from extender.model import Device, DeviceId, FairLRU, PoolKey, Result
 from extender.scheduling import NodeRanking, Placement
 
 Taken = tuple[Hashable, ...]

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from extender.allocation import Pick, Solution
+from extender.api.claim_specs import DeviceRequest
+from extender.api.nodes import Node, NodeSelector
 from extender.gangs.gang_problem import GangMember, NodeLimit
-from extender.model import DeviceRequest, Node, NodeSelector
 from extender.scheduling import Placement, PodRequirements
 
 UnitPlacement = tuple[Placement, ...]

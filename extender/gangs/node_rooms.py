@@ -13,10 +13,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from extender.allocation import FastPath, NodeInfo, Problem, Snapshot
+from extender.api.claim_specs import DeviceRequest
+from extender.api.reasons import Code
+from extender.base.berth_errors import InvalidClaim
+from extender.base.bits import members, union
+from extender.base.deadline import DeadlineExceeded
 from extender.gangs.gang_problem import NodeLimit
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Admissible, EqualUnits, UnitPlacement
-from extender.model import Code, DeadlineExceeded, DeviceRequest, InvalidClaim, members, union
 from extender.scheduling import (
     EvaluationContext,
     FilterStatus,

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from extender.api.drivers import DRIVERS, OTHER, driver_of, driver_of_class
+from extender.api.fields import Json, get, inner
+from extender.api.object_meta import ObjectKey
 from extender.api_schema import request_options
-from extender.model import DRIVERS, OTHER, ObjectKey, WireError, driver_of, driver_of_class
-from extender.wire import Json, get
+from extender.base.berth_errors import WireError
 
 _STRING = r"(?:\"([^\"]+)\"|'([^']+)')"
 _IS_DRIVER = re.compile(rf"device\.driver\s*==\s*{_STRING}|{_STRING}\s*==\s*device\.driver")
@@ -28,15 +30,15 @@ class Claims:
                 self._add(obj)
 
     def _add(self, obj: Json) -> None:
-        kind, spec = str(obj.get("kind")), get(obj, "spec", dict, "", {})
+        kind, spec = str(obj.get("kind")), inner(obj, "spec", "")
         if kind == "DeviceClass":
             self._classes[key_of(obj).name] = spec
         elif kind == "ResourceClaim":
-            self._devices[kind, key_of(obj)] = get(spec, "devices", dict, "", {})
+            self._devices[kind, key_of(obj)] = inner(spec, "devices", "")
         elif kind == "ResourceClaimTemplate":
-            self._devices[kind, key_of(obj)] = get(get(spec, "spec", dict, "", {}), "devices", dict, "", {})
+            self._devices[kind, key_of(obj)] = inner(inner(spec, "spec", ""), "devices", "")
         elif kind == "ComputeDomain":  # its controller creates the template
-            name = get(get(spec, "channel", dict, "", {}), "resourceClaimTemplate", dict, "", {}).get("name")
+            name = inner(inner(spec, "channel", ""), "resourceClaimTemplate", "").get("name")
             self._devices["ResourceClaimTemplate", key_of(obj, str(name))] = {"requests": [_CHANNEL]}
 
     def names(self, kind: str, namespace: str) -> list[str]:
@@ -99,7 +101,7 @@ def drivers_in(expressions: Iterable[str], class_name: str) -> set[str]:
 
 def _expressions(spec: Json) -> list[str]:
     selectors = [one for one in get(spec, "selectors", list, "", []) if isinstance(one, dict)]
-    return [str(get(one, "cel", dict, "", {}).get("expression")) for one in selectors]
+    return [str(inner(one, "cel", "").get("expression")) for one in selectors]
 
 
 def _configured(spec: Json, request: str) -> Iterator[str]:

@@ -11,38 +11,30 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import Features, Snapshot, consumption, fits
 from extender.allocation.nodes import WholePool
+from extender.api.claim_specs import DeviceRequest
+from extender.api.device_classes import MARKER_CLASS
+from extender.api.drivers import GPU, OTHER, driver_of
+from extender.api.fields import Json
+from extender.api.gpu_topology import Graph
+from extender.api.pods import decode_pod
+from extender.api.quantity import Quantity
+from extender.api.resource_claims import Claim
+from extender.api.resource_slices import Capacity, Device, PoolKey, Slice, own_name
 from extender.api_schema import did_you_mean
+from extender.base.berth_errors import WireError
+from extender.base.bits import members
+from extender.base.text_limits import counted, one_line
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.explain import Explanation, Scenario, apply_scenario, explain, failing_terms
 from extender.lint.claim_kinds import drivers_in
 from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
-from extender.model import (
-    GPU,
-    MARKER_CLASS,
-    OTHER,
-    Capacity,
-    Claim,
-    Device,
-    DeviceRequest,
-    Graph,
-    PoolKey,
-    Quantity,
-    Slice,
-    WireError,
-    counted,
-    driver_of,
-    members,
-    one_line,
-    own_name,
-)
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
 from extender.scheduling.requirements import too_many_claims, unprovided_resource
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import largest_joined
-from extender.wire import Json, decode_pod
 
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from extender.api.fields import Json
+from extender.api.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
+from extender.api.pod_groups import OWN_ANNOTATIONS
+from extender.api.pods import DECISION_ANNOTATION
+from extender.api.resource_claims import GROUP_ANNOTATION
 from extender.api_schema import (
     FieldFault,
     did_you_mean,
@@ -14,10 +19,10 @@ from extender.api_schema import (
     kinds_like,
     rule_faults,
 )
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 from extender.lint.finding import LintFinding
 from extender.manifests import PodTemplate
-from extender.model import DECISION_ANNOTATION, GROUP_ANNOTATION, WireError, shown
-from extender.wire import ANNOTATION_PREFIX, ANNOTATION_READERS, OWN_ANNOTATIONS, Json
 
 _SECRET = ("Secret", "ConfigMap")  # no message may quote their values
 _OF_PODS = [*ANNOTATION_READERS, GROUP_ANNOTATION, *OWN_ANNOTATIONS]

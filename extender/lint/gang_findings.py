@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from extender.api.fields import Json, inner
+from extender.api.pod_groups import OWN_ANNOTATIONS, GroupKey, GroupPolicy, GroupSource, Membership, group_policy_of
+from extender.api.pods import Pod, decode_pod
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted
 from extender.gangs.gang import disagreement, minimum_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.lint.finding import LintFinding
 from extender.manifests import pod_templates
-from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Pod, WireError, counted
-from extender.wire import OWN_ANNOTATIONS, Json, decode_pod, get, group_policy_of
 
 # The controller makes all pods of such a group from one object, so the files have all of them.
 _OF_ONE_OBJECT = (GroupSource.JOB, GroupSource.JOB_SET, GroupSource.LEADER_WORKER_SET)
@@ -73,7 +76,7 @@ def _members(location: str, obj: Json) -> Iterator[_Member]:
         own_name = f"{name}-{template.role}" if template.role else name
         made = {**(template.pod.get("metadata") or {}), "namespace": _namespace(obj), "name": own_name}
         # Other checks name the values that are no strings.
-        notes = {key: str(value) for key, value in get(made, "annotations", dict, "metadata", {}).items()}
+        notes = {key: str(value) for key, value in inner(made, "annotations", "metadata").items()}
         made["annotations"] = notes
         field = f"{template.path}.metadata.annotations".lstrip(".")
         while True:  # each iteration but the last drops an annotation with a problem, to find the next one

@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
+from extender.api.fields import Json
+from extender.base.berth_errors import WireError
 from extender.cel.dra import Dialect
 from extender.lint.device_findings import (
     Given,
@@ -36,8 +38,6 @@ from extender.lint.gang_findings import gang_findings
 from extender.lint.old_manifests import corrected
 from extender.lint.pod_findings import pod_findings
 from extender.manifests import HypotheticalPod, PodTemplate, decoded_objects, hypothetical_pods, pod_templates
-from extender.model import WireError
-from extender.wire import Json
 
 Placed = tuple[str, Json]  # an object, and the document that has it or the name of the object in the document
 _CUSTOM = ("JobSet", "LeaderWorkerSet")  # workloads without a schema here

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 from math import prod
 
+from extender.api.fields import Json, inner, string
+from extender.api.quantity import parse_quantity
+from extender.base.text_limits import shown
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
 from extender.lint.finding import LintFinding
-from extender.model import parse_quantity, shown
-from extender.wire import Json, get
 
 # A name without a dot may be a domain: ["x"].y reads x/y. As a value, it is an attribute that lacks its domain.
 _COMPARED = r"(?:==|!=|<=?|>=?)"
@@ -60,9 +61,9 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
     `published` has the attributes, with domain, that slices in the same files publish.
     """
     yield from _placed(selector, path)
-    cel = get(selector, "cel", dict, path, {})
+    cel = inner(selector, "cel", path)
     where = f"{path}.cel.expression"
-    text = get(cel, "expression", str, f"{path}.cel", "")
+    text = string(cel, "expression", f"{path}.cel")
     qualified = _QUALIFIED.search(text)
     if qualified:
         better = _QUALIFIED.sub(_read, text)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import orjson
 
+from extender.api.fields import Json, get, inner, many, need, string
 from extender.api_schema import claim_spec, is_label
 from extender.lint.finding import LintFinding
 from extender.lint.old_expressions import corrected_expression
 from extender.manifests import pod_templates
-from extender.wire import Json, get, many, need
 
 _GROUP = "resource.k8s.io"
 _CURRENT = "resource.k8s.io/v1"
@@ -54,7 +54,7 @@ def corrected(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFind
     elif version != _WORKLOADS.get(kind, version) and "." not in group:
         found.append(_version(made, version, _WORKLOADS[kind]))
     for template in pod_templates(made):
-        found += _pod(get(template.pod, "spec", dict, template.path, {}), f"{template.path}.spec".lstrip("."))
+        found += _pod(inner(template.pod, "spec", template.path), f"{template.path}.spec".lstrip("."))
     return made, found
 
 
@@ -80,7 +80,7 @@ def _of_kind(made: Json, kind: str, published: frozenset[str]) -> Iterator[LintF
     if kind == "ResourceClass":
         yield _resource_class(made)
     elif kind == "DeviceClass":
-        spec = get(made, "spec", dict, "", {})
+        spec = inner(made, "spec", "")
         yield from _removed_field(spec, "suitableNodes", "spec")
         yield from _selectors(spec, "spec", published)
     elif kind == "ResourceSlice":
@@ -102,7 +102,7 @@ def _removed_field(obj: Json, name: str, path: str) -> Iterator[LintFinding]:
 
 
 def _resource_class(made: Json) -> LintFinding:
-    driver = get(made, "driverName", str, "", "")
+    driver = string(made, "driverName", "")
     parameters = made.get("parametersRef") or made.get("parameters")
     problem = "the API removed ResourceClass (classic DRA)"
     if not driver or parameters:
@@ -117,7 +117,7 @@ def _resource_class(made: Json) -> LintFinding:
 
 def _nesting(made: Json, kind: str) -> Iterator[LintFinding]:
     """A claim has its devices in spec, a template in spec.spec."""
-    spec = get(made, "spec", dict, "", {})
+    spec = inner(made, "spec", "")
     if kind == "ResourceClaim" and isinstance(spec.get("spec"), dict) and "devices" not in spec:
         made["spec"] = spec["spec"]
         problem = "only a ResourceClaimTemplate has spec.spec"
@@ -131,7 +131,7 @@ def _nesting(made: Json, kind: str) -> Iterator[LintFinding]:
 def _claim(spec: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
     yield from _classic(spec, path)
     yield from _removed_field(spec, "controller", path)
-    devices = get(spec, "devices", dict, path, {})
+    devices = inner(spec, "devices", path)
     for request, where in _objects(devices, "requests", f"{path}.devices"):
         yield from _request(request, where, published)
     for constraint, where in _objects(devices, "constraints", f"{path}.devices"):
@@ -142,7 +142,7 @@ def _claim(spec: Json, path: str, published: frozenset[str]) -> Iterator[LintFin
 
 def _classic(spec: Json, path: str) -> Iterator[LintFinding]:
     """Without parameters, a claim asked for one device of the class. Parameters are up to the driver."""
-    name, parameters = get(spec, "resourceClassName", str, path, ""), get(spec, "parametersRef", dict, path, {})
+    name, parameters = string(spec, "resourceClassName", path), inner(spec, "parametersRef", path)
     problem, is_clear = "the API removed this field (classic DRA)", not parameters and "devices" not in spec
     corrections = {
         "resourceClassName": f"use {path}.devices.requests[].exactly.deviceClassName",
@@ -167,14 +167,14 @@ def _slice(made: Json) -> Iterator[LintFinding]:
         problem = "is of v1alpha2: the API has no such ResourceSlice any more"
         yield LintFinding("error", "namedResources", problem, "run a driver that publishes resource.k8s.io/v1")
         return
-    for device, where in _objects(get(made, "spec", dict, "", {}), "devices", "spec"):
-        basic = get(device, "basic", dict, where, {})
+    for device, where in _objects(inner(made, "spec", ""), "devices", "spec"):
+        basic = inner(device, "basic", where)
         if basic:
             device.pop("basic")
             device.update(basic)
             problem, correction = "the API has no `basic` any more", "move its fields up, next to `name`"
             yield LintFinding("error", f"{where}.basic", problem, correction, True)
-        capacity = get(device, "capacity", dict, where, {})
+        capacity = inner(device, "capacity", where)
         bare = [name for name, amount in capacity.items() if not isinstance(amount, dict)]
         for name in bare:
             capacity[name] = {"value": capacity[name]}
@@ -193,12 +193,12 @@ def _request(request: Json, path: str, published: frozenset[str]) -> Iterator[Li
     if outside and "firstAvailable" not in request:
         problem = f"{', '.join(outside)} must be inside `exactly`"
         correction = f"move {'them' if len(outside) > 1 else 'it'} into {path}.exactly"
-        exactly = get(request, "exactly", dict, path, {})
+        exactly = inner(request, "exactly", path)
         is_clear = exactly.keys().isdisjoint(outside)
         if is_clear:
             request["exactly"] = {**{name: request.pop(name) for name in outside}, **exactly}
         yield LintFinding("error", f"{path}.{outside[0]}", problem, correction, is_clear)
-    exact = (get(request, "exactly", dict, path, {}), f"{path}.exactly")
+    exact = (inner(request, "exactly", path), f"{path}.exactly")
     for option, where in (exact, *_objects(request, "firstAvailable", path)):
         yield from _selectors(option, where, published)
 
@@ -220,7 +220,7 @@ def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
         problem = f"two entries are called {name!r}"
         yield LintFinding("error", f"{path}.resourceClaims", problem, "give each entry another name")
     containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
-    resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
+    resources = [(inner(one, "resources", where), f"{where}.resources") for one, where in containers]
     used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
     for name in sorted(used - set(names)):
         problem = f"a container uses claim {name!r}, which {path}.resourceClaims does not have"
@@ -230,7 +230,7 @@ def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
 def _source(claim: Json, path: str) -> Iterator[LintFinding]:
     """Where the claim is from was in `source` before 1.31, and in `claim` before the first release of DRA."""
     for name in ("source", "claim"):
-        source = get(claim, name, dict, path, {})
+        source = inner(claim, name, path)
         if "template" in source:
             problem = "a pod cannot contain the template of a claim"
             correction = "write a ResourceClaimTemplate, and its name in resourceClaimTemplateName"
@@ -247,7 +247,7 @@ def _source(claim: Json, path: str) -> Iterator[LintFinding]:
 def _claims_as_text(spec: Json, path: str) -> Iterator[LintFinding]:
     for field in ("initContainers", "containers"):
         for container, where in _objects(spec, field, path):
-            resources = get(container, "resources", dict, where, {})
+            resources = inner(container, "resources", where)
             claims = get(resources, "claims", list, f"{where}.resources", [])
             if not any(isinstance(claim, str) for claim in claims):
                 continue

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from extender.api.drivers import GPU, NIC, OTHER
+from extender.api.fields import Json, get, inner, string
+from extender.api.pod_annotations import ANNOTATION_PREFIX
+from extender.api.pods import SCHEDULER
 from extender.api_schema import did_you_mean, faults_of_value, request_names
+from extender.base.berth_errors import WireError
 from extender.lint.claim_kinds import Claims
 from extender.lint.finding import LintFinding
 from extender.manifests import PodTemplate, pod_templates
-from extender.model import GPU, NIC, OTHER, SCHEDULER, WireError
-from extender.wire import ANNOTATION_PREFIX, Json, get
 
 _ADVICE = f"write schedulerName: {SCHEDULER}"
 
@@ -29,11 +32,11 @@ def pod_findings(objects: list[tuple[str, Json]], supply: Iterable[Json] = ()) -
 
 
 def _of_pod(obj: Json, template: PodTemplate, claims: Claims) -> Iterator[LintFinding]:
-    spec, path = get(template.pod, "spec", dict, template.path, {}), f"{template.path}.spec".lstrip(".")
+    spec, path = inner(template.pod, "spec", template.path), f"{template.path}.spec".lstrip(".")
     entries = {str(one.get("name")): one for one in _objects(spec, "resourceClaims", path)}
-    notes = get(get(template.pod, "metadata", dict, template.path, {}), "annotations", dict, template.path, {})
+    notes = inner(inner(template.pod, "metadata", template.path), "annotations", template.path)
     ours = any(name.startswith(ANNOTATION_PREFIX) for name in notes)
-    yield from _scheduler(get(spec, "schedulerName", str, path, ""), path, has_claims=bool(entries), ours=ours)
+    yield from _scheduler(string(spec, "schedulerName", path), path, has_claims=bool(entries), ours=ours)
     kinds = {name: claims.kinds(claims.devices(obj, entry)) for name, entry in entries.items()}
     for entry in entries.values():
         yield from _template_name(obj, entry, path, claims)
@@ -41,12 +44,12 @@ def _of_pod(obj: Json, template: PodTemplate, claims: Claims) -> Iterator[LintFi
     for field in ("initContainers", "containers"):
         for position, container in enumerate(_objects(spec, field, path)):
             where = f"{path}.{field}[{position}].resources"
-            resources = get(container, "resources", dict, where, {})
+            resources = inner(container, "resources", where)
             for used in _objects(resources, "claims", where):
                 name = str(used.get("name"))
                 unused.pop(name, None)
                 yield from _request(used, claims.devices(obj, entries.get(name, {})), f"{where}.claims")
-            for name in get(resources, "limits", dict, where, {}):
+            for name in inner(resources, "limits", where):
                 if name.endswith("/gpu"):
                     yield from _beside(name, kinds, f"{where}.limits")
     for name, found in unused.items():

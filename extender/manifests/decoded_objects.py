@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from extender.api.device_classes import DeviceClass, decode_class
+from extender.api.fields import Json, get
+from extender.api.nodes import Node, decode_node
+from extender.api.object_meta import ObjectKey, decode_labels
+from extender.api.pods import Pod, decode_pod
+from extender.api.resource_claims import Claim, decode_claim
+from extender.api.resource_slices import DeviceId, Slice, SliceDecoder, TaintRule, decode_taint_rule
+from extender.base.berth_errors import WireError
 from extender.cache import tainted
-from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Pod, Slice, TaintRule, WireError
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
-from extender.wire import (
-    Json,
-    SliceDecoder,
-    decode_claim,
-    decode_class,
-    decode_labels,
-    decode_node,
-    decode_pod,
-    decode_taint_rule,
-    get,
-)
 
 _TEMPLATE = "ResourceClaimTemplate"
 _ORDER = {"Pod": 1, _TEMPLATE: 2}  # after all other kinds

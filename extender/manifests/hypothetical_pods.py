@@ -8,22 +8,16 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
+from extender.api.device_classes import DeviceClass, decode_class
+from extender.api.fields import Json, get, inner
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupPolicy, Membership, group_policy_of
+from extender.api.pods import MAX_CLAIMS, Pod, decode_pod
+from extender.api.resource_claims import Claim, decode_claim
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line, shown
 from extender.manifests.object_lists import checked
 from extender.manifests.pod_templates import pod_templates
-from extender.model import (
-    MAX_CLAIMS,
-    Claim,
-    DeviceClass,
-    GroupKey,
-    GroupPolicy,
-    Membership,
-    ObjectKey,
-    Pod,
-    WireError,
-    one_line,
-    shown,
-)
-from extender.wire import Json, decode_claim, decode_class, decode_pod, get, group_policy_of
 
 _HYPOTHETICAL_UID = "imagined"
 _MOST_NAME = 253  # characters, as in the API; an answer repeats the name of a workload for each pod
@@ -158,7 +152,7 @@ def _alike(obj: Json) -> int:
     """How many groups of the same pods the object makes."""
     if obj.get("kind") != "LeaderWorkerSet":
         return 1
-    return get(get(obj, "spec", dict, "", {}), "replicas", int, "spec", 1)
+    return get(inner(obj, "spec", ""), "replicas", int, "spec", 1)
 
 
 def _sources(obj: Json) -> Iterator[_Source]:
@@ -201,7 +195,7 @@ def _hypothetical(obj: Json, known: _Claims) -> HypotheticalPod:
 
 def _claim_of_template(template: Json) -> Claim:
     """A claim without an owner and without the name that it has for a pod. Raises WireError."""
-    spec = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
+    spec = inner(inner(template, "spec", ""), "spec", ".spec")
     return decode_claim({"metadata": {"name": "of-template"}, "spec": spec})
 
 
@@ -212,7 +206,7 @@ def _placed(obj: Json) -> Json:
 
 
 def _key(obj: Json) -> tuple[str, str]:
-    metadata = get(obj, "metadata", dict, "", {})
+    metadata = inner(obj, "metadata", "")
     namespace = str(metadata.get("namespace") or "default")
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     for part, text in (("namespace", namespace), ("name", name)):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from extender.model import WireError
-from extender.wire import DocumentPart, Json, get, values_of, wrong
+from extender.api.documents import DocumentPart, values_of
+from extender.api.fields import Json, get, inner, string, wrong
+from extender.base.berth_errors import WireError
 
 _NAMES = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
 
@@ -80,13 +81,13 @@ def _shaped(obj: Any, path: str) -> Json:
     if type(obj) is not dict:
         raise wrong(path, dict, obj)
     for name in ("kind", "apiVersion"):
-        get(obj, name, str, path, "")
+        string(obj, name, path)
     for name in ("spec", "status"):
-        get(obj, name, dict, path, {})
-    metadata, where = get(obj, "metadata", dict, path, {}), f"{path}.metadata"
+        inner(obj, name, path)
+    metadata, where = inner(obj, "metadata", path), f"{path}.metadata"
     for name in ("name", "generateName", "namespace", "uid", "resourceVersion"):
-        get(metadata, name, str, where, "")
+        string(metadata, name, where)
     for name in ("labels", "annotations"):
-        get(metadata, name, dict, where, {})
+        inner(metadata, name, where)
     found: Json = obj
     return found

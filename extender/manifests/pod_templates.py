@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from extender.model import GroupSource
-from extender.wire import Json, get, leader_worker_set_marks, many
+from extender.api.fields import Json, get, many, string
+from extender.api.pod_groups import GroupSource, leader_worker_set_marks
 
 _MOST_TEMPLATES = 1000  # of one object; a JobSet has a few
 
@@ -77,7 +77,7 @@ def _pods_of_job(spec: Json, path: str) -> int:
 def _replicated_job(obj: Json, path: str, name: str) -> PodTemplate:
     job = get(get(obj, "template", dict, path, {}), "spec", dict, f"{path}.template", {})
     where = f"{path}.template.spec"
-    role = get(obj, "name", str, path, "")
+    role = string(obj, "name", path)
     pods = get(obj, "replicas", int, path, 1) * _pods_of_job(job, where)
     labels = {**_job_labels(f"{name}-{role}-0"), GroupSource.JOB_SET.value: name}
     return _template(get(job, "template", dict, where, {}), f"{where}.template", labels, role=role, pods=pods)

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from extender.base.berth_errors import BerthError
 from extender.files import read_mounted
-from extender.model import BerthError
 
 LOOK_SECONDS = 1.0  # between two reads of files that may change
 READ_SECONDS = 10.0  # for which a read is awaited: the server of a file may be gone

@@ -14,25 +14,26 @@ from itertools import islice
 
 import structlog
 
+from extender.api.device_classes import decode_class
+from extender.api.fields import Json
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey, decode_labels
+from extender.api.pod_groups import (
+    GroupKey,
+    GroupPolicy,
+    GroupSource,
+    decode_core_policy,
+    decode_leader_worker_set,
+    decode_scheduler_plugins_policy,
+)
+from extender.api.pods import decode_pod
+from extender.api.resource_claims import decode_claim
+from extender.api.resource_slices import Slice, SliceDecoder, decode_taint_rule
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Reflector, WatchedResource
-from extender.model import GroupKey, GroupPolicy, GroupSource, ObjectKey, Slice
 from extender.runtime.cache_tasks import HoldExpirer, WatchProgress
 from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.supervisor import Supervisor
-from extender.wire import (
-    Json,
-    SliceDecoder,
-    decode_claim,
-    decode_class,
-    decode_core_policy,
-    decode_labels,
-    decode_leader_worker_set,
-    decode_node,
-    decode_pod,
-    decode_scheduler_plugins_policy,
-    decode_taint_rule,
-)
 
 _GROUP = "/apis/resource.k8s.io/v1"
 

@@ -16,8 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
+from extender.base.berth_errors import BerthError
 from extender.cluster import Backoff, Delays
-from extender.model import BerthError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.model import FINALIZER
+from extender.api.fields import Json
+from extender.api.resource_claims import FINALIZER
 from extender.sandbox.apiserver.registry import RESOURCES, Registry
 from extender.sandbox.apiserver.versioned_store import Change
-from extender.wire import Json
 
 _CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 _DONE = ("Succeeded", "Failed")

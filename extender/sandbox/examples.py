@@ -13,37 +13,24 @@ from pathlib import Path
 
 from extender.allocation import Features, Search
 from extender.allocation.what_if import problem_of, usage_of
+from extender.api.device_classes import DeviceClass, decode_class
+from extender.api.documents import MAX_YAML, parts_of, text_of
+from extender.api.fields import Json
+from extender.api.gpu_topology import Fabric, Graph
+from extender.api.nodes import Node, decode_node
+from extender.api.pod_groups import GroupKey, Membership
+from extender.api.pods import decode_pod
+from extender.api.resource_claims import Claim, decode_claim
+from extender.api.resource_slices import DeviceId, Slice, SliceDecoder
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 from extender.cel.dra import Masks
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_part
-from extender.model import (
-    Claim,
-    DeviceClass,
-    DeviceId,
-    Fabric,
-    Graph,
-    GroupKey,
-    Membership,
-    Node,
-    Slice,
-    WireError,
-    shown,
-)
 from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.topology.agent_slices import DRIVER, fabric_of
 from extender.topology.sets import bandwidth, is_joined
-from extender.wire import (
-    MOST_YAML,
-    Json,
-    SliceDecoder,
-    decode_claim,
-    decode_class,
-    decode_node,
-    decode_pod,
-    parts_of,
-    text_of,
-)
 
 EXPECT = "berth.dev/expect-"
 _HOSTNAME = "kubernetes.io/hostname"
@@ -70,7 +57,7 @@ def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
     found = []
     for path in sorted(folder.glob("*.yaml")):
         where = name_of(path)
-        parts = parts_of(text_of(read_file(path, MOST_YAML), where), where)
+        parts = parts_of(text_of(read_file(path, MAX_YAML), where), where)
         found.append((path.name, [_decodable(obj, part.where) for part in parts for obj in objects_of_part(part)]))
     if not found:
         raise WireError(name_of(folder), "holds no .yaml files")

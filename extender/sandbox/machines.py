@@ -13,12 +13,14 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from extender.api.documents import Positions, one_value
+from extender.api.fields import Json
+from extender.api.gpu_topology import DISTANCES, UNKNOWN_DISTANCE
+from extender.base.berth_errors import WireError
 from extender.files import name_of, read_file
-from extender.model import DISTANCES, UNKNOWN_DISTANCE, WireError
 from extender.policy import faults_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
 from extender.topology.products import pcie_generation
-from extender.wire import Json, Positions, one_value
 
 GPU_DRIVER = "gpu.nvidia.com"
 _NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # fixed, so that every run makes the same UUIDs

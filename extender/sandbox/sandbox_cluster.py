@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 import uvicorn
 
+from extender.api.fields import Json
 from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController
 from extender.sandbox.machines import GPU_DRIVER, Machine, fabric_slice, gpu_slice, node_object
 from extender.sockets import listen_on
-from extender.wire import Json
 
 _KINDS = {resource.kind: resource for resource in reversed(RESOURCES.values())}  # the first of a kind
 _KINDS_OF_GROUPS = {(resource.group, resource.kind): resource for resource in RESOURCES.values()}

@@ -17,9 +17,12 @@ from typing import Any
 import aiohttp
 import orjson
 
-from extender.model import IMPLICIT_RESOURCE_PREFIX, NANO, WireError, parse_quantity
+from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX
+from extender.api.fields import Json
+from extender.api.pods import decode_pod
+from extender.api.quantity import NANO, parse_quantity
+from extender.base.berth_errors import WireError
 from extender.sandbox.apiserver.versioned_store import Change, ObjectStore
-from extender.wire import Json, decode_pod
 
 _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds

@@ -16,9 +16,11 @@ from weakref import WeakKeyDictionary
 
 from extender.allocation import UNREADABLE, NodeInfo, Snapshot, attribute_values
 from extender.allocation.nodes import NodeState, PoolGroup
+from extender.api.resource_slices import is_identity
+from extender.base.berth_errors import InvalidClaim
+from extender.base.deadline import DeadlineExceeded
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector, compile_value
-from extender.model import DeadlineExceeded, InvalidClaim, is_identity
 from extender.scheduling.evaluate import EvaluationContext
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 

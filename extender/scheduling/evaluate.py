@@ -42,21 +42,14 @@ from extender.allocation import (
     select,
 )
 from extender.allocation.nodes import Interned
+from extender.api.claim_specs import DeviceRequest
+from extender.api.nodes import NodeSelector
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.base.berth_errors import InvalidClaim, OutOfSteps
+from extender.base.deadline import NO_DEADLINE, Deadline
+from extender.base.fair_lru import FairLRU
 from extender.cel.dra import Masks
-from extender.model import (
-    NO_DEADLINE,
-    Allocation,
-    Claim,
-    Code,
-    Deadline,
-    DeviceRequest,
-    FairLRU,
-    InvalidClaim,
-    NodeSelector,
-    OutOfSteps,
-    Reason,
-    Result,
-)
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import IdentityKey, PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason

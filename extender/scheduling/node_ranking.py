@@ -17,7 +17,9 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Snapshot
-from extender.model import Code, DeadlineExceeded, FairLRU
+from extender.api.reasons import Code
+from extender.base.deadline import DeadlineExceeded
+from extender.base.fair_lru import FairLRU
 from extender.scheduling.equivalence import ByKey, ByState, IdentityCheck
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Placement, evaluate
 from extender.scheduling.requirements.pod_requirements import PodRequirements

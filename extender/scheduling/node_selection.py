@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from extender.allocation import NodeInfo, tolerates
-from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, FairLRU, Node, NodeSelector, Pod
+from extender.api.nodes import Node, NodeSelector
+from extender.api.pods import Pod
+from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
+from extender.base.fair_lru import FairLRU
 
 _MAX_CONSTRAINTS = 64  # results of UsableNodes
 _MAX_GONE = 64  # nodes that do not exist any more, besides as many as exist

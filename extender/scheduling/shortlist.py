@@ -13,13 +13,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.model import Code, GroupKey, Reason, counted
+from extender.api.node_names import has_all
+from extender.api.pod_groups import GroupKey
+from extender.api.reasons import Code, Reason
+from extender.base.text_limits import counted
 from extender.scheduling.evaluate import Placement
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
-from extender.wire import has_all
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
 

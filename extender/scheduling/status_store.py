@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Container, Iterator
 from itertools import chain
 
-from extender.model import DeviceRequest
+from extender.api.claim_specs import DeviceRequest
 from extender.scheduling.evaluate import FilterStatus, Placement, Unschedulable
 
 # Estimated bytes, measured with tracemalloc over half-full fleets.

@@ -16,22 +16,12 @@ from extender.allocation import (
     has_room,
     refusal,
 )
-from extender.model import (
-    FREEABLE_CODES,
-    NANO,
-    NO_DEADLINE,
-    ClaimSpec,
-    Code,
-    Deadline,
-    Device,
-    DeviceRequest,
-    Reason,
-    lowest,
-    members,
-    own_name,
-    readable,
-    union,
-)
+from extender.api.claim_specs import ClaimSpec, DeviceRequest
+from extender.api.quantity import NANO, readable
+from extender.api.reasons import FREEABLE_CODES, Code, Reason
+from extender.api.resource_slices import Device, own_name
+from extender.base.bits import lowest, members, union
+from extender.base.deadline import NO_DEADLINE, Deadline
 
 # Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
 _CODES = (

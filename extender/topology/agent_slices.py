@@ -26,7 +26,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, one_line
+from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
+from extender.api.resource_slices import Device, Slice
+from extender.base.text_limits import one_line
 from extender.topology.products import link_gbps, pcie_gbps, pcie_generation
 from extender.topology.ring import mesh_problem
 

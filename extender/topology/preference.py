@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from extender.allocation import NodeInfo, Problem, Solution, attribute_values
 from extender.allocation.nodes import UNUSED, CounterKey
-from extender.model import Device, amount_of_memory, members
+from extender.api.resource_slices import Device, amount_of_memory
+from extender.base.bits import members
 from extender.policy import Policy
 from extender.topology.score_parts import troubled_devices
 from extender.topology.sets import ranked

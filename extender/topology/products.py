@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from extender.model import UNKNOWN_DISTANCE, Graph
+from extender.api.gpu_topology import UNKNOWN_DISTANCE, Graph
 
 # NVLink version to the bandwidth per link that NCCL plans with, in GB/s in one direction.
 NCCL_LINK_GBPS = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1}

@@ -14,7 +14,8 @@ from functools import lru_cache
 from itertools import combinations
 from typing import TypeAlias
 
-from extender.model import Interconnect, members
+from extender.api.gpu_topology import Interconnect
+from extender.base.bits import members
 
 MAX_MESH = 8  # GPUs that NVLinks join without a switch; no machine joins more
 MAX_GRAPH_STEPS = 10_000  # limit of the search for the rings of all sets of a graph; a DGX-1 needs 4,165

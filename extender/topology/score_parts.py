@@ -18,7 +18,11 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED
-from extender.model import WHOLE, Quantity, RequestMix, RequestShape, amount_of_memory, counted, members, whole_units
+from extender.api.quantity import Quantity, whole_units
+from extender.api.request_mix import WHOLE, RequestMix, RequestShape
+from extender.api.resource_slices import amount_of_memory
+from extender.base.bits import members
+from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.topology.sets import bandwidth, best_gbps, links_inside
 

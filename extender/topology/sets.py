@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from extender.model import Graph, Interconnect, members
+from extender.api.gpu_topology import Graph, Interconnect
+from extender.base.bits import members
 from extender.topology import ring
 from extender.topology.agent_slices import MAX_GPUS
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from extender.allocation.nodes import first_attribute, gpu_uuid
-from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices, one_line
+from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
+from extender.api.resource_slices import Device, Slice, newest_slices
+from extender.base.text_limits import one_line
 from extender.topology.agent_slices import DRIVER, MAX_PROBLEMS, read_fabric
 from extender.topology.products import flat_graph, limits_of, pcie_gbps, usual_graph
 from extender.topology.sets import Graphs

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from extender.base.berth_errors import WireError
 from extender.files import read_mounted
-from extender.model import WireError
 from extender.web.asgi import TEXT, Answer, Scope, header, problem
 
 MAX_TOKEN_BYTES = 4096  # bytes of the token file

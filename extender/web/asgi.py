@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from extender.model import BerthError, WireError, cut
+from extender.base.berth_errors import BerthError, WireError
+from extender.base.text_limits import cut
 from extender.web.http_limits import HttpLimits
 
 if TYPE_CHECKING:  # the node agent must not load the cache and CEL

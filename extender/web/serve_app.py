@@ -12,8 +12,19 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from extender.api.extender_v1 import (
+    decode_args,
+    decode_bind,
+    encode_bind,
+    encode_filter,
+    encode_filter_error,
+    encode_passed,
+    encode_preempt,
+    encode_scores,
+)
+from extender.api.node_names import NameOffsets
+from extender.base.berth_errors import BerthError, WireError
 from extender.extension import Service, TracedService, Traces
-from extender.model import BerthError, WireError
 from extender.web.access_control import rejection_by_verbs
 from extender.web.asgi import (
     PROBES,
@@ -31,17 +42,6 @@ from extender.web.asgi import (
 from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
 from extender.web.serve_metrics import METRICS
-from extender.wire import (
-    NameOffsets,
-    decode_args,
-    decode_bind,
-    encode_bind,
-    encode_filter,
-    encode_filter_error,
-    encode_passed,
-    encode_preempt,
-    encode_scores,
-)
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names have 0.6 MB, 1,000 complete Node objects 14 MB
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 import yaml
 
-from extender.wire import lenient_loads
+from extender.api.fields import lenient_loads
 from tests.process_worlds import free_port
 
 TOKEN = "e2e-admin"

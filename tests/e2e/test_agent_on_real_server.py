@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from extender.agent.slice_publisher import SlicePublisher
+from extender.api.resource_slices import SliceDecoder
 from extender.cluster import ApiClient, ClusterError, Credentials
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import Machine, node_object
 from extender.topology.agent_slices import DRIVER, fabric_of
-from extender.wire import SliceDecoder
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.fakes.nvml import Library, reading
 

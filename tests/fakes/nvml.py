@@ -27,7 +27,7 @@ import pynvml
 
 from extender.agent import reader as agent_reader
 from extender.agent.reader_process import ReadFailed, as_reading
-from extender.model import UNKNOWN_DISTANCE
+from extender.api.gpu_topology import UNKNOWN_DISTANCE
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_uuid
 from extender.topology.agent_slices import Reading

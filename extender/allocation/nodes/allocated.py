@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from extender.allocation.nodes.devices import PoolDevices
 from extender.allocation.nodes.inventory import Inventory
 from extender.allocation.nodes.pools import Pool, grouped
-from extender.model import CounterUse, Device, PoolKey, Slice
+from extender.api.resource_slices import CounterUse, Device, PoolKey, Slice
 
 CounterKey = tuple[str, str]  # counter set, counter
 SHARES = ""  # see PoolUse

@@ -12,7 +12,8 @@ from itertools import count
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from extender.model import Device, DeviceId, NodeSelection, PoolKey, Slice
+from extender.api.nodes import NodeSelection
+from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
 
 Value = TypeVar("Value", str, int)
 NUMBERS = count()

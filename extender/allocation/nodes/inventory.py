@@ -7,7 +7,9 @@ from itertools import accumulate, chain
 
 from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
 from extender.allocation.nodes.pools import Pool, reaches
-from extender.model import DeviceId, Node, Slice, union
+from extender.api.nodes import Node
+from extender.api.resource_slices import DeviceId, Slice
+from extender.base.bits import union
 
 
 class DeviceIndex:

@@ -16,24 +16,17 @@ from typing import Final
 from extender.allocation.nodes.allocated import UNUSED, AllocatedState, PoolUse
 from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
 from extender.allocation.nodes.inventory import Inventory
-from extender.model import (
-    DEFAULT_MIX,
-    NANO,
-    Claim,
-    DeviceClass,
-    Fabric,
-    GpuState,
-    GroupKey,
-    GroupPolicy,
-    Node,
-    ObjectKey,
-    Pod,
-    PoolKey,
-    RequestMix,
-    Reservation,
-    amount_of_memory,
-    members,
-)
+from extender.api.device_classes import DeviceClass
+from extender.api.gpu_topology import Fabric, GpuState
+from extender.api.nodes import Node
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupPolicy
+from extender.api.pods import Pod
+from extender.api.quantity import NANO
+from extender.api.request_mix import DEFAULT_MIX, RequestMix
+from extender.api.resource_claims import Claim, Reservation
+from extender.api.resource_slices import PoolKey, amount_of_memory
+from extender.base.bits import members
 
 _MAX_SINGLE_NODES = 64  # so many changed nodes are looked at one by one
 _MIB = 1 << 20

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from extender.allocation.device_rules import Features
 from extender.allocation.nodes.devices import PoolDevices
-from extender.model import Node, NodeSelection, PoolKey, Slice, is_complete, newest_slices
+from extender.api.nodes import Node, NodeSelection
+from extender.api.resource_slices import PoolKey, Slice, is_complete, newest_slices
 
 
 class Facts(NamedTuple):

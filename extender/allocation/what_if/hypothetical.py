@@ -23,7 +23,9 @@ from extender.allocation.nodes import (
 )
 from extender.allocation.nodes.allocated import consumption_of
 from extender.allocation.nodes.node_info import NodeInfo, Snapshot
-from extender.model import Device, DeviceId, Fabric, PoolKey, Result
+from extender.api.gpu_topology import Fabric
+from extender.api.resource_claims import Result
+from extender.api.resource_slices import Device, DeviceId, PoolKey
 
 _Pools = Mapping[PoolKey, PoolUse]
 _Counters = Mapping[PoolKey, Mapping[CounterKey, int]]

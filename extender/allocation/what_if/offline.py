@@ -9,8 +9,12 @@ from extender.allocation.device_rules import Features
 from extender.allocation.nodes import AllocatedState, CounterKey, Pool, PoolUse, WholePool, gather, inventory
 from extender.allocation.problem import Problem, Selection
 from extender.allocation.selection import derived_value, select
+from extender.api.claim_specs import ClaimSpec, DeviceRequest
+from extender.api.device_classes import DeviceClass
+from extender.api.nodes import Node
+from extender.api.resource_slices import DeviceId, PoolKey, Slice
+from extender.base.deadline import NO_DEADLINE
 from extender.cel.dra import Masks
-from extender.model import NO_DEADLINE, ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
 
 
 def usage_of(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from extender.api.resource_slices import Attributes
 from extender.cel import ast
 from extender.cel.closures import Constant
 from extender.cel.cost import FIRST_INPUT, Closure, Frame, spend
 from extender.cel.errors import EvalError
 from extender.cel.specialize import hashed_constants, is_among, scalar_constant
 from extender.cel.values import equal
-from extender.model import Attributes
 
 INPUTS = ("device", "driver")  # a Device, and the name of its driver
 _ENTRY = 8  # units for each attribute or capacity of a map

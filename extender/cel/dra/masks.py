@@ -14,10 +14,11 @@ from typing import NamedTuple, TypeVar
 
 from cachetools import LRUCache
 
+from extender.api.resource_slices import Device, Slice
+from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.cel.cost import COMPILE_LIMIT, Work
 from extender.cel.dra.selector import COST_LIMIT, STORED, Dialect, Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
-from extender.model import NO_DEADLINE, Deadline, DeadlineExceeded, Device, Slice
 
 Result = TypeVar("Result")
 

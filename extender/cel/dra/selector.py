@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from extender.api.resource_slices import Device
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.cost import UNBOUNDED, Size, Work
@@ -16,7 +17,6 @@ from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalErro
 from extender.cel.library import kubernetes_library
 from extender.cel.program import Checked, Environment, Program, build, check, cost
 from extender.cel.values import type_name
-from extender.model import Device
 
 COST_LIMIT = 1_000_000  # units of an estimate and of an evaluation: resource.k8s.io CELSelectorExpressionMaxCost
 LATEST = (1, 37)

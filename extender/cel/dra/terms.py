@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from extender.api.quantity import Quantity, readable
+from extender.api.resource_slices import Device
+from extender.api.semver import Semver
+from extender.base.deadline import NO_DEADLINE, Deadline
+from extender.base.text_limits import cut
 from extender.cel import ast
 from extender.cel.cost import Work
 from extender.cel.dra.masks import evaluated
@@ -9,7 +14,6 @@ from extender.cel.dra.selector import Dialect, Selector, compile_selector, compi
 from extender.cel.errors import CelError, CompileError, Compiling
 from extender.cel.parser import parse
 from extender.cel.values import type_name, weight
-from extender.model import NO_DEADLINE, Deadline, Device, Quantity, Semver, cut, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
 _SHOWN_WEIGHT = 100  # of a value that is shown; the largest attribute has 65

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 
+from extender.api.quantity import Quantity, add, from_int, parse_quantity
+from extender.api.semver import Semver, parse_semver
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import function, member, plain, succeeds
 from extender.cel.values import INT_MAX
-from extender.model import Quantity, Semver, add, from_int, parse_quantity, parse_semver
 
 _DIGITS = tuple("0123456789")
 _NO_DIGITS = re.compile(r"^([+-]?)(?![-+0-9]|\.[0-9]|\.?[PE]i$)")

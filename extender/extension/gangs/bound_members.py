@@ -13,10 +13,10 @@ from math import inf
 
 import structlog
 
+from extender.api.pod_groups import GroupKey
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.gangs.gang import members_with_claims
-from extender.model import GroupKey
 
 MAX_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
 MAX_READS = 2  # namespaces that are read at a time

@@ -28,6 +28,10 @@ from types import MappingProxyType
 
 from cachetools import LRUCache
 
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.extension.gangs.bound_members import BoundMembers
 from extender.extension.gangs.gang_state import (
@@ -47,7 +51,6 @@ from extender.gangs.gang import (
     placed_members,
 )
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.model import Code, FairLRU, GroupKey, GroupSource, Membership, Pod, Reason
 
 MAX_REMEMBERED = 4096  # gangs
 MAX_NAMESPACES = 1024  # with a place, or that lost one

@@ -10,10 +10,13 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from extender.api.pod_groups import GroupSource
+from extender.api.pods import Pod
+from extender.base.berth_errors import BerthError
+from extender.base.text_limits import one_line
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.gangs.gang_state import FormingGang
-from extender.model import BerthError, GroupSource, Pod, one_line
 from extender.runtime import WatchProgress
 
 

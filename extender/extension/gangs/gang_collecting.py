@@ -13,6 +13,10 @@ from math import inf
 
 import structlog
 
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import Pod
+from extender.api.reasons import Code
+from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.extension.evaluations import in_steps
 from extender.extension.filter import FilterService, FilterSink
@@ -22,7 +26,6 @@ from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import GangMembers, GangProblem, gang_members, gang_problem
 from extender.gangs.gang_trial import GangMemory
-from extender.model import Code, DeadlineExceeded, GroupKey, Pod
 from extender.scheduling import CollectedDomain, EvaluationContext
 
 _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again

@@ -11,6 +11,10 @@ from dataclasses import replace
 from math import inf
 
 from extender.allocation import NodeInfo
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.extension.filter import FilterService
 from extender.extension.gangs.gang_planning import GangPlanning
@@ -18,7 +22,6 @@ from extender.extension.gangs.gang_scheduler import RETRY_SECONDS, GangScheduler
 from extender.extension.gangs.gang_state import PlannedGang, WaitingGang
 from extender.gangs.gang import Gang
 from extender.gangs.node_rooms import most_units
-from extender.model import Code, DeadlineExceeded, GroupKey, Pod, Reason
 from extender.scheduling import Placement, PodRequirements, SelectedNodes
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either

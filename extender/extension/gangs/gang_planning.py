@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from extender.api.pod_groups import GroupKey, Membership
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Claim
+from extender.base.deadline import Deadline
 from extender.cache import ClusterCache
 from extender.extension.filter import FilterService
 from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
@@ -23,7 +28,6 @@ from extender.gangs.gang_problem import (
     plan_sizes,
 )
 from extender.gangs.gang_trial import GangMemory
-from extender.model import Claim, Code, Deadline, GroupKey, Membership, Pod, Reason
 from extender.scheduling import CollectedDomain, EvaluationContext, UsableNodes
 from extender.scheduling.requirements import Pending
 

@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.base.berth_errors import BerthError
+from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.extension.gangs.gang_admission import GangAdmission
 from extender.extension.gangs.gang_collecting import GangCollecting
 from extender.extension.gangs.gang_state import FormingGang, GangCounts
-from extender.model import BerthError, Code, FairLRU, GroupKey, Pod, Reason
 
 MAX_PODS = 4096  # remembered pods whose bind needs no plan
 

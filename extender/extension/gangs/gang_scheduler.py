@@ -10,6 +10,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from math import inf
 
+from extender.api.node_names import has_all
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.extension.binding_cycle import BindError
 from extender.extension.filter import FilterResult, FilterService, FilterSink
@@ -27,9 +32,7 @@ from extender.extension.gangs.gang_state import (
     WaitsForGang,
 )
 from extender.gangs.gang import Gang, gang_minimum, placed_members
-from extender.model import Code, Deadline, DeadlineExceeded, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling.requirements import leftover_claims
-from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _NOT_PLANNED = (GangState.MISSING, GangState.UNREAD, GangState.QUEUED, GangState.BEHIND)

@@ -33,8 +33,11 @@ from enum import StrEnum
 from itertools import islice
 from math import inf
 
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Claim
 from extender.gangs.gang_problem import GangPlan, NodeLimit
-from extender.model import Claim, Code, GroupKey, GroupSource, ObjectKey, Reason
 from extender.scheduling import PodRequirements
 
 MEMBER_SECONDS = 0.05  # that each member adds to each time limit of its plan

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from extender.api.protobuf import PROTOBUF
 from extender.api_schema import field_faults
 from extender.sandbox.apiserver import claim_bytes
 from extender.sandbox.apiserver.kubectl_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at, table_of
@@ -21,7 +22,6 @@ from extender.sandbox.apiserver.registry import RESOURCES, Registry, Resource
 from extender.sandbox.apiserver.status_errors import ApiError, gone
 from extender.sandbox.apiserver.validation import check_readable
 from extender.sandbox.apiserver.versioned_store import Change, Json, Key, ObjectStore, Watcher
-from extender.wire import PROTOBUF
 
 _FIELDS = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from extender.wire import Json, read_fields, write_fields
+from extender.api.fields import Json
+from extender.api.protobuf import read_fields, write_fields
 
 _KEY = re.compile(r'"(?:parameters|data)"\s*:\s*')
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from extender.api.fields import Json
 from extender.cluster import now_rfc3339
 from extender.sandbox.apiserver import claim_bytes, validation
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
-from extender.wire import Json
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PREFIX_LENGTH = 58  # the API server cuts generateName so that five more letters fit

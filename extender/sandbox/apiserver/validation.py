@@ -12,19 +12,15 @@ from typing import Any
 
 import orjson
 
+from extender.api.claim_specs import decode_claim_spec
+from extender.api.device_classes import decode_class
+from extender.api.fields import Json, inner, need
+from extender.api.nodes import decode_node
+from extender.api.pods import decode_pod
+from extender.api.resource_slices import SliceDecoder
 from extender.api_schema import claim_faults
-from extender.model import WireError
+from extender.base.berth_errors import WireError
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
-from extender.wire import (
-    Json,
-    SliceDecoder,
-    decode_claim_spec,
-    decode_class,
-    decode_node,
-    decode_pod,
-    get,
-    need,
-)
 
 _RESOURCE = "resourceclaims"
 _MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS = 256, 32, 64, 4
@@ -155,14 +151,14 @@ def _bad(claim: Json, field: str, why: str) -> ApiError:
 
 
 def _spec(obj: Json) -> Json:
-    return get(obj, "spec", dict, "", {})
+    return inner(obj, "spec", "")
 
 
 _DECODERS: dict[str, Callable[[Json], object]] = {
     "Pod": decode_pod,
     "Node": decode_node,
     "ResourceClaim": lambda obj: decode_claim_spec(_spec(obj), ".spec"),  # decode_claim marks what it cannot read
-    "ResourceClaimTemplate": lambda obj: decode_claim_spec(get(_spec(obj), "spec", dict, ".spec", {}), ".spec.spec"),
+    "ResourceClaimTemplate": lambda obj: decode_claim_spec(inner(_spec(obj), "spec", ".spec"), ".spec.spec"),
     "DeviceClass": decode_class,
     "ResourceSlice": lambda obj: SliceDecoder().decode(obj),
 }
@@ -170,7 +166,7 @@ _DECODERS: dict[str, Callable[[Json], object]] = {
 
 def decode(obj: Json) -> None:
     """Decode an object as Berth does. Raises WireError that names the field."""
-    need(get(obj, "metadata", dict, "", {}), "name", ".metadata")
+    need(inner(obj, "metadata", ""), "name", ".metadata")
     kind = obj.get("kind")
     if kind in _DECODERS:
         _DECODERS[kind](obj)

@@ -9,7 +9,12 @@ from collections.abc import Iterable
 from enum import Enum
 
 from extender.allocation import Snapshot
-from extender.model import MAX_ALTERNATIVES, MAX_CLAIMS, Claim, Code, ObjectKey, Pod, Reason, Result, cut
+from extender.api.claim_specs import MAX_ALTERNATIVES
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import MAX_CLAIMS, Pod
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Claim, Result
+from extender.base.text_limits import cut
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 

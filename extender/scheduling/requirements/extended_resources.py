@@ -11,7 +11,9 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.model import IMPLICIT_RESOURCE_PREFIX, ClaimSpec, Container, DeviceRequest, Pod, Request
+from extender.api.claim_specs import ClaimSpec, DeviceRequest, Request
+from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX
+from extender.api.pods import Container, Pod
 
 
 class RequestMapping(NamedTuple):

@@ -11,33 +11,21 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from extender.allocation import Snapshot
-from extender.model import (
-    COMPUTE_DOMAIN_LABEL,
-    NO_DEADLINE,
-    Allocation,
-    Claim,
-    ClaimSpec,
-    Code,
-    Deadline,
-    DeviceClass,
-    GroupKey,
-    GroupSource,
-    Node,
-    NodeSelector,
-    ObjectKey,
-    Pod,
-    Reason,
-    Reservation,
-    ReservationState,
-    cut,
-    lacks_label_or_has,
-    only_node,
-)
+from extender.api.claim_specs import COMPUTE_DOMAIN_LABEL, ClaimSpec
+from extender.api.device_classes import DeviceClass
+from extender.api.nodes import Node, NodeSelector, lacks_label_or_has, only_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_annotations import PodIntent, intent_of
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Allocation, Claim, Reservation, ReservationState
+from extender.base.deadline import NO_DEADLINE, Deadline
+from extender.base.text_limits import cut
 from extender.policy import Policy
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.claim_checks import leftover_claims, too_many_claims, unresolvable_reason
 from extender.scheduling.requirements.extended_resources import RequestMapping, class_of_resource, special_claim
-from extender.wire import PodIntent, intent_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,15 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from extender.api.documents import json_value
+from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey
+from extender.base.berth_errors import BerthError
 from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod, WhatIf
 from extender.explain import Scenario, scenario_of
 from extender.manifests import Hypothetical, hypothetical
-from extender.model import BerthError, ObjectKey
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
-from extender.wire import Json, json_value
 
 _MAX_BODY = 1024 * 1024  # bytes; etcd stores objects of at most 1.5 MiB
 _MAX_PODS = 200  # of one question; the explanation of a pod has about 3 KB

@@ -4,7 +4,8 @@ All commands, the policy and the HTTP endpoints for users use this module. Reque
 do not. No message quotes the content, because a user may name a wrong file, which may hold secrets.
 
 Values are those of JSON: objects with string keys, lists, strings, 64-bit integers, finite numbers, booleans and null.
-A plain YAML scalar has the value that kubectl gives it: dates and sexagesimal numbers are strings.
+A plain YAML scalar has the value that kubectl gives it: dates and sexagesimal numbers are strings. `values_of` has
+orjson parse a JSON text, and checks the limits afterwards; all other texts are read from the events of libyaml.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from typing import Any, NamedTuple
 import orjson
 import yaml
 
-from extender.model import WireError, one_line
-from extender.wire.json_text import (
-    LEAST_INTEGER,
-    MOST_DEPTH,
-    MOST_INTEGER,
-    MOST_YAML,
-    check_json,
-    fault,
-    not_json,
-    position,
-)
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line
 
+MAX_YAML = 8 * 1024 * 1024  # characters of YAML text; parsing this much takes some seconds
+MAX_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large cluster
+MAX_DEPTH = 100  # nested objects and lists; a manifest has about 20 levels
+_MIN_INTEGER, _MAX_INTEGER = -(1 << 63), (1 << 64) - 1
+_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_KEYS = re.compile(rf"{_STRING}(\s*:)?")
+_KEYS_AND_BRACES = re.compile(rf"({_STRING})(\s*:)?|[{{}}]")
+_STRINGS_AND_LONG_INTEGERS = re.compile(rf"{_STRING}|(?<![\w.+-])-?[0-9]{{19,}}(?![\w.])", re.ASCII)
+_CHECKED = (dict, list, float)
+_MAX_DIGITS = 20  # of a decimal integer of 64 bits, with its sign
 Path = tuple[str | int, ...]
 Positions = dict[Path, tuple[int, int]]  # (line, column) of fields and items, counted from 1
-
 # libyaml gives the same events and is many times faster.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -48,8 +49,8 @@ _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 _SAFE_DIGITS = 19  # a decimal integer with fewer digits fits into 64 bits
-_MOST_TAG_LINES = 16
-_MOST_INTEGER_TEXT = 80  # characters: enough for 64 binary digits with sign and prefix; int() rejects thousands
+_MAX_TAG_LINES = 16
+_MAX_INTEGER_TEXT = 80  # characters: enough for 64 binary digits with sign and prefix; int() rejects thousands
 
 
 class DocumentPart(NamedTuple):
@@ -68,7 +69,7 @@ def text_of(content: bytes, where: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8", "replace")
-        raise fault(where, f"is not UTF-8: byte 0x{content[error.start]:02x}", *position(before)) from error
+        raise _fault(where, f"is not UTF-8: byte 0x{content[error.start]:02x}", *_position(before)) from error
     if not text.strip():
         raise WireError(where, "is empty")
     return text
@@ -97,10 +98,10 @@ def values_of(part: DocumentPart) -> list[Any]:
         try:
             found = orjson.loads(part.text)
         except orjson.JSONDecodeError as error:
-            if len(part.text) > MOST_YAML:
-                raise not_json(error, part.where) from error
+            if len(part.text) > MAX_YAML:
+                raise _not_json(error, part.where) from error
         else:
-            check_json(found, part.text, part.where)
+            _check_json(found, part.text, part.where)
             return [found]
     _check_size(part.text, part.where)
     return _Reader(part).values()
@@ -119,9 +120,89 @@ def one_value(content: bytes | str, where: str, most: int, positions: Positions 
     return values[0]
 
 
+def json_value(content: bytes, where: str) -> Any:
+    """Parse a JSON text. Raises WireError."""
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise _not_json(error, where) from error
+    _check_json(found, content.decode(), where)
+    return found
+
+
+def _check_json(value: Any, text: str, where: str) -> None:
+    """Raises WireError if `value`, parsed from `text`, breaks a limit.
+
+    Of a key that occurs twice in an object, orjson takes the last. That is found in texts of at most MAX_YAML
+    characters: longer ones are written by programs, and the search would take seconds.
+    """
+    keys, is_large = _measures(value, where)
+    if is_large:
+        _check_integers(text, where)
+    if len(text) <= MAX_YAML and keys != sum(map(bool, _KEYS.findall(text))):
+        raise _fault(where, "a key occurs twice", *_position(text[: _second_key(text)]))
+
+
+def _not_json(error: orjson.JSONDecodeError, where: str) -> WireError:
+    return _fault(where, f"is not JSON: {one_line(error.msg)}", error.lineno, error.colno)
+
+
+def _fault(where: str, problem: str, line: int, column: int) -> WireError:
+    return WireError(where, f"{problem} (line {line}, column {column})")
+
+
+def _position(before: str) -> tuple[int, int]:
+    """(line, column), counted from 1, of the character after the text."""
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+def _measures(value: Any, where: str) -> tuple[int, bool]:
+    """(keys of all objects, whether it has a number beyond 64 bits, which orjson makes of a longer integer).
+
+    Raises WireError if it is nested too deep.
+    """
+    level = [value] if isinstance(value, _CHECKED) else []
+    keys, is_large = 0, False
+    for _ in range(MAX_DEPTH + 1):
+        numbers = [number for number in level if type(number) is float]
+        is_large = is_large or any(not _MIN_INTEGER < number < _MAX_INTEGER for number in numbers)
+        if len(numbers) == len(level):
+            return keys, is_large
+        keys += sum(len(outer) for outer in level if type(outer) is dict)
+        inside = (outer.values() if type(outer) is dict else outer for outer in level if not isinstance(outer, float))
+        level = [inner for values in inside for inner in values if isinstance(inner, _CHECKED)]
+    raise WireError(where, f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_integers(text: str, where: str) -> None:
+    """Raises WireError for an integer beyond 64 bits in a JSON text; 1e30 is no integer."""
+    for match in _STRINGS_AND_LONG_INTEGERS.finditer(text):
+        digits = match[0]
+        if digits[0] == '"':
+            continue
+        if len(digits) > _MAX_DIGITS or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
+            raise _fault(where, "a number is beyond 64 bits", *_position(text[: match.start()]))
+
+
+def _second_key(text: str) -> int:
+    """Where the first key begins that its object has already."""
+    objects: list[set[str]] = []
+    for match in _KEYS_AND_BRACES.finditer(text):
+        if match[0] == "{":
+            objects.append(set())
+        elif match[0] == "}":
+            objects.pop()
+        elif match[2]:
+            key = orjson.loads(match[1])
+            if key in objects[-1]:
+                return match.start()
+            objects[-1].add(key)
+    raise AssertionError("no object has a key twice")
+
+
 def _check_size(text: str, where: str) -> None:
-    if len(text) > MOST_YAML:
-        raise WireError(where, f"is larger than the {MOST_YAML >> 20} MiB that YAML may have: write it as JSON")
+    if len(text) > MAX_YAML:
+        raise WireError(where, f"is larger than the {MAX_YAML >> 20} MiB that YAML may have: write it as JSON")
 
 
 class _Reader:
@@ -140,10 +221,10 @@ class _Reader:
         """The values of all documents in the text."""
         bad = _UNPRINTABLE.search(self._part.text)
         if bad:
-            line, column = position(self._part.text[: bad.start()])
-            raise fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
-        if self._part.text.count("\n%TAG") > _MOST_TAG_LINES:  # libyaml compares each with all lines before
-            raise WireError(self._part.where, f"has more than {_MOST_TAG_LINES} lines %TAG")
+            line, column = _position(self._part.text[: bad.start()])
+            raise _fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
+        if self._part.text.count("\n%TAG") > _MAX_TAG_LINES:  # libyaml compares each with all lines before
+            raise WireError(self._part.where, f"has more than {_MAX_TAG_LINES} lines %TAG")
         found = []
         try:
             events = yaml.parse(self._part.text, Loader=_LOADER)
@@ -219,8 +300,8 @@ class _Reader:
     # -- limits ----------------------------------------------------------------------------------------------
 
     def _check_nested(self, event: Any, depth: int) -> None:
-        if depth >= MOST_DEPTH:
-            raise self._wrong(event, f"is nested deeper than {MOST_DEPTH} levels")
+        if depth >= MAX_DEPTH:
+            raise self._wrong(event, f"is nested deeper than {MAX_DEPTH} levels")
 
     def _known(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
@@ -272,14 +353,14 @@ class _Reader:
 
     def _integer(self, text: str, event: Any) -> Any:
         digits = text.replace("_", "")
-        if len(digits) <= _MOST_INTEGER_TEXT:
+        if len(digits) <= _MAX_INTEGER_TEXT:
             sign, bare = (-1, digits[1:]) if digits[0] == "-" else (1, digits.lstrip("+"))
             base = {"0b": 2, "0o": 8, "0x": 16}.get(bare[:2], 8 if bare[:1] == "0" and len(bare) > 1 else 10)
             try:
                 value = sign * int(bare, base)
             except ValueError:
                 return text  # only underscores follow the prefix
-            if LEAST_INTEGER <= value <= MOST_INTEGER:
+            if _MIN_INTEGER <= value <= _MAX_INTEGER:
                 return value
         raise self._wrong(event, "a number is beyond 64 bits")
 
@@ -295,7 +376,7 @@ class _Reader:
 
     def _wrong(self, event: Any, problem: str) -> WireError:
         mark = event.start_mark
-        return fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
+        return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
 
     def _not_yaml(self, error: yaml.YAMLError) -> WireError:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -306,4 +387,4 @@ class _Reader:
         lines = self._part.text.splitlines()
         if mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
             problem = "is not YAML or JSON: a tab, but YAML indents with spaces"
-        return fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
+        return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)

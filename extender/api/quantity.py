@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, total_ordering
 
-from extender.model.text_limits import REMEMBERED_TEXT, shown
+from extender.base.text_limits import REMEMBERED_TEXT, shown
 
 NANO = 10**9  # nanos in 1; one nano is the smallest step of a quantity
 

@@ -4,9 +4,11 @@ BerthError
  ├─ WireError           the input has the wrong shape; the text names the path
  ├─ InvalidClaim        a user's object is not valid; the text names object, field and value
  ├─ OutOfSteps          a search used up its steps; only the search raises it
- ├─ DeadlineExceeded    the time of a call is over; the evaluation continues later (extender.model.deadline)
+ ├─ DeadlineExceeded    the time of a call is over; the evaluation continues later (extender.base.deadline)
  └─ ClusterError        the API server rejected a request (extender.cluster.api_errors)
 """
+
+from __future__ import annotations
 
 
 class BerthError(Exception):

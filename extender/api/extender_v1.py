@@ -6,22 +6,22 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import orjson
 
-from extender.model import REASON_BYTES, ObjectKey, Pod, WireError, cut, shown
-from extender.wire.core import decode_pod, may_need_devices
-from extender.wire.fields import Json, dumped, get, many, need, wrong
-from extender.wire.node_names import NameOffsets, NodeNames, checked_names
-from extender.wire.pod_groups import may_be_in_gang
+from extender.api.fields import Json, dumped, get, inner, integer, many, need, string, wrong
+from extender.api.node_names import NameOffsets, NodeNames, checked_names
+from extender.api.object_meta import ObjectKey, is_object_name
+from extender.api.pod_groups import may_be_in_gang
+from extender.api.pods import Pod, decode_pod, may_need_devices
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import REASON_BYTES, cut, shown
 
 _REASONS_BYTES = 8 * 1024 * 1024  # of all reasons in one reply; the reasons of up to 16,384 nodes are not shortened
 _NAMES = b',"Nodes":null,"NodeNames":["'  # the bytes that Go writes between the pod and the names
 _STRING_FIELDS = (
     rb'(?:"\w+":"[^"\\]{0,300}",){0,8}?'  # of metadata; bounded, because a hostile body must not make the match slow
 )
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _IDENTITY = re.compile(
     rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_STRING_FIELDS, _STRING_FIELDS)
 )
@@ -71,15 +71,11 @@ class ExtenderBindingArgs:
     node: str
 
 
-def _parsed(text: bytes) -> Any:
+def _object(body: bytes) -> Json:
     try:
-        return orjson.loads(text)
+        found: Json = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise WireError("", f"the body is not JSON: {error}") from error
-
-
-def _object(body: bytes) -> Json:
-    found = _parsed(body)
     if type(found) is not dict:
         raise wrong("body", dict, found)
     return found
@@ -97,18 +93,18 @@ def decode_args(body: bytes, offsets: NameOffsets | None = None) -> ExtenderArgs
         return ExtenderArgs(found, None, checked_names(found))
     if found.get("Nodes") is None:
         raise WireError("NodeNames", "neither NodeNames nor Nodes is given")
-    listed = get(found, "Nodes", dict, "", {})
+    listed = inner(found, "Nodes", "")
     nodes: dict[str, Json] = {}
     for position, item in enumerate(get(listed, "items", list, "Nodes", [])):
         path = f"Nodes.items[{position}]"
         if type(item) is not dict:
             raise wrong(path, dict, item)
-        nodes[need(get(item, "metadata", dict, path, {}), "name", f"{path}.metadata")] = item
+        nodes[need(inner(item, "metadata", path), "name", f"{path}.metadata")] = item
     return ExtenderArgs(found, nodes, list(nodes))
 
 
 def _pod(head: Json) -> Json:
-    found = get(head, "Pod", dict, "", {})
+    found = inner(head, "Pod", "")
     if not found:
         raise WireError("Pod", "is missing")
     return found
@@ -132,11 +128,6 @@ def decode_bind(body: bytes) -> ExtenderBindingArgs:
     return ExtenderBindingArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
 
 
-def is_object_name(name: str) -> bool:
-    """Whether an object may have this name, so that it is safe in a path of the API."""
-    return _SUBDOMAIN.fullmatch(name) is not None
-
-
 def _name(found: Json, field: str) -> str:
     """Raises WireError."""
     name = need(found, field, "")
@@ -149,9 +140,8 @@ def encode_filter(args: ExtenderArgs, names: Iterable[str], failed: dict[str, st
     """ExtenderFilterResult: NodeNames if the request had names, else Nodes. `failed` maps node name to reason."""
     if args.nodes is None:
         return _filter_result(orjson.dumps(list(names)), b"null", failed)
-    return _filter_result(
-        b"null", dumped({"metadata": {}, "items": [args.nodes[name] for name in names]}, "Nodes"), failed
-    )
+    nodes = {"metadata": {}, "items": [args.nodes[name] for name in names]}
+    return _filter_result(b"null", dumped(nodes, "Nodes"), failed)
 
 
 def encode_passed(args: ExtenderArgs) -> bytes:
@@ -171,15 +161,8 @@ def _filter_result(names: bytes | memoryview, nodes: bytes, failed: dict[str, st
 
 def encode_filter_error(message: str) -> bytes:
     """ExtenderFilterResult with an error: kube-scheduler backs off and retries."""
-    return orjson.dumps(
-        {
-            "NodeNames": None,
-            "Nodes": None,
-            "FailedNodes": {},
-            "FailedAndUnresolvableNodes": {},
-            "Error": cut(message, REASON_BYTES),
-        }
-    )
+    empty: Json = {"NodeNames": None, "Nodes": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
+    return orjson.dumps(empty | {"Error": cut(message, REASON_BYTES)})
 
 
 def encode_scores(scores: Iterable[tuple[str, int]]) -> bytes:
@@ -199,7 +182,7 @@ def encode_preempt(body: bytes) -> bytes:
     if meta is not None:
         victims = {name: _victims(value, f"NodeNameToMetaVictims[{name}]", _uid) for name, value in meta.items()}
     else:
-        full = get(found, "NodeNameToVictims", dict, "", {})
+        full = inner(found, "NodeNameToVictims", "")
         victims = {name: _victims(value, f"NodeNameToVictims[{name}]", _uid_of_pod) for name, value in full.items()}
     return orjson.dumps({"NodeNameToMetaVictims": victims})
 
@@ -208,12 +191,12 @@ def _victims(value: object, path: str, uid: Callable[[Json, str], str]) -> Json:
     if type(value) is not dict:
         raise wrong(path, dict, value)
     uids = many(value, "Pods", path, uid)
-    return {"Pods": [{"UID": one} for one in uids], "NumPDBViolations": get(value, "NumPDBViolations", int, path, 0)}
+    return {"Pods": [{"UID": one} for one in uids], "NumPDBViolations": integer(value, "NumPDBViolations", path)}
 
 
 def _uid(obj: Json, path: str) -> str:
-    return get(obj, "UID", str, path, "")
+    return string(obj, "UID", path)
 
 
 def _uid_of_pod(obj: Json, path: str) -> str:
-    return get(get(obj, "metadata", dict, path, {}), "uid", str, f"{path}.metadata", "")
+    return string(inner(obj, "metadata", path), "uid", f"{path}.metadata")

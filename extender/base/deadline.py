@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import NoReturn
 
-from extender.model.berth_errors import BerthError
+from extender.base.berth_errors import BerthError
 
 
 class DeadlineExceeded(BerthError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, one_line
+from extender.base.text_limits import REASON_BYTES, USER_BYTES, cut, one_line
 
 
 class Code(Enum):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from extender.model.device import Device, DeviceId
+from extender.api.resource_slices import Device, DeviceId
 
 GPU, NIC, CPU, CHANNEL, OTHER = "gpu", "nic", "cpu", "channel", "other"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from extender.model import parse_quantity, shown
+from extender.api.quantity import parse_quantity
+from extender.base.text_limits import shown
 
 ANNOTATION_PREFIX = "berth.dev/"
 TOPOLOGY_ANNOTATION = "berth.dev/topology"
@@ -35,11 +36,11 @@ def intent_of(annotations: Mapping[str, str], default_topology: str) -> PodInten
     )
 
 
-def topology_of(annotations: Mapping[str, str]) -> str | None:
-    """required, preferred or none; None without the annotation. Raises ValueError."""
-    text = annotations.get(TOPOLOGY_ANNOTATION)
+def topology_of(annotations: Mapping[str, str], name: str = TOPOLOGY_ANNOTATION) -> str | None:
+    """required, preferred or none; None without the annotation of this name. Raises ValueError."""
+    text = annotations.get(name)
     if text is not None and text not in _TOPOLOGIES:
-        raise ValueError(f"pod annotation {TOPOLOGY_ANNOTATION}: {shown(text)} is not one of {', '.join(_TOPOLOGIES)}")
+        raise ValueError(f"pod annotation {name}: {shown(text)} is not one of {', '.join(_TOPOLOGIES)}")
     return text
 
 

@@ -1,17 +1,25 @@
-"""Decoding of pod groups: the field, label or annotation by which a pod names its group, and the groups' objects."""
+"""Pod groups: how a pod names its group, and the objects that say how large a group is.
+
+A group with a minimum of two or more members is a gang: Berth places and binds that many members together, or none.
+For the members of a group without a minimum, Berth only prefers nodes that are near each other.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
-from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, cut, shown
-from extender.wire.fields import Json, get, many, need
+from extender.api.fields import Json, get, inner, integer, many, need, string
+from extender.api.pod_annotations import topology_of
+from extender.api.resource_claims import Consumer, PodClaim, decode_pod_claim
+from extender.base.text_limits import cut, shown
 
 MINIMUM = "berth.dev/group-min"
 TOPOLOGY = "berth.dev/group-topology"
 TIMEOUT = "berth.dev/group-timeout"
-TOPOLOGIES = ("required", "preferred", "none")
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
@@ -26,9 +34,9 @@ _RANKS = (
 )
 READ_ANNOTATIONS = frozenset({_KUEUE_TOTAL, _LWS_SIZE, *_RANKS})  # of pods, besides berth.dev/…
 OWN_ANNOTATIONS = (MINIMUM, TOPOLOGY, TIMEOUT)
-_MOST_MEMBERS = 100_000
-_MOST_NAME = 253
-_MOST_SECONDS = 86_400
+_MAX_MEMBERS = 100_000
+_MAX_NAME = 253
+_MAX_SECONDS = 86_400
 _JOB_STRIDE = 1_000_000  # ranks of one job of a JobSet
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -36,7 +44,95 @@ _DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
+class GroupSource(Enum):
+    """The field, label or annotation by which a pod names its group. The first one that a pod has counts.
+
+    The last one is the driver of a claim with a `domainID`: such a group has no minimum.
+    """
+
+    BERTH = "berth.dev/group"
+    CORE = "spec.schedulingGroup"
+    SCHEDULER_PLUGINS = "scheduling.x-k8s.io/pod-group"
+    KUEUE = "kueue.x-k8s.io/pod-group-name"
+    LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/group-key"
+    JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+    JOB = "batch.kubernetes.io/job-name"
+    COMPUTE_DOMAIN = "compute-domain.nvidia.com"
+
+
+class GroupKey(NamedTuple):
+    """A group. Groups that pods name in different ways are different groups, even if the names are equal."""
+
+    namespace: str
+    source: GroupSource
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def on_claims(self) -> str:
+        """How the annotation `berth.dev/group` of a claim names the group of its pod."""
+        return self.name if self.source is GroupSource.BERTH else f"{self.source.value}={self.name}"
+
+
+def name_on_claims(text: str) -> str:
+    """The name of the group that GroupKey.on_claims gave."""
+    prefix = next((f"{source.value}=" for source in GroupSource if text.startswith(f"{source.value}=")), "")
+    return text.removeprefix(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The facts that a pod states about its group. The group's object may have the minimum, see GroupPolicy."""
+
+    key: GroupKey
+    minimum: int = 0  # members that must be placed together; 0 if the pod does not set it
+    rank: int | None = None  # the pod's index in its group; None if unknown
+    topology: str = ""  # required, preferred or none; '' if the pod does not set it
+    timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not set it
+    problem: str = ""  # which annotation is invalid, with its value; '' if none
+    owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
+
+    @property
+    def policy_key(self) -> GroupKey:
+        """The key of the group's policy in the cache."""
+        return self.key._replace(name=self.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPolicy:
+    """The policy of a group's object: a PodGroup (scheduling.k8s.io, scheduling.x-k8s.io) or a LeaderWorkerSet."""
+
+    minimum: int = 0  # 0: the object names no minimum, so the group is no gang
+    topology_label: str = ""  # all members must be on nodes with one value of this label; '' for no such constraint
+    timeout_seconds: float = 0.0  # 0 if the object does not set it
+    sequential: bool = False  # whether members are created only after others run: never a gang
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """A scheduling.k8s.io PodGroup. A claim entry of a member pod that equals one of `claims` belongs to the group."""
+
+    name: str
+    uid: str
+    claims: tuple[PodClaim, ...] = ()
+
+    @property
+    def consumer(self) -> Consumer:
+        """The group as an entry of status.reservedFor."""
+        return Consumer.of_pod_group(self.uid, self.name)
+
+
+def decode_pod_group(obj: Json) -> PodGroup:
+    """Decode a PodGroup (scheduling.k8s.io). Raises WireError if a field that it reads has the wrong type."""
+    metadata = inner(obj, "metadata", "")
+    name, uid = need(metadata, "name", "metadata"), string(metadata, "uid", "metadata")
+    return PodGroup(name, uid, many(inner(obj, "spec", ""), "resourceClaims", "spec", decode_pod_claim))
+
+
 _LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
+_SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_SIZE}
 _JOBS = (GroupSource.JOB_SET, GroupSource.JOB)
 _MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
 
@@ -80,7 +176,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             key,
             _minimum(source, notes),
             _rank(labels, notes, metadata.get("name") or ""),
-            _choice(notes),
+            topology_of(notes, TOPOLOGY) or "" if notes.get(TOPOLOGY) else "",
             _timeout(notes),
             owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
         )
@@ -108,8 +204,8 @@ def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) 
 
 def _check_name(source: GroupSource, name: str) -> None:
     """Commands, URLs and the annotation of a claim separate a group's name from other words by '/' and '='."""
-    if len(name) > _MOST_NAME:
-        raise ValueError(f"pod annotation {source.value}: {shown(name)} has more than {_MOST_NAME} characters")
+    if len(name) > _MAX_NAME:
+        raise ValueError(f"pod annotation {source.value}: {shown(name)} has more than {_MAX_NAME} characters")
     if source is GroupSource.BERTH and not _GROUP_NAME.fullmatch(name):
         allowed = "letters, digits, '.', '_' and '-', with a letter or digit at both ends"
         raise ValueError(f"pod annotation {source.value}: {shown(name)} is no name of a group: use {allowed}")
@@ -126,17 +222,12 @@ def _leader(labels: Mapping[str, object]) -> str:
 
 
 def _minimum(source: GroupSource, notes: Mapping[str, object]) -> int:
-    annotation = MINIMUM
-    if MINIMUM not in notes:
-        if source is GroupSource.KUEUE:
-            annotation = _KUEUE_TOTAL
-        elif source is GroupSource.LEADER_WORKER_SET:
-            annotation = _LWS_SIZE
+    annotation = MINIMUM if MINIMUM in notes else _SIZES.get(source, MINIMUM)
     text = notes.get(annotation)
     if text is None:
         return 0
-    if type(text) is not str or not _NUMBER.fullmatch(text) or not 1 <= int(text) <= _MOST_MEMBERS:
-        raise ValueError(f"pod annotation {annotation}: {shown(text)} is not a number from 1 to {_MOST_MEMBERS}")
+    if type(text) is not str or not _NUMBER.fullmatch(text) or not 1 <= int(text) <= _MAX_MEMBERS:
+        raise ValueError(f"pod annotation {annotation}: {shown(text)} is not a number from 1 to {_MAX_MEMBERS}")
     return int(text)
 
 
@@ -154,43 +245,36 @@ def _number(text: object) -> int | None:
     return int(text) if type(text) is str and _NUMBER.fullmatch(text) else None
 
 
-def _choice(notes: Mapping[str, object]) -> str:
-    text = notes.get(TOPOLOGY, "")
-    if text != "" and text not in TOPOLOGIES:
-        raise ValueError(f"pod annotation {TOPOLOGY}: {shown(text)} is not one of {', '.join(TOPOLOGIES)}")
-    return str(text)
-
-
 def _timeout(notes: Mapping[str, object]) -> float:
     text = notes.get(TIMEOUT)
     if text is None:
         return 0.0
     found = _DURATION.fullmatch(text) if type(text) is str else None
     seconds = int(found.group(1)) * _SECONDS[found.group(2)] if found is not None else 0
-    if not 1 <= seconds <= _MOST_SECONDS:
+    if not 1 <= seconds <= _MAX_SECONDS:
         raise ValueError(f"pod annotation {TIMEOUT}: {shown(text)} is not a duration such as 30s or 5m, at most 24h")
     return float(seconds)
 
 
 def decode_core_policy(obj: Json) -> GroupPolicy:
     """The policy of a PodGroup of scheduling.k8s.io. Raises WireError."""
-    need(get(obj, "metadata", dict, "", {}), "name", "metadata")
-    spec = get(obj, "spec", dict, "", {})
-    policy = get(spec, "schedulingPolicy", dict, "spec", {})
-    gang = get(policy, "gang", dict, "spec.schedulingPolicy", {})
-    constraints = get(spec, "schedulingConstraints", dict, "spec", {})
+    need(inner(obj, "metadata", ""), "name", "metadata")
+    spec = inner(obj, "spec", "")
+    policy = inner(spec, "schedulingPolicy", "spec")
+    gang = inner(policy, "gang", "spec.schedulingPolicy")
+    constraints = inner(spec, "schedulingConstraints", "spec")
     labels = many(constraints, "topology", "spec.schedulingConstraints", lambda one, path: need(one, "key", path))
-    minimum = get(gang, "minCount", int, "spec.schedulingPolicy.gang", 0)
+    minimum = integer(gang, "minCount", "spec.schedulingPolicy.gang")
     return GroupPolicy(_bounded(minimum), labels[0] if labels else "")
 
 
 def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
     """The policy of a PodGroup of scheduling.x-k8s.io. Raises WireError."""
-    need(get(obj, "metadata", dict, "", {}), "name", "metadata")
-    spec = get(obj, "spec", dict, "", {})
-    seconds = get(spec, "scheduleTimeoutSeconds", int, "spec", 0)
-    minimum = _bounded(get(spec, "minMember", int, "spec", 0))
-    return GroupPolicy(minimum, timeout_seconds=float(min(max(seconds, 0), _MOST_SECONDS)))
+    need(inner(obj, "metadata", ""), "name", "metadata")
+    spec = inner(obj, "spec", "")
+    seconds = integer(spec, "scheduleTimeoutSeconds", "spec")
+    minimum = _bounded(integer(spec, "minMember", "spec"))
+    return GroupPolicy(minimum, timeout_seconds=float(min(max(seconds, 0), _MAX_SECONDS)))
 
 
 def decode_leader_worker_set(obj: Json) -> GroupPolicy:
@@ -198,9 +282,9 @@ def decode_leader_worker_set(obj: Json) -> GroupPolicy:
 
     With startupPolicy LeaderReady the workers are created after the leader runs, so the group is no gang.
     """
-    need(get(obj, "metadata", dict, "", {}), "name", "metadata")
-    spec = get(obj, "spec", dict, "", {})
-    template = get(spec, "leaderWorkerTemplate", dict, "spec", {})
+    need(inner(obj, "metadata", ""), "name", "metadata")
+    spec = inner(obj, "spec", "")
+    template = inner(spec, "leaderWorkerTemplate", "spec")
     size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
     return GroupPolicy(size, sequential=get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady")
 
@@ -223,9 +307,9 @@ def group_policy_of(obj: Json) -> dict[GroupKey, GroupPolicy]:
     if known is None:
         return {}
     source, decode = known
-    metadata = get(obj, "metadata", dict, "", {})
+    metadata = inner(obj, "metadata", "")
     return {GroupKey(str(metadata.get("namespace") or "default"), source, str(metadata.get("name"))): decode(obj)}
 
 
 def _bounded(count: int) -> int:
-    return min(max(count, 0), _MOST_MEMBERS)
+    return min(max(count, 0), _MAX_MEMBERS)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from extender.model import WireError
-from extender.wire.fields import Json
+from extender.api.fields import Json
+from extender.base.berth_errors import WireError
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\0"  # before a message runtime.Unknown, whose field 2 is the object

@@ -8,8 +8,8 @@ from typing import overload
 
 import orjson
 
-from extender.model import WireError
-from extender.wire.fields import Json, string_list
+from extender.api.fields import Json, string_list
+from extender.base.berth_errors import WireError
 
 _NEAR = 8192  # bytes before and after the last offset of a name; kube-scheduler's workers reorder some hundred names
 MAX_NAMES = 200_000  # in one call; the largest known clusters have 130,000 nodes

@@ -1,0 +1,246 @@
+"""The spec of a ResourceClaim (resource.k8s.io/v1): requests, constraints, and parameters for drivers.
+
+Thousands of claims from one template share one decoded spec, see SpecCache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import orjson
+from cachetools import LRUCache
+
+from extender.api.fields import Json, amount, dumped, flag, get, inner, many, need, present, quantities, string, strings
+from extender.api.nodes import Toleration, decode_toleration
+from extender.api.quantity import Quantity
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import cut, decoded_bytes
+
+MAX_ALTERNATIVES = 512  # of all requests of one pod's claims; a request without alternatives counts as one
+COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
+COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"  # on a node: the UID of the only domain that can use it
+_SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
+_MAX_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 10 KiB, but a tenant's may have 1.4 MB
+_MAX_DECODED = 2 * _MAX_SPEC  # estimated size of one spec with its JSON; short texts take ten times as much decoded
+_SPEC_OBJECT_BYTES = 2048  # estimated size of one decoded spec without its text
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """One way to satisfy a request: the `exactly` form, or one alternative of `firstAvailable`.
+
+    `name` is the name that allocation results use: 'req', or 'req/sub' for an alternative.
+    """
+
+    name: str
+    class_name: str
+    selectors: tuple[str, ...] = ()
+    mode: str = "ExactCount"
+    count: int = 1
+    admin_access: bool = False
+    tolerations: tuple[Toleration, ...] = ()
+    capacity: Mapping[str, Quantity] | None = None
+    derived: tuple[tuple[str, str], ...] = ()  # (attribute name, CEL expression) for the claim's constraints (KEP-6080)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A named request. Only the `firstAvailable` form has more than one alternative."""
+
+    name: str
+    alternatives: tuple[DeviceRequest, ...]
+    prioritized: bool = False
+
+
+def _covers(names: tuple[str, ...], request: str) -> bool:
+    """Whether a list of requests names this request or its parent. An empty list names all."""
+    return not names or request in names or request.partition("/")[0] in names
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A matchAttribute or distinctAttribute constraint. Empty `requests` means all requests of the claim."""
+
+    kind: str  # "match", "distinct", "both" (the API server rejects it), or "" for a kind that is not supported
+    attribute: str = ""
+    requests: tuple[str, ...] = ()
+
+    def covers(self, request: str) -> bool:
+        """Whether the constraint applies to this request ('req' or 'req/sub')."""
+        return _covers(self.requests, request)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Opaque driver parameters as canonical JSON text, so that the value is hashable."""
+
+    driver: str
+    parameters: str
+    requests: tuple[str, ...] = ()
+    source: str = ""  # FromClass or FromClaim in an allocation, else empty
+    known: bool = True  # False: the entry has no `opaque` form
+
+    def covers(self, request: str) -> bool:
+        """Whether the parameters are for this request ('req' or 'req/sub')."""
+        return _covers(self.requests, request)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """The spec of a claim. `content` is its JSON; specs with equal content share one evaluation result."""
+
+    requests: tuple[Request, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    config: tuple[Config, ...] = ()
+    compute_domain: str = ""  # UID of the ComputeDomain whose channel the claim requests; '' for none
+    content: bytes = b""
+    estimated_bytes: int = 0  # of memory, for the JSON and its decoded texts
+
+
+class SpecCache:
+    """Decoded specs by JSON content. Their estimated bytes are limited; a spec above the limit is decoded each time."""
+
+    def __init__(self, limit_bytes: int = _SPEC_BYTES) -> None:
+        self._known: LRUCache[bytes, ClaimSpec] = LRUCache(limit_bytes, getsizeof=_spec_bytes)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of the JSON content of all specs in the cache."""
+        return sum(map(len, self._known))
+
+    def decode(self, content: bytes) -> ClaimSpec:
+        """The spec of this JSON text. Raises WireError, also if the text is too long."""
+        if len(content) > _MAX_SPEC:
+            raise WireError("spec", f"has {len(content)} bytes; Berth reads {_MAX_SPEC} bytes of a claim at most")
+        known = self._known.get(content)
+        if known is None:
+            size = decoded_bytes(content)
+            if size > _MAX_DECODED:
+                raise WireError("spec", f"takes more than {_MAX_DECODED} bytes of memory: it has too many texts")
+            known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content, estimated_bytes=size)
+            if _spec_bytes(known) <= self._known.maxsize:
+                self._known[content] = known
+        return known
+
+
+def _spec_bytes(spec: ClaimSpec) -> int:
+    return spec.estimated_bytes + _SPEC_OBJECT_BYTES
+
+
+SPECS = SpecCache()
+
+
+def decode_claim_spec(spec: Json, path: str) -> ClaimSpec:
+    """Decode the spec of a ResourceClaim or ResourceClaimTemplate. Raises WireError."""
+    devices = inner(spec, "devices", path)
+    where = f"{path}.devices"
+    return ClaimSpec(
+        requests=many(devices, "requests", where, _request),
+        constraints=many(devices, "constraints", where, _constraint),
+        config=many(devices, "config", where, decode_config),
+        compute_domain=_compute_domain(devices.get("config")),
+    )
+
+
+def _compute_domain(config: object) -> str:
+    """The `domainID` that NVIDIA's driver reads from the parameters of a channel claim. Other drivers' are ignored."""
+    for entry in config if type(config) is list else ():
+        opaque = entry.get("opaque") if type(entry) is dict else None
+        if type(opaque) is dict and opaque.get("driver") == COMPUTE_DOMAIN_DRIVER:
+            parameters = opaque.get("parameters")
+            found = parameters.get("domainID") if type(parameters) is dict else None
+            if type(found) is str and found:
+                return cut(found)
+    return ""
+
+
+def _request(obj: Json, path: str) -> Request:
+    name = need(obj, "name", path)
+    alternatives = many(obj, "firstAvailable", path, lambda item, where: _sub_request(item, where, name))
+    if alternatives:
+        return Request(name, alternatives, prioritized=True)
+    exactly = inner(obj, "exactly", path)
+    if not exactly:
+        raise WireError(path, "needs `exactly` or `firstAvailable` (unsupported request type?)")
+    return Request(name, (_device_request(exactly, f"{path}.exactly", name),))
+
+
+def _sub_request(obj: Json, path: str, parent: str) -> DeviceRequest:
+    return _device_request(obj, path, f"{parent}/{need(obj, 'name', path)}")
+
+
+def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
+    mode = string(obj, "allocationMode", path) or "ExactCount"
+    amounts = quantities(inner(obj, "capacity", path), "requests", f"{path}.capacity", amount)
+    return DeviceRequest(
+        name,
+        string(obj, "deviceClassName", path),
+        selectors=many(obj, "selectors", path, decode_selector),
+        mode=mode,
+        count=get(obj, "count", int, path, 1) or 1 if mode == "ExactCount" else 0,
+        admin_access=flag(obj, "adminAccess", path),
+        tolerations=many(obj, "tolerations", path, decode_toleration),
+        derived=many(obj, "derivedAttributes", path, _derived),
+        capacity=None if obj.get("capacity") is None else _Frozen(amounts),
+    )
+
+
+def _derived(obj: Json, path: str) -> tuple[str, str]:
+    return need(obj, "name", path), need(obj, "expression", path)
+
+
+class _Frozen(dict[str, Quantity]):
+    """A hashable map of quantities. The code must not change it after decoding."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:  # type: ignore[override] # dict declares None
+        return hash(frozenset(self.items()))
+
+
+def decode_selector(obj: Json, path: str) -> str:
+    """The CEL expression of a selector. Raises WireError."""
+    cel = inner(obj, "cel", path)
+    expression = cel.get("expression")
+    if type(expression) is not str:
+        raise WireError(f"{path}.cel.expression", "must be a CEL expression (unsupported selector type?)")
+    return expression
+
+
+def _constraint(obj: Json, path: str) -> Constraint:
+    requests = strings(obj, "requests", path)
+    match, distinct = string(obj, "matchAttribute", path), string(obj, "distinctAttribute", path)
+    if match and distinct:
+        return Constraint("both", requests=requests)
+    return Constraint("match" if match else "distinct" if distinct else "", match or distinct, requests)
+
+
+def decode_config(obj: Json, path: str) -> Config:
+    """The parameters for a driver, of a class, a claim or an allocation. Raises WireError."""
+    opaque = obj.get("opaque")
+    source = string(obj, "source", path)
+    requests = strings(obj, "requests", path)
+    if type(opaque) is not dict:
+        return Config("", "", requests, source, known=False)
+    parameters = dumped(opaque.get("parameters"), f"{path}.opaque.parameters").decode()
+    return Config(string(opaque, "driver", path), parameters, requests, source)
+
+
+def encode_config(config: Config) -> Json:
+    """One entry of status.allocation.devices.config."""
+    opaque = {"driver": config.driver, "parameters": orjson.loads(config.parameters)} if config.known else None
+    return {"source": config.source} | present({"requests": list(config.requests), "opaque": opaque})
+
+
+def encode_simple_spec(spec: ClaimSpec) -> Json:
+    """The spec of a special claim: class, mode and count of each request."""
+    requests = [
+        {"name": r.name, "exactly": {"deviceClassName": a.class_name, "allocationMode": a.mode, "count": a.count}}
+        for r in spec.requests
+        for a in r.alternatives
+    ]
+    return {"devices": {"requests": requests}}

@@ -1,0 +1,286 @@
+"""Pods (core/v1), reduced to what allocation needs: claims, requests, constraints on nodes, and their group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from extender.api.fields import Json, dumped, get, inner, many, need, string, string_map
+from extender.api.nodes import (
+    NodeSelector,
+    Requirement,
+    Term,
+    Toleration,
+    decode_node_selector,
+    decode_toleration,
+    resource_units,
+)
+from extender.api.object_meta import ObjectKey, key_of
+from extender.api.pod_annotations import ANNOTATION_READERS
+from extender.api.pod_groups import OWN_ANNOTATIONS, GroupKey, Membership, jobs_of, membership_of
+from extender.api.resource_claims import PodClaim, decode_pod_claim
+from extender.base.text_limits import REASON_BYTES, cut, error_line
+
+SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
+DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
+MAX_CLAIMS = 64  # of one pod; the API has no limit, and a claim may have 256 alternatives
+_ANNOTATIONS = (*ANNOTATION_READERS, *OWN_ANNOTATIONS)
+_WORD_BYTES = 256  # of an annotation, or a scheduler's name: a longer one is cut, so it is no valid value
+_DECISION_BYTES = 4096  # as Berth writes it
+# Estimated bytes of a pod's constraints on nodes, and of its containers: some 400 names of nodes, or 64 containers with
+# five resources each. The API server admits 1.5 MB of each, and memory takes ten times as much.
+_PART_BYTES = 32 * 1024
+_TEXT_BYTES = 64  # estimated, besides the characters
+_LARGE_CONSTRAINTS = "spec: its nodeSelector, node affinity and tolerations are too large for a member of a group"
+_LARGE_CONTAINERS = "spec.containers: their names and resources are too large"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container and its resource requests: (name, whole units), sorted by name. Native resources count as 0."""
+
+    name: str
+    requests: tuple[tuple[str, int], ...] = ()
+    init: bool = False
+    sidecar: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod, reduced to what allocation needs."""
+
+    key: ObjectKey
+    uid: str
+    claims: tuple[PodClaim, ...] = ()  # at most MAX_CLAIMS + 1
+    claim_statuses: Mapping[str, str | None] = field(default_factory=dict)
+    containers: tuple[Container, ...] = ()  # none if no container requests an extended resource
+    annotations: Mapping[str, str] = field(default_factory=dict)  # those that Berth knows, each cut
+    node_name: str = ""
+    scheduler: str = ""
+    phase: str = ""
+    deleting: bool = False
+    extended_claim: str = ""  # status.extendedResourceClaimStatus.resourceClaimName
+    group: str = ""  # spec.schedulingGroup.podGroupName
+    resource_version: str = ""
+    membership: Membership | None = None  # None: the pod names no group
+    jobs: tuple[GroupKey, ...] = ()  # its JobSet and its Job, if it names no group: they are none
+    gated: bool = False  # whether the pod has a scheduling gate
+    node_selectors: tuple[NodeSelector, ...] = ()  # a node must match all; only of pods with a group or devices
+    tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or devices
+    constraints_are_known: bool = False  # whether these two were read
+    unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
+    tried: bool = False  # whether kube-scheduler has reported an attempt that failed: PodScheduled is False
+    scheduler_error: str = ""  # with which the last attempt ended, such as a failed bind: PodScheduled, cut
+    created: str = ""  # metadata.creationTimestamp
+    # Whether kube-scheduler may offer it other nodes than equal pods: it has volume claims, is spread over domains, or
+    # has constraints on nodes that are too large.
+    has_own_nodes: bool = False
+    problem: str = ""  # why Berth cannot place the pod, with the field; '' if it can
+
+    def names(self, claim_name: str) -> bool:
+        """Whether the pod uses the claim of this name in its namespace, directly or through a template.
+
+        True if the pod has too many claims: Berth does not read all of them.
+        """
+        if len(self.claims) > MAX_CLAIMS:
+            return True
+        return claim_name in self.claim_statuses.values() or any(c.claim_name == claim_name for c in self.claims)
+
+    @property
+    def claim_keys(self) -> frozenset[ObjectKey]:
+        """Keys of the pod's claims whose names are known: a claim from a template has its name once it exists."""
+        names = (entry.claim_name or self.claim_statuses.get(entry.name) for entry in self.claims)
+        return frozenset(ObjectKey(self.key.namespace, name) for name in names if name)
+
+    @property
+    def has_claim_names(self) -> bool:
+        """Whether the names of all claims are known. An older version of a pod lacks those of claims from templates."""
+        return all(entry.claim_name or entry.name in self.claim_statuses for entry in self.claims)
+
+    @property
+    def may_need_devices(self) -> bool:
+        """Whether the pod has claims, or a container requests a resource that a DeviceClass may provide."""
+        return bool(self.claims or self.problem) or any(
+            "/" in name and amount for container in self.containers for name, amount in container.requests
+        )
+
+    @property
+    def concerns_berth(self) -> bool:
+        """Whether the pod may need devices, or names a group. All nodes fit any other pod."""
+        return self.membership is not None or self.may_need_devices
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether kube-scheduler may still place the pod."""
+        return not (self.node_name or self.deleting or self.gated or self.ended)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod never runs again. A pod can fail before it has a node."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+def decode_pod(obj: Json) -> Pod:
+    """Decode a Pod. Raises WireError if a field that it reads has the wrong type."""
+    metadata, spec, status = inner(obj, "metadata", ""), inner(obj, "spec", ""), inner(obj, "status", "")
+    group = string(inner(spec, "schedulingGroup", "spec"), "podGroupName", "spec.schedulingGroup")
+    extended = inner(status, "extendedResourceClaimStatus", "status")
+    key, membership = key_of(metadata), membership_of(metadata, group)
+    # One claim more than a pod may have shows that it has too many.
+    some_claims = get(spec, "resourceClaims", list, "spec", [])[: MAX_CLAIMS + 1]
+    claims = many({"resourceClaims": some_claims}, "resourceClaims", "spec", decode_pod_claim)
+    names, statuses = {claim.name for claim in claims}, many(status, "resourceClaimStatuses", "status", _claim_status)
+    containers = _containers(spec)
+    needs_devices = bool(claims) or any("/" in name for one in containers or () for name, _ in one.requests)
+    read = membership is not None or needs_devices
+    selectors, tolerations, nodes_are_known = _constraints(spec) if read else ((), (), False)
+    tried, unschedulable, scheduler_error = _pod_scheduled(status)
+    node_name = string(spec, "nodeName", "spec")
+    # A plan of a group must know the nodes that each member may use. Those of other pods come from kube-scheduler.
+    problem = _LARGE_CONSTRAINTS if membership is not None and not nodes_are_known else ""
+    return Pod(
+        key,
+        string(metadata, "uid", "metadata"),
+        claims=claims,
+        claim_statuses={name: claim for name, claim in statuses if name in names},
+        containers=containers or (),
+        annotations=_annotations(metadata, is_bound=bool(node_name)),
+        node_name=node_name,
+        scheduler=cut(string(spec, "schedulerName", "spec"), _WORD_BYTES),
+        phase=string(status, "phase", "status"),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        extended_claim=string(extended, "resourceClaimName", "status.extendedResourceClaimStatus"),
+        group=group,
+        resource_version=string(metadata, "resourceVersion", "metadata"),
+        membership=membership,
+        jobs=jobs_of(metadata) if membership is None else (),
+        gated=bool(get(spec, "schedulingGates", list, "spec", ())),
+        node_selectors=selectors,
+        tolerations=tolerations,
+        unschedulable=unschedulable,
+        tried=tried,
+        scheduler_error=scheduler_error,
+        created=string(metadata, "creationTimestamp", "metadata"),
+        constraints_are_known=nodes_are_known,
+        has_own_nodes=(read and not nodes_are_known) or (membership is not None and _has_own_nodes(spec)),
+        problem=_LARGE_CONTAINERS if containers is None else problem,
+    )
+
+
+def decode_bound_pod(obj: Json) -> Pod:
+    """Decode only the group, node, phase and metadata of a Pod.
+
+    Raises WireError if one of these fields has the wrong type.
+    """
+    spec, status = inner(obj, "spec", ""), inner(obj, "status", "")
+    group = {"schedulingGroup": spec.get("schedulingGroup"), "nodeName": spec.get("nodeName")}
+    return decode_pod({"metadata": obj.get("metadata"), "spec": group, "status": {"phase": status.get("phase")}})
+
+
+def _too_large(value: object, path: str) -> bool:
+    """Whether the texts of a JSON value take more memory than Berth keeps of a part of a pod."""
+    text = dumped(value, path)
+    return len(text) + text.count(b'"') // 2 * _TEXT_BYTES > _PART_BYTES
+
+
+def _annotations(metadata: Json, *, is_bound: bool) -> dict[str, str]:
+    """The annotations that Berth reads. A pod without a node has no decision: a tenant wrote that annotation."""
+    written = string_map(metadata, "annotations", "metadata")
+    found = {name: cut(written[name], _WORD_BYTES) for name in _ANNOTATIONS if name in written}
+    if is_bound and DECISION_ANNOTATION in written:
+        found[DECISION_ANNOTATION] = cut(written[DECISION_ANNOTATION], _DECISION_BYTES)
+    return found
+
+
+def _has_own_nodes(spec: Json) -> bool:
+    """Whether volume claims, or a required spread over domains of several nodes, limit the nodes of this pod."""
+    claims = many(spec, "volumes", "spec", lambda volume, _: "persistentVolumeClaim" in volume or "ephemeral" in volume)
+    return any(claims) or any(many(spec, "topologySpreadConstraints", "spec", _spreads_over_domains))
+
+
+def _spreads_over_domains(constraint: Json, path: str) -> bool:
+    required = string(constraint, "whenUnsatisfiable", path) == "DoNotSchedule"
+    return required and string(constraint, "topologyKey", path) != "kubernetes.io/hostname"
+
+
+def _constraints(spec: Json) -> tuple[tuple[NodeSelector, ...], tuple[Toleration, ...], bool]:
+    """nodeSelector and the required node affinity, of which a node must match both, and the tolerations.
+
+    All empty, and False, if they are too large.
+    """
+    path, key = "spec.affinity.nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = inner(inner(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
+    if _too_large((spec.get("nodeSelector"), affinity.get(key), spec.get("tolerations")), "spec"):
+        return (), (), False
+    labels = string_map(spec, "nodeSelector", "spec")
+    by_labels = NodeSelector((Term(tuple(Requirement(name, "In", (value,)) for name, value in labels.items())),))
+    both = (by_labels if labels else None, decode_node_selector(affinity, key, path))
+    selectors = tuple(selector for selector in both if selector is not None)
+    return selectors, many(spec, "tolerations", "spec", decode_toleration), True
+
+
+def _pod_scheduled(status: Json) -> tuple[bool, str, str]:
+    """Whether condition PodScheduled is False, and its message: if no node was found, if the scheduler had an error."""
+    for kind, tried, reason, text in many(status, "conditions", "status", _condition):
+        if kind == "PodScheduled":
+            return (tried, "", text) if reason == "SchedulerError" else (tried, text, "")
+    return False, "", ""
+
+
+def _condition(obj: Json, path: str) -> tuple[str, bool, str, str]:
+    """The type of a condition, whether its status is False, and then its reason and its message."""
+    false = string(obj, "status", path) == "False"
+    reason, text = (string(obj, name, path) if false else "" for name in ("reason", "message"))
+    shorter = error_line(text) if reason == "SchedulerError" else cut(text, REASON_BYTES)
+    return string(obj, "type", path), false, reason, shorter
+
+
+def may_need_devices(pod: Json) -> bool:
+    """False if the pod has no claims and no container requests a resource that a DeviceClass may provide.
+
+    Most pods need no devices, and this check takes a tenth of the time of `decode_pod`. True for a malformed pod.
+    """
+    spec = pod.get("spec") or {}
+    try:
+        return bool(spec.get("resourceClaims")) or _requests_extended(spec)
+    except (AttributeError, TypeError):
+        return True
+
+
+def _requests_extended(spec: Json) -> bool:
+    """Raises AttributeError or TypeError for a malformed spec."""
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    resources = [container.get("resources") or {} for container in containers]
+    asked = (name for one in resources for kind in ("limits", "requests") for name in one.get(kind) or ())
+    return any("/" in name for name in asked)
+
+
+def _claim_status(obj: Json, path: str) -> tuple[str, str | None]:
+    return need(obj, "name", path), string(obj, "resourceClaimName", path) or None
+
+
+def _containers(spec: Json) -> tuple[Container, ...] | None:
+    """Init containers first: the names of extended-resource requests count containers in this order.
+
+    Empty if no container requests an extended resource; None if the containers are too large.
+    """
+    with suppress(AttributeError, TypeError):
+        if not _requests_extended(spec):
+            return ()
+        every = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+        if _too_large([(one.get("name"), list(_asked(one.get("resources") or {}, ""))) for one in every], "spec"):
+            return None
+    init = many(spec, "initContainers", "spec", lambda c, p: _container(c, p, init=True))
+    return init + many(spec, "containers", "spec", lambda c, p: _container(c, p, init=False))
+
+
+def _container(obj: Json, path: str, *, init: bool) -> Container:
+    resources = inner(obj, "resources", path)
+    requests = tuple(sorted((name, resource_units(name, value)) for name, value in _asked(resources, path).items()))
+    sidecar = init and string(obj, "restartPolicy", path) == "Always"
+    return Container(string(obj, "name", path), requests, init=init, sidecar=sidecar)
+
+
+def _asked(resources: Json, path: str) -> Json:
+    return {**inner(resources, "limits", path), **inner(resources, "requests", path)}
