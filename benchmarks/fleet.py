@@ -13,7 +13,7 @@ from extender.cache import CacheListener, ClusterCache
 from extender.extension.filter import FilterResult, FilterService
 from extender.extension.wake import QueueingHints
 from extender.policy import Policy
-from extender.runtime import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS

@@ -17,7 +17,7 @@ from extender.base.deadline import NO_DEADLINE
 from extender.cache import ClusterCache
 from extender.extension.filter import FilterService
 from extender.policy import Policy, Weights
-from extender.runtime import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS

@@ -16,7 +16,7 @@ from benchmarks.fleet import Fleet
 from extender.api.pods import Pod
 from extender.extension.evaluations import Evaluations
 from extender.extension.wake import Requeuer
-from extender.runtime import CacheRefresh
+from extender.runtime.cache_tasks import CacheRefresh
 
 FEW = 4
 

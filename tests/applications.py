@@ -9,7 +9,7 @@ from extender.cluster import ApiClient, Credentials
 from extender.console import Console
 from extender.extension import Service
 from extender.policy import Policy
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import Probes, ServeApp
 

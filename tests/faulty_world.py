@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from extender.cluster import ApiClient
 from extender.extension import Service
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.faulty_api import Faults, FaultyApi

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from extender.cluster import Delays
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.web.serve_app import ServeApp
 from tests.applications import serve_application

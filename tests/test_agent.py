@@ -22,7 +22,7 @@ from extender.agent.slice_publisher import SlicePublisher, quantize
 from extender.api.gpu_topology import Fabric
 from extender.api.resource_slices import SliceDecoder
 from extender.cluster import ApiClient, Credentials
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import node_object

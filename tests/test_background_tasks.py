@@ -18,7 +18,7 @@ from extender.cluster import Credentials
 from extender.entry import console_process as console_entry
 from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
 from extender.entry.serve_process import Listen, run
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.sockets import listen_on
 from extender.web.http_limits import VERBS

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.entry.listening import Tls, reloaded_certificates
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from tests.certificates import NEEDS_OPENSSL, certificate, openssl, shown
 from tests.eventually import eventually
 from tests.http_worlds import LIMITS, SOON, listening

@@ -16,7 +16,7 @@ from extender.api.documents import MAX_DEPTH, Positions, json_value, one_value, 
 from extender.base.berth_errors import WireError
 from extender.files import read_file, read_mounted
 from extender.policy import Policy, PolicyError, load_policy
-from extender.runtime import reloaded_policy
+from extender.runtime.policy_file import reloaded_policy
 from tests.bad_values import FILES, bomb
 
 

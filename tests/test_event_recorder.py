@@ -18,7 +18,8 @@ from extender.console import Console, ForkedCallFailed, Questions
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Brief
 from extender.policy import Policy
-from extender.runtime import Informers, Supervisor
+from extender.runtime.informers import Informers
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually

@@ -18,7 +18,7 @@ from extender.extension.gangs.gang_planning import GangPlanning
 from extender.gangs.gang import gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.policy import Policy
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from tests.evaluation_worlds import RecordingSink
 from tests.gang_fleet import Gangs, unfinished
 from tests.skipping_loop import SkippingLoop

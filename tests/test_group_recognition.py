@@ -13,7 +13,7 @@ from extender.api.pod_groups import GroupKey, GroupSource, Membership, may_be_in
 from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
 from extender.gangs.gang import gang_minimum
-from extender.runtime import watched_resources
+from extender.runtime.informers import watched_resources
 
 CASES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "cases" / "pod_groups.yaml").read_text())
 KINDS = {

@@ -295,6 +295,7 @@ OPEN = {
     "agent",
     "gangs",
     "topology",
+    "runtime",
 }  # tests/test_cel_api.py has the rule for cel
 
 

@@ -16,7 +16,7 @@ from extender.api.resource_claims import Claim, Consumer
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
 from extender.extension.orphans import OrphanCollector, Releases
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError
 from tests.dra_worlds import CLAIMS
 from tests.eventually import eventually

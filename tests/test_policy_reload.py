@@ -12,7 +12,10 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.extension.filter import FilterService
 from extender.policy import Policy
-from extender.runtime import ReloadedFiles, Supervisor, file_reload, reloaded_policy
+from extender.runtime import file_reload
+from extender.runtime.file_reload import ReloadedFiles
+from extender.runtime.policy_file import reloaded_policy
+from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 from tests.eventually import eventually
 from tests.supervised_worlds import QUICK

@@ -20,7 +20,7 @@ from extender.api.resource_claims import Allocation, Claim, Consumer
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.cluster.api_errors import Invalid
-from extender.runtime import watched_resources
+from extender.runtime.informers import watched_resources
 from tests.answering import success
 from tests.manifests import MANIFESTS, rules, script, spec_of
 from tests.test_layers import facts

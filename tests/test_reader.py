@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from extender.agent import reader_process
 from extender.agent.reader_process import AgentApp, ReaderProcess, ReadFailed
 from extender.cluster import Delays
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine
 from extender.topology.agent_slices import Reading

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from extender.cluster import Delays
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, Scheduler, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually

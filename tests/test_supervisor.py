@@ -16,7 +16,7 @@ from extender.base.berth_errors import BerthError
 from extender.cluster import ApiClient, Credentials, Delays
 from extender.extension import Service
 from extender.policy import Policy
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import eventually

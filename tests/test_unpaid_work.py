@@ -17,7 +17,7 @@ from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import CounterSet, CounterUse, Device
 from extender.cache import ClusterCache
 from extender.extension.write_barrier import WriteBarrier
-from extender.runtime import WatchProgress
+from extender.runtime.cache_tasks import WatchProgress
 from tests.evaluation_worlds import Fleet
 from tests.gang_worlds import SPINE
 from tests.running_berth import claim

@@ -19,7 +19,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Allocation
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Credentials, Reflector, WatchedResource, Writer
-from extender.runtime import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import listening
 from tests.eventually import eventually
 from tests.fuzzing import CASES as FOLDER

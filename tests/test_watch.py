@@ -22,7 +22,7 @@ from extender.cluster import (
     WatchedResource,
 )
 from extender.cluster.reflector import Timing
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError, Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from extender.runtime import WatchProgress
+from extender.runtime.cache_tasks import WatchProgress
 from tests.eventually import eventually
 
 

@@ -18,7 +18,7 @@ from extender.cache import ClusterCache
 from extender.cache.allocated_devices import Holder
 from extender.extension.binding_cycle import BindError
 from extender.extension.write_barrier import WriteBarrier, newer
-from extender.runtime import WatchProgress
+from extender.runtime.cache_tasks import WatchProgress
 from tests.dra_worlds import CLAIMS, asks, custom, extended, mig, place
 from tests.eventually import eventually
 from tests.replicas import Gate, replicas

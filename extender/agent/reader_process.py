@@ -21,7 +21,7 @@ import structlog
 from extender.api.gpu_topology import UNKNOWN_DISTANCE
 from extender.base.berth_errors import BerthError
 from extender.cluster import Backoff, Delays
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.topology.agent_slices import Reading
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
 from extender.web.metrics import COUNTER, TASK_FAILURES, MetricSource, Scrapes

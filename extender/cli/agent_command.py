@@ -13,7 +13,7 @@ from extender.agent.slice_publisher import SlicePublisher
 from extender.cli.options import Kubeconfig, parse_listen, parse_node
 from extender.cluster import ApiClient, load_credentials
 from extender.entry.listening import serve_all, server
-from extender.runtime import DaemonThreads, Supervisor
+from extender.runtime.supervisor import DaemonThreads, Supervisor
 from extender.sockets import listen_on
 from extender.topology.agent_slices import DRIVER
 from extender.web.http_limits import PROBES

@@ -20,7 +20,7 @@ from extender.cli.output import Screen, say_content
 from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is_absent, load_credentials, pages
 from extender.files import name_of
 from extender.manifests import checked
-from extender.runtime import watched_resources
+from extender.runtime.informers import watched_resources
 
 _PAGE = 500
 _POD_SPEC = (  # the fields that decode_pod reads, besides containers

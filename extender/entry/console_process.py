@@ -21,7 +21,8 @@ from extender.entry.listening import (
 )
 from extender.files import is_missing, name_of, read_mounted
 from extender.policy import Policy
-from extender.runtime import DaemonThreads, Supervisor, read_policy, reloaded_policy
+from extender.runtime.policy_file import read_policy, reloaded_policy
+from extender.runtime.supervisor import DaemonThreads, Supervisor
 from extender.sockets import listen_on
 from extender.web.access_control import MAX_TOKEN_BYTES, Access
 from extender.web.console.console_app import ConsoleApp

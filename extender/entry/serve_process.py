@@ -19,7 +19,8 @@ from extender.entry.listening import (
 )
 from extender.extension import Service, Traces, no_span
 from extender.policy import Policy
-from extender.runtime import DaemonThreads, Supervisor, read_policy, reloaded_policy
+from extender.runtime.policy_file import read_policy, reloaded_policy
+from extender.runtime.supervisor import DaemonThreads, Supervisor
 from extender.sockets import listen_on
 from extender.web.http_limits import PROBES, VERBS, RejectionLog
 from extender.web.serve_app import Probes, ServeApp

@@ -71,7 +71,8 @@ from extender.extension.remembered_pods import RunnerUp
 from extender.extension.telemetry import SpanFactory, no_span
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.extension.write_barrier import WriteBarrier
-from extender.runtime import Informers, Supervisor
+from extender.runtime.informers import Informers
+from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, requirements_of
 from extender.scheduling.requirements import (
     Pending,

@@ -29,7 +29,7 @@ from extender.extension.undo import (
     read_unchanged,
     remove_special,
 )
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 
 _MAX_RUNNING = 32  # half of the connections to the API server
 _MAX_WAITING = 4096  # operations; beyond that, the next filter request or sweep asks for it again

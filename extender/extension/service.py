@@ -29,7 +29,9 @@ from extender.extension.orphans import OrphanCollector
 from extender.extension.telemetry import CallDurations, SpanFactory, Traces, no_span
 from extender.extension.wake import QueueingHints, Requeuer
 from extender.policy import Policy
-from extender.runtime import CacheRefresh, Informers, Supervisor
+from extender.runtime.cache_tasks import CacheRefresh
+from extender.runtime.informers import Informers
+from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from extender.api.resource_claims import Claim, Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice, is_complete, newest_slices
 from extender.cache import CLAIM, ClusterCache
 from extender.extension.binding_cycle import BindError, DeviceLost
-from extender.runtime import WatchProgress
+from extender.runtime.cache_tasks import WatchProgress
 
 _MAX_SECONDS = 8.0  # how long a bind waits until the watch shows its write
 

@@ -15,7 +15,7 @@ from extender.base.text_limits import cut
 from extender.web.http_limits import HttpLimits
 
 if TYPE_CHECKING:  # the node agent must not load the cache and CEL
-    from extender.runtime import Informers
+    from extender.runtime.informers import Informers
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

@@ -12,11 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from extender.cluster import ApiClient
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 from extender.web.asgi import Answer
 
 if TYPE_CHECKING:
-    from extender.runtime import Informers  # it loads the cache, which the node agent does not need
+    from extender.runtime.informers import Informers  # it loads the cache, which the node agent does not need
 
 GAUGE, COUNTER, SUMMARY, HISTOGRAM = GaugeMetricFamily, CounterMetricFamily, SummaryMetricFamily, HistogramMetricFamily
 Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily | HistogramMetricFamily

@@ -17,7 +17,7 @@ from extender.base.text_limits import one_line
 from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.gangs.gang_state import FormingGang
-from extender.runtime import WatchProgress
+from extender.runtime.cache_tasks import WatchProgress
 
 
 class GangBarrier:

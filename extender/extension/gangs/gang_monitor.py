@@ -16,7 +16,7 @@ from extender.extension.gangs.bound_members import BoundMembers, Members
 from extender.extension.gangs.gang_scheduler import GangScheduler
 from extender.extension.gangs.gang_state import FormingGang, GangState, WaitingGang
 from extender.gangs.gang import gang_minimum, is_incomplete, lacks_pod_group
-from extender.runtime import Supervisor
+from extender.runtime.supervisor import Supervisor
 
 # Pause after a round, as a multiple of its time: a round looks at all waiting gangs, and every event of a member may
 # cause one.
