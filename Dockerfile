@@ -1,4 +1,4 @@
-# Two stages: the wheel is built and installed exactly as tests/test_packaging.py does it. Nothing is installed
+# Two stages: the wheel is built and installed exactly as tests/install/test_packaging.py does it. Nothing is installed
 # whose hash does not stand in constraints.txt, the build tools included.
 FROM docker.io/library/python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 WORKDIR /src

@@ -48,8 +48,8 @@ properties: $(STAMP) ## run the property tests with thousands of random examples
 N ?= 20000
 SEED ?= 1
 oracle: $(STAMP) ## compare the search and the gang planner with brute force on N random clusters
-	$(BIN)/python -m tests.oracle --worlds $(N) --seed $(SEED)
-	$(BIN)/python -m tests.gang_oracle --worlds $(N) --seed $(SEED)
+	$(BIN)/python -m tests.worlds.oracle --worlds $(N) --seed $(SEED)
+	$(BIN)/python -m tests.worlds.gang_oracle --worlds $(N) --seed $(SEED)
 
 bench: $(STAMP) ## measure latency, memory and start-up, as ratios in one run
 	$(BIN)/python -m benchmarks.serving
@@ -92,12 +92,12 @@ install-time: $(STAMP) ## measure the way from an empty control plane to the fir
 TIMES ?= 20
 SEEDS ?= 500
 chaos: $(STAMP) ## disturb two replicas in virtual time by SEEDS; kill real processes, TIMES at every write point
-	BERTH_SEEDS=1:$(SEEDS) $(BIN)/pytest tests/test_two_replicas.py
-	$(BIN)/python -m tests.chaos --seed $(SEED) --times $(TIMES)
+	BERTH_SEEDS=1:$(SEEDS) $(BIN)/pytest tests/bind/test_two_replicas.py
+	$(BIN)/python -m tests.worlds.chaos --seed $(SEED) --times $(TIMES)
 
 EXAMPLES ?= 2000
 fuzz: $(STAMP) ## send garbage to every command, HTTP entry point and loader, EXAMPLES for each
-	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/test_fuzz_*.py --timeout 0
+	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/hostile/test_fuzz_*.py --timeout 0
 
 gpu-check: $(STAMP) ## read this machine's GPUs, publish them to the embedded cluster and place a pod (NVIDIA driver)
 	PYTHONPATH=. $(BIN)/python .ci/gpu_check.py
@@ -113,7 +113,7 @@ pins: ## pin every distribution and its hashes again, after a change of pyprojec
 	sed -i.bak "/^#/d;/^$$/d" constraints.txt && rm constraints.txt.bak  # removes the note that berth itself is not pinned
 
 release-check: $(STAMP) ## test the wheel alone; check versions and licences; write the bill of materials
-	BERTH_CLEAN_INSTALL=1 $(BIN)/pytest tests/test_packaging.py
+	BERTH_CLEAN_INSTALL=1 $(BIN)/pytest tests/install/test_packaging.py
 	$(BIN)/python .ci/release_check.py
 
 # The image's name and tag as the manifests have them, and the program that builds it.

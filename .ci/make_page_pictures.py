@@ -1,7 +1,7 @@
 """Writes docs/img/page.png and page-pod.png: the page of `berth run` in headless Chromium. Then notes of which files.
 
 Chromium (`chromium` on the PATH) draws them, so two machines write different bytes. docs/img/page.sha256 has the
-digests of the page's files and of the pictures, and tests/test_page_pictures.py says when one has changed alone.
+digests of the page's files and of the pictures, and tests/web/test_page_pictures.py says when one has changed alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # for tests.browser
+sys.path.insert(0, str(ROOT))  # for tests.worlds.browser
 
-from tests.browser import Page, browsing  # noqa: E402 - after the path
+from tests.worlds.browser import Page, browsing  # noqa: E402 - after the path
 
 ASSETS, PICTURES = ROOT / "extender" / "web" / "assets", ROOT / "docs" / "img"
 COMPARED = "fleet.decisions.filter(d => d.sets && d.sets.chosen.gpus.length > 1).length >= 17"  # pods of several GPUs

@@ -1,6 +1,6 @@
 """Writes docs/img/run.svg: the output of `make run` on a terminal of 84 columns.
 
-tests/test_run.py says when the output has changed: the same output makes the same bytes.
+tests/cli/test_run.py says when the output has changed: the same output makes the same bytes.
 """
 
 from __future__ import annotations

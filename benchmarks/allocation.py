@@ -21,7 +21,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, PodRequirements, evaluate, requirements_of
-from tests.running_berth import claim
+from tests.worlds.running_berth import claim
 
 MACHINE = carried_machines()["a100-pcie-8-bridged"]
 PROFILES = {"1g": 1, "2g": 2, "4g": 4, "7g": 8}

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 import extender
-from tests.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 _ROOT = f"{Path(extender.__file__).parent}/"
 _NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4", "n3": "a100-pcie-8-bridged"}

@@ -129,7 +129,11 @@ def masks(slices: list) -> None:
 
 def hostile() -> None:
     """The longest of the expressions written to take long, in milliseconds of processor time."""
-    from tests.test_cel import BLANK, EXPENSIVE, HOSTILE  # late: it makes cel-python's parser, of which there is one
+    from tests.cel.test_cel import (  # late: it makes cel-python's parser, of which there is one
+        BLANK,
+        EXPENSIVE,
+        HOSTILE,
+    )
 
     took = []
     for name, text in {**EXPENSIVE, **HOSTILE}.items():

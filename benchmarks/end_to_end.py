@@ -33,7 +33,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ROOT, TOKEN, ControlPlane, missing, unverified
-from tests.process_worlds import free_port
+from tests.worlds.process_worlds import free_port
 
 MACHINE = "hgx-h100-8"
 Policies = Mapping[str, dict]  # by the name of the system

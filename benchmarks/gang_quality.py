@@ -23,8 +23,8 @@ from extender.api.resource_claims import Allocation, Result
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.scheduling import Placement, shortlist
-from tests.gang_worlds import CLIQUE, POLICY, SPINE, GangWorld, key
-from tests.running_berth import claim
+from tests.worlds.gang_worlds import CLIQUE, POLICY, SPINE, GangWorld, key
+from tests.worlds.running_berth import claim
 
 PATIENCE = 10.0  # minutes that the pods of a gang wait for the last one
 SEEDS = 3

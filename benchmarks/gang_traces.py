@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from tests.gang_worlds import TRAY
+from tests.worlds.gang_worlds import TRAY
 
 MEMBERS, MEMBER_SHARES = (2, 4, 8, 16, 32), (30, 30, 20, 12, 8)
 SINGLE_SHARES = {1: 40, 2: 30, 4: 20, 8: 10}  # GPUs of a job of one pod to percent

@@ -18,8 +18,8 @@ from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem
 from extender.gangs.gang_trial import GangMemory
 from extender.scheduling import NodeRanking
-from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
-from tests.running_berth import Json
+from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
+from tests.worlds.running_berth import Json
 
 MACHINES = ("hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")
 MEMBERS = 256

@@ -38,8 +38,8 @@ import orjson
 from benchmarks.hostile_pods import ATTACKS, NAMESPACE, Attack, costly_claim, hostile, is_hostile
 from benchmarks.processes import Bench, Berth, Http, body_for, cpu_seconds
 from extender.sandbox import Cluster, carried_machines, listening
-from tests.process_worlds import free_port
-from tests.running_berth import claim, pod
+from tests.worlds.process_worlds import free_port
+from tests.worlds.running_berth import claim, pod
 
 Json = dict[str, Any]
 NORMAL = 1500  # pods in a phase; a phase ends early when all are bound

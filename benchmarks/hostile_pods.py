@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.running_berth import claim, pod
+from tests.worlds.running_berth import claim, pod
 
 Json = dict[str, Any]
 NAMESPACE = "hostile"  # with a number if an attack has several

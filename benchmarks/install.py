@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 
 from tests.e2e.control_plane import ROOT, ControlPlane, missing
-from tests.process_worlds import free_port
+from tests.worlds.process_worlds import free_port
 
 FOLDERS = ("manifests/", "manifests/components/trial")
 EXAMPLE = f"{FOLDERS[1]}/example.yaml"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.servers import TOKEN
-from tests.process_worlds import free_port
+from tests.worlds.process_worlds import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120  # the longest that a process may take to listen

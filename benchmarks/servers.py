@@ -17,7 +17,7 @@ from benchmarks.allocation import mig_slices
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.web.asgi import Receive, Scope, Send
-from tests.running_berth import claim, pod
+from tests.worlds.running_berth import claim, pod
 
 MIXES = {
     "uniform": ["hgx-h100-8"],

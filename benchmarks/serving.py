@@ -36,7 +36,7 @@ from benchmarks.processes import (
 )
 from benchmarks.servers import BIND_PODS, COLD_PODS
 from benchmarks.serving_report import growth, show
-from tests.process_worlds import free_port
+from tests.worlds.process_worlds import free_port
 
 
 class Effort(NamedTuple):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from structlog.dev import ConsoleRenderer, plain_traceback
 
 from extender.entry.listening import EventLoop
-from tests.skipping_loop import EarlyLoop, LoopbackLoop
+from tests.worlds.skipping_loop import EarlyLoop, LoopbackLoop
 
 # BERTH_HYPOTHESIS=long: random examples, thirty times as many as a test asks for (`make properties`).
 _SLOW = [HealthCheck.too_slow]  # it measures seconds

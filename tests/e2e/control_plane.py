@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from extender.api.fields import lenient_loads
-from tests.process_worlds import free_port
+from tests.worlds.process_worlds import free_port
 
 TOKEN = "e2e-admin"
 NODE_NAME, NODE_TOKEN = "real-node", "e2e-kubelet"  # of the kubelet in real_node.py

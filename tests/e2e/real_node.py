@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from tests.e2e.control_plane import NODE_NAME, NODE_TOKEN, ControlPlane, minor_version, missing
-from tests.process_worlds import free_port
+from tests.worlds.process_worlds import free_port
 
 NEEDED = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "test-driver", "busybox")
 DRIVER = "test-driver.cdi.k8s.io"  # the default of the program test-driver (test/e2e/dra/test-driver in the tree)

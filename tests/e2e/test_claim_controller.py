@@ -11,7 +11,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from tests.e2e.control_plane import ControlPlane, needs
-from tests.running_berth import claim, pod
+from tests.worlds.running_berth import claim, pod
 
 pytestmark = [
     needs(),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_docs import DOCS
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
-from tests.test_docs import DOCS
 
 pytestmark = [needs("kubectl"), pytest.mark.timeout(300)]
 # Commands that need a kubelet, and their result without one.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import berth
 from tests.e2e.control_plane import ControlPlane, needs
 from tests.e2e.test_manifests_on_real_server import kubectl
-from tests.tutorials import CORRECTED
+from tests.worlds.commands import berth
+from tests.worlds.tutorials import CORRECTED
 
 pytestmark = [
     needs("kubectl"),

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docs.test_docs import DOCS
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
-from tests.manifests import KUBECTL, PAIRS, rendered
-from tests.test_docs import DOCS
+from tests.worlds.manifests import KUBECTL, PAIRS, rendered
 
 pytestmark = [
     needs("kubectl"),

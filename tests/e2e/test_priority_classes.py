@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.control_plane import ControlPlane, minor_version, needs
-from tests.manifests import MANIFESTS, objects_of
+from tests.worlds.manifests import MANIFESTS, objects_of
 
 pytestmark = [
     needs("kubectl"),

@@ -15,7 +15,7 @@ import yaml
 from extender.sandbox.sandbox_cluster import MARKER_CLASS
 from tests.e2e.control_plane import NODE_NAME, ControlPlane
 from tests.e2e.real_node import DEVICES, DRIVER, IMAGE, METADATA, RealNode, needs_a_node
-from tests.process_worlds import free_port
+from tests.worlds.process_worlds import free_port
 
 pytestmark = [
     needs_a_node(),

@@ -14,9 +14,9 @@ import pytest
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
+from tests.api.test_unreadable_objects import CASES
 from tests.e2e.control_plane import ControlPlane, needs
-from tests.fuzzing import unfolded
-from tests.test_unreadable_objects import CASES
+from tests.worlds.fuzzing import unfolded
 
 pytestmark = [
     needs("kubectl"),

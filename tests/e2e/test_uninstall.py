@@ -11,7 +11,7 @@ import yaml
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ControlPlane, needs
 from tests.e2e.test_real_control_plane import make_fleet
-from tests.running_berth import claim
+from tests.worlds.running_berth import claim
 
 pytestmark = [needs(), pytest.mark.timeout(300)]
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/shared"

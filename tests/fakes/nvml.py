@@ -31,7 +31,7 @@ from extender.api.gpu_topology import UNKNOWN_DISTANCE
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_uuid
 from extender.topology.agent_slices import Reading
-from tests.eventually import HANG_SECONDS
+from tests.worlds.eventually import HANG_SECONDS
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT = 1, 2, 3, 4, 9, 10
 FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, NOT_READY, UNKNOWN = 13, 15, 16, 18, 27, 999

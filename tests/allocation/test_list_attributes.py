@@ -1,0 +1,188 @@
+"""Attributes that are lists, and attributes of unknown types: selectors, constraints, and what other devices see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from extender.allocation import Features
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
+from extender.base.bits import members
+from extender.cache import ClusterCache
+from extender.cel.dra import Dialect, Masks
+from extender.cel.dra.terms import failed_term
+from extender.cli.allocate_command import _one_node
+from extender.cli.select_command import answer
+from extender.manifests import decoded_objects
+from extender.policy import Policy
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice
+from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, requirements_of
+from extender.scheduling.equivalence import Patterns, equivalence_key
+from extender.topology.sets import Graphs
+from extender.topology.sources import choose_fabric
+
+Json = dict[str, Any]
+WORLD = yaml.safe_load((Path(__file__).parents[1] / "cases" / "list_attributes.yaml").read_text())
+OF_D = {"metadata": {"name": "d"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "d"'}}]}}
+
+
+@pytest.mark.parametrize(("expression", "expected"), WORLD["selectors"])
+def test_selectors_read_lists(expression: str, expected: object) -> None:
+    gates = {"features": ["DRAListTypeAttributes"]}
+    found = answer({"name": "x", "expression": expression, **WORLD["device"], **gates}, "x")
+    assert found["compile_error"] is None
+    assert ("error" if found["runtime_error"] else found["match"]) == expected, found
+    assert "internal error" not in (found["runtime_error"] or "")
+
+
+def node_of(name: str, devices: list[Json], others: list[Json]) -> list[Json]:
+    """The node and the slices of its two drivers."""
+    found: list[Json] = [{"kind": "Node", "metadata": {"name": name}}]
+    for driver, content in (("d", devices), ("other", others)):
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": driver, "nodeName": name, "pool": pool, "devices": content}
+        found.append({"kind": "ResourceSlice", "metadata": {"name": f"{driver}-{name}"}, "spec": spec})
+    return found
+
+
+def claim_of(case: Json) -> Json:
+    exactly: Json = {"deviceClassName": "d", "count": case.get("count", 1)}
+    if "selector" in case:
+        exactly["selectors"] = [{"cel": {"expression": case["selector"]}}]
+    devices = {"requests": [{"name": "r", "exactly": exactly}], "constraints": case.get("constraints", [])}
+    return {"metadata": {"namespace": "x", "name": "c", "uid": "c"}, "spec": {"devices": devices}}
+
+
+def filled(nodes: list[list[Json]]) -> ClusterCache:
+    cache, decoder = ClusterCache(), SliceDecoder()
+    cache.apply_class("d", decode_class(OF_D))
+    for objects in nodes:
+        for obj in objects:
+            name = obj["metadata"]["name"]
+            if obj["kind"] == "Node":
+                cache.apply_node(name, decode_node(obj))
+            else:
+                cache.apply_slice(name, decoder.decode(obj))
+    return cache
+
+
+def asked(cache: ClusterCache, case: Json) -> tuple[PodRequirements, EvaluationContext]:
+    made = decode_claim(claim_of(case))
+    cache.apply_claim(made.key, made)
+    pod = Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),))
+    snapshot = cache.snapshot()
+    requirements = requirements_of(pod, snapshot, Policy())
+    assert isinstance(requirements, PodRequirements)
+    return requirements, EvaluationContext(Masks(), Features(), snapshot.baseline)
+
+
+@pytest.mark.parametrize("case", WORLD["worlds"], ids=lambda case: case["name"])
+def test_serve_and_allocate_agree(case: Json) -> None:
+    node = node_of("n", case["devices"], case.get("others", []))
+    cache = filled([node])
+    requirements, context = asked(cache, case)
+    info = cache.snapshot().node_infos["n"]
+    status = evaluate(info, requirements, context)
+    objects = [*node, {"kind": "DeviceClass", **OF_D}, {"kind": "ResourceClaim", **claim_of(case)}]
+    offline = decoded_objects([("", obj) for obj in objects])
+    for order in ("in-tree", "preferred"):
+        found = _one_node(offline, offline.nodes[0], order)
+        results = found["allocations"][0]["devices"]["results"] if found["allocations"] else None
+        if case["expect"] == "error":
+            assert case["text"] in found["error"]
+            assert isinstance(status, Unschedulable)
+            assert case["text"] in status.text
+        elif case["expect"] == "none":
+            assert (results, found["error"]) == (None, None)
+            assert isinstance(status, Unschedulable)
+        else:
+            assert results is not None, found
+            assert [result["device"] for result in results] == case["expect"]
+            assert isinstance(status, Placement)
+            assert [info.inventory.devices[bit].device.name for bit in members(status.solution.mask)] == case["expect"]
+
+
+numbers = st.one_of(
+    st.integers(0, 2).map(lambda one: {"int": one}),
+    st.lists(st.integers(0, 2), max_size=2, unique=True).map(lambda some: {"ints": some}),
+    st.sampled_from([{"strings": ["0", "1"]}, {}, None]),
+)
+
+
+@given(
+    st.lists(st.lists(numbers, min_size=2, max_size=3), min_size=2, max_size=4), st.sampled_from(["match", "distinct"])
+)
+@example([[{"ints": [0, 1]}, {"int": 1}], [{"ints": [0, 1]}, {"int": 2}]], "match")
+def test_nodes_of_one_equivalence_key_fit_the_same_claims(nodes: list[list[Json | None]], kind: str) -> None:
+    """The two nodes of the example had one key, though only the first one's devices match."""
+    made = [
+        [{"name": f"x{i}", **({} if one is None else {"attributes": {"n": one}})} for i, one in enumerate(node)]
+        for node in nodes
+    ]
+    cache = filled([node_of(f"n{i}", devices, []) for i, devices in enumerate(made)])
+    requirements, context = asked(cache, {"count": 2, "constraints": [{f"{kind}Attribute": "d/n"}]})
+    known: dict[object, object] = {}
+    for info in cache.snapshot().node_infos.values():
+        key = len(info.inventory.devices), *equivalence_key(info, requirements, context, Patterns())
+        status = evaluate(info, requirements, context)
+        fits = isinstance(status, Placement) or status.reason.code
+        assert known.setdefault(key, fits) == fits
+
+
+def test_a_gpu_takes_the_first_number_of_its_list_as_its_numa_node() -> None:
+    """KEP-6072: the node of the device itself comes first, those that are as near follow."""
+    machine = carried_machines()["hgx-h100-8"]
+    published = gpu_slice("n", machine)
+    for position, device in enumerate(published["spec"]["devices"]):
+        near = [0, 1] if position < 4 else [1, 0]
+        device["attributes"]["resource.kubernetes.io/numaNode"] = {"ints": near}
+        device["attributes"]["resource.kubernetes.io/pcieRoot"] = {"strings": [f"pci{position}"]}
+    found = choose_fabric(None, SliceDecoder().decode(published).devices, Graphs())
+    assert found is not None
+    assert found.graph.numa == (0, 0, 0, 0, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("term", "seen"),
+    [
+        ("numas == 0", "[0, 1]"),
+        ("roots.includes('x')", "['pci0000:00', 'pci0000:64']"),
+        ("releases == 1", "[1.0.0, 2.3.0]"),
+        ("nothing == 1", "[]"),
+        ("flags == true", "[true, false]"),
+        ("numas", "[0, 1]"),
+    ],
+)
+def test_a_failed_term_shows_the_list_as_cel_writes_it(term: str, seen: str) -> None:
+    _, slice_, _ = node_of("n", [{"name": "a", "attributes": WORLD["device"]["attributes"]}], [])
+    tested = f"{'7 in ' if term == 'numas' else ''}device.attributes['d'].{term}"
+    found = failed_term(tested, Dialect(), SliceDecoder().decode(slice_).devices[0], "d")
+    assert found == f"`{tested}` is false (saw {seen})"
+
+
+def test_the_preferred_gpus_are_joined_ones_whose_lists_meet() -> None:
+    """Of four GPUs in two NVLink pairs, the middle two alone have equal lists."""
+    machine, cache = carried_machines()["rtx-a6000-4-bridged"], filled([])
+    published, decoder = gpu_slice("n", machine), SliceDecoder()
+    for device, near in zip(published["spec"]["devices"], ([0], [0, 1], [0, 1], [1]), strict=True):
+        device["attributes"]["resource.kubernetes.io/numaNode"] = {"ints": near}
+    cache.apply_class("d", decode_class({"metadata": {"name": "d"}, "spec": {}}))
+    cache.apply_node("n", decode_node({"metadata": {"name": "n"}}))
+    for obj in (published, fabric_slice("n", machine)):
+        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    constraints = [{"matchAttribute": "resource.kubernetes.io/numaNode"}]
+    requirements, context = asked(cache, {"count": 2, "constraints": constraints})
+    status = evaluate(cache.snapshot().node_infos["n"], requirements, context)
+    assert isinstance(status, Placement)
+    assert status.solution.mask in (0b0011, 0b1100)

@@ -1,0 +1,90 @@
+"""How pods name their group, and where the minimum of a gang comes from: cases as data."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.api.pod_groups import GroupKey, GroupSource, Membership, may_be_in_gang
+from extender.api.pods import decode_pod
+from extender.cache import ClusterCache
+from extender.gangs.gang import gang_minimum
+from extender.runtime.informers import watched_resources
+
+CASES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "pod_groups.yaml").read_text())
+KINDS = {
+    "PodGroup scheduling.k8s.io": "podgroups",
+    "PodGroup scheduling.x-k8s.io": "podgroups.scheduling.x-k8s.io",
+    "LeaderWorkerSet": "leaderworkersets",
+}
+
+
+def cache_with(objects: dict[str, dict[str, Any]]) -> ClusterCache:
+    """A cache with these objects of groups in the namespace `default`: kind and name to spec."""
+    cache = ClusterCache()
+    apply = {kind.name: kind.apply for kind in watched_resources(cache)}
+    for title, spec in objects.items():
+        kind, _, name = title.rpartition(" ")
+        apply[KINDS[kind]](f"default/{name}", {"metadata": {"namespace": "default", "name": name}, "spec": spec})
+    return cache
+
+
+def pod_of(case: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": "train-7", "namespace": "default", "uid": "u", **case["metadata"]}
+    return {"metadata": metadata, "spec": case.get("spec", {})}
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_recognised(title: str) -> None:
+    """Attack: take part in another namespace's group."""
+    case = CASES[title]
+    found = decode_pod(pod_of(case)).membership
+    if case.get("group") is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found.problem == case.get("problem", "")
+    if found.problem:
+        return
+    assert found.key == GroupKey("default", GroupSource(case["source"]), case["group"])
+    snapshot = cache_with(case.get("objects", {})).snapshot()
+    wanted = case.get("minimum", 0), case.get("rank", 7), case.get("topology", ""), case.get("timeout", 0)
+    assert (gang_minimum(found, snapshot), found.rank, found.topology, found.timeout_seconds) == wanted
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_no_pod_of_a_gang_is_passed_undecoded(title: str) -> None:
+    """The check that spares decoding most pods says True for every pod that is in a gang or has an invalid group."""
+    case = CASES[title]
+    if case.get("minimum", 0) > 1 or case.get("problem"):
+        assert may_be_in_gang(pod_of(case))
+
+
+def test_the_object_of_a_group_may_come_go_and_change() -> None:
+    member = decode_pod(pod_of({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}})).membership
+    assert isinstance(member, Membership)
+    cache = cache_with({})
+    (apply,) = (k.apply for k in watched_resources(cache) if k.name == KINDS["PodGroup scheduling.x-k8s.io"])
+    for minimum, spec in ((0, None), (4, {"minMember": 4}), (6, {"minMember": 6}), (0, None)):
+        apply("default/g", None if spec is None else {"metadata": {"name": "g"}, "spec": spec})
+        assert gang_minimum(member, cache.snapshot()) == minimum
+
+
+def test_the_documentation_lists_every_source() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "gangs.md").read_text()
+    rows = re.findall(r"^\| [0-9] \| `([^`]+)`", text, re.MULTILINE)
+    assert rows == [source.value for source in GroupSource]
+
+
+def test_names_that_differ_only_at_their_end_are_not_one_group() -> None:
+    """An annotation may be long: a name that is cut could be that of another group."""
+    for length, problem in ((253, ""), (254, " has more than 253 characters")):
+        notes = {"berth.dev/group": "a" * length, "berth.dev/group-min": "2"}
+        found = decode_pod(pod_of({"metadata": {"annotations": notes}})).membership
+        assert found is not None
+        assert found.problem.endswith(problem)
+        assert bool(found.problem) == bool(problem)

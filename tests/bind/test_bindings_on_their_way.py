@@ -1,0 +1,225 @@
+"""A Binding may be stored some time after it was sent. Until then no claim is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import decode_pod
+from extender.cluster import Writer
+from extender.extension.binding_cycle import BindOutcomeUnknown
+from extender.extension.orphans import OrphanCollector
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
+from extender.sandbox import ApiError
+from tests.worlds.dra_worlds import extended
+from tests.worlds.eventually import eventually
+from tests.worlds.faulty_world import World
+from tests.worlds.running_berth import Serving, berthing, bug_after, claim, pod
+from tests.worlds.skipping_loop import in_virtual_time
+from tests.worlds.tenant_worlds import patch
+
+pytestmark = pytest.mark.loopback
+
+CUT = ApiError(502, "BadGateway", "the connection was cut")
+P = ("default", "p")
+
+
+def store_binding(b: Serving) -> None:
+    b.cluster.api.registry.bind(P, {"target": {"name": "n1"}})
+
+
+async def two_claims(b: Serving) -> None:
+    for name in ("c1", "c2"):
+        b.cluster.apply(claim(name))
+    await b.create(pod("p", "c1", "c2"))
+
+
+async def test_a_binding_is_sent_again_only_right_after_the_reads_of_all_claims() -> None:
+    """The first claim may have been taken back while the API server took long to return the second."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        sent, taken_back = 0, False
+
+        async def take_back(method: str, path: str) -> ApiError | None:
+            nonlocal sent, taken_back
+            if path.endswith("/binding"):
+                sent += 1
+                return CUT if sent == 1 else None
+            if sent and not taken_back and method == "GET" and path.endswith("/resourceclaims/c2"):
+                taken_back = True
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
+                patch(b, "c1", {"status": {"allocation": None, "reservedFor": None}}, "status")
+            return None
+
+        b.cluster.api.intercept = take_back
+        assert await b.bind("p", "n1") == "claim default/c1 was taken back in the meantime"
+        assert taken_back
+        assert b.node_of("p") == ""
+
+
+def other_collector(b: Serving) -> OrphanCollector:
+    """That of another replica."""
+    s = b.app.service
+    return OrphanCollector(s.cache, Writer(s.client, "other"), s.clock, s.supervisor, lambda _: False)
+
+
+def special_claim(b: Serving) -> ObjectKey:
+    (made,) = b.claims()
+    return ObjectKey("default", made["metadata"]["name"])
+
+
+async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once() -> None:
+    """Its pod waited for more than a minute."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(extended("p"))
+        clock = asyncio.get_running_loop().time
+        began, name = clock(), "p-extended-resources-abcde"
+        made = b.cluster.apply(claim(name))
+        notes = {"resource.kubernetes.io/extended-resource-claim": "true", "berth.dev/allocator": "killed"}
+        uid = b.pod("p")["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": True}
+        patch(b, name, {"metadata": {"annotations": notes, "ownerReferences": [owner]}})
+        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
+        entry = {"resource": "pods", "name": "p", "uid": uid}
+        patch(b, name, {"status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [entry]}}, "status")
+        await b.settled()
+
+        async def bound() -> bool:
+            nodes = (await b.filter("p"))["NodeNames"]
+            return bool(nodes) and await b.bind("p", nodes[0]) == ""
+
+        await eventually(bound, "the pod is bound with a claim of its own")
+        assert clock() - began < 20.0  # by a clock that skips time; the grace period is 60 s
+        assert special_claim(b).name != made["metadata"]["name"]
+
+
+async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_is_on_its_way() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(extended("p"))
+        orphans = other_collector(b)
+
+        async def take_back_meanwhile(_: str, path: str) -> ApiError | None:
+            if path.endswith("/binding"):
+                await b.settled()
+                orphans.remove_stale_special(special_claim(b))
+                await eventually(lambda: "/take-back" in str(b.claims()), "the take-back is announced")
+            return None
+
+        b.cluster.api.intercept = take_back_meanwhile
+        assert await b.bind("p", "n1") == ""
+        await eventually(lambda: not orphans.busy)
+        assert (orphans.removed, orphans.skipped) == (0, 1)
+        assert b.claims()[0]["status"]["reservedFor"]
+
+
+async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_back() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(extended("p"))
+        orphans = other_collector(b)
+
+        async def take_back_first(method: str, path: str) -> ApiError | None:
+            if method == "PATCH" and path.endswith("/pods/p/status"):
+                await b.settled()
+                orphans.remove_stale_special(special_claim(b))
+                await eventually(lambda: "/take-back" in str(b.claims()), "the take-back is announced")
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS / 2)
+            return None
+
+        b.cluster.api.intercept = take_back_first
+        assert "taken over by another process" in await b.bind("p", "n1")
+        await eventually(lambda: not b.claims(), "one of the two deletes the claim")
+        b.cluster.api.intercept = None
+        assert b.node_of("p") == ""
+
+
+async def test_a_bind_whose_binding_may_be_on_its_way_takes_nothing_back() -> None:
+    """The connection is cut, and the API server stores the Binding later. Meanwhile another replica marks a claim."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        sent = 0
+
+        async def cut(method: str, path: str) -> ApiError | None:
+            nonlocal sent
+            if not path.endswith("/binding"):
+                return None
+            sent += 1
+            patch(b, "c2", {"metadata": {"annotations": {"berth.dev/allocator": "berth-other"}}})
+            asyncio.get_running_loop().call_later(IN_FLIGHT_GRACE_SECONDS / 2, store_binding, b)
+            return CUT
+
+        b.cluster.api.intercept = cut
+        assert await b.bind("p", "n1") == ""
+        assert sent == 1
+        await eventually(lambda: b.node_of("p") == "n1")
+        assert len(b.held()) == 2
+
+
+async def bind_with_a_bug(b: Serving, after: str) -> None:
+    with pytest.raises(KeyError, match="a bug"):
+        await bug_after(after, b, "p", "n1")
+
+
+async def test_a_bind_that_fails_on_a_bug_takes_its_claims_back() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        await bind_with_a_bug(b, after="write barrier")
+        assert b.held() == []
+        assert b.app.service.cache.reservations.by_claim == {}
+        await b.settled()
+        assert await b.bind("p", "n1") == ""
+
+
+async def test_a_bug_after_the_binding_takes_nothing_from_a_bound_pod() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+        await bind_with_a_bug(b, after="write binding")
+        assert len(b.held()) == 2
+
+
+async def test_a_bug_while_the_binding_is_on_its_way_takes_nothing_from_the_pod() -> None:
+    """The API server stores the Binding soon after the bug."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await two_claims(b)
+
+        async def later(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/c2/status"):
+                asyncio.get_running_loop().call_later(IN_FLIGHT_GRACE_SECONDS / 2, store_binding, b)
+
+        b.cluster.api.intercept_reply = later
+        await bind_with_a_bug(b, after="write claims")
+        assert b.node_of("p") == "n1"
+        assert len(b.held()) == 2
+
+
+def test_the_special_claim_of_a_bind_with_an_unknown_outcome_stays_until_its_binding_has_come() -> None:
+    async def unknown_outcome() -> World:
+        world = World(1)
+        await world.replicas[0].start()
+        service, store = world.replicas[0].service, world.cluster.store
+        assert service is not None
+        made, go_on = world.cluster.apply(extended("p")), asyncio.Event()
+        await eventually(lambda: service.filter(decode_pod(made), ["n1"]).passed)
+
+        async def late(_: str, path: str) -> None:
+            if path.endswith("/binding"):
+                await go_on.wait()
+
+        async def landed(method: str, path: str) -> None:
+            """The Binding is stored some time after the collector has read that the pod is not bound."""
+            if method == "GET" and path.endswith("/pods/p"):
+                asyncio.get_running_loop().call_later(IN_FLIGHT_GRACE_SECONDS / 2, go_on.set)
+
+        world.cluster.api.intercept = late
+        with pytest.raises(BindOutcomeUnknown):
+            await service.bind(ObjectKey(*P), made["metadata"]["uid"], "n1")
+        world.cluster.api.intercept_reply = landed
+        assert not service.filter(decode_pod(store["pods", P]), ["n1"]).passed
+        await eventually(lambda: service.orphans.skipped + service.orphans.removed)
+        await world.replicas[0].stop()
+        return world
+
+    checker = in_virtual_time(unknown_outcome()).checker
+    assert checker.bound == 1
+    assert not checker.wrong

@@ -1,0 +1,118 @@
+"""Pods that fit while each bind fails: explain, the fleet, doctor and a metric say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from extender.api.pods import Pod, decode_pod
+from extender.sandbox import ApiError, write_kubeconfig
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.commands import berth_beside
+from tests.worlds.explain_worlds import why
+from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
+
+DENIED = (
+    'pods "p" is forbidden: User "system:serviceaccount:berth-system:berth" cannot update resource "pods/finalizers" '
+    'in API group "" in the namespace "default": RBAC: no right on pods/finalizers'
+)
+
+
+async def denied(method: str, path: str) -> ApiError | None:
+    return ApiError(403, "Forbidden", DENIED) if path.endswith("/binding") else None
+
+
+def condition(message: str, reason: str = "SchedulerError") -> Json:
+    return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+
+
+async def failing(b: Berthing, name: str) -> None:
+    """A pod whose bind fails. kube-scheduler writes the answer of the bind into the pod's condition."""
+    await b.create(claim(name), pod(name, name))
+    node = (await b.filter(name))["NodeNames"][0]
+    status = {"conditions": [condition(await b.bind(name, node))]}
+    b.cluster.api.registry.patch(
+        RESOURCES["", "pods"], ("default", name), {"status": status}, "status", strategic=False
+    )
+    await b.settled()
+
+
+async def test_a_bind_that_fails_is_told_everywhere(tmp_path: Path) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.api.intercept = denied
+        await failing(b, "p")
+        b.cluster.api.intercept = None
+        words = f"; but its last attempt ended with an error: {DENIED}"
+        found = await why(b, "p")
+        assert found["outcome"] == "fits"
+        assert found["sentence"].endswith(words)
+        _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
+        assert words in " ".join(out.split())
+        fleet = (await b.client.get("/v1/fleet")).json()
+        assert fleet["waiting"] == 1
+        assert [row["sentence"] for row in fleet["pending"]] == [f"its last attempt ended with an error: {DENIED}"]
+        _, out, _ = await berth_beside(["doctor", "--kubeconfig", str(write_kubeconfig(tmp_path, b.api))])
+        assert f"1 waiting pod whose last attempt ended with an error: default/p; default/p: {DENIED}" in out
+        assert 'berth_bind_failures_total{error="Forbidden"} 1' in await b.metrics("berth_bind_failures_total{")
+
+
+async def test_the_end_of_a_long_error_is_told() -> None:
+    """The API server repeats the object before it says what is wrong with it."""
+    value = {f"key-{i}": "value" for i in range(200)}
+
+    async def refused(method: str, path: str) -> ApiError | None:
+        message = f'Binding "p" is invalid: spec: Invalid value: {value}: field is immutable'
+        return ApiError(422, "Invalid", message) if path.endswith("/binding") else None
+
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.api.intercept = refused
+        await failing(b, "p")
+        b.cluster.api.intercept = None
+        sentence = (await why(b, "p"))["sentence"]
+        assert 'Binding "p" is invalid: spec: Invalid value: {' in sentence
+        assert sentence.endswith("}: field is immutable")
+        assert "key-100" not in sentence
+
+
+async def test_a_member_whose_bind_fails_is_told_with_its_group() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in ("g-0", "g-1"):
+            b.cluster.apply(claim(name))
+            b.cluster.apply(pod(name, name, annotations={"berth.dev/group": "g", "berth.dev/group-min": "2"}))
+        await b.settled()
+        status = {"status": {"conditions": [condition(DENIED)]}}
+        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "g-1"), status, "status", strategic=False)
+        await b.settled()
+        (group,) = (await b.client.get("/v1/explain/group/default/g")).json()
+        assert group["sentence"].endswith(f"; the last attempt of g-1 ended with an error: {DENIED}")
+        assert [member["reason"] for member in group["members"]] == ["", DENIED]
+        assert (await why(b, "g-1"))["sentence"].count(DENIED) == 1
+
+
+async def test_a_pod_that_is_bound_in_the_end_has_no_error() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.api.intercept = denied
+        await failing(b, "p")
+        b.cluster.api.intercept = None
+        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        await b.settled()
+        assert "last attempt" not in str(await why(b, "p"))
+        assert (await b.client.get("/v1/fleet")).json()["pending"] == []
+
+
+@pytest.mark.parametrize(
+    ("conditions", "unschedulable", "error"),
+    [
+        ([], "", ""),
+        ([condition("0/3 nodes", "Unschedulable")], "0/3 nodes", ""),
+        ([condition("no right")], "", "no right"),
+        ([condition("é" * 600 + " no right")], "", "é" * 127 + "…" + "é" * 122 + " no right"),
+        ([condition("x" * 9000 + " no right")], "", "x" * 254 + "…" + "x" * 245 + " no right"),
+        ([{**condition("no right"), "status": "True"}], "", ""),
+        ([{**condition("no right"), "type": "Ready"}], "", ""),
+    ],
+)
+def test_the_condition_of_a_pod(conditions: list[Json], unschedulable: str, error: str) -> None:
+    found: Pod = decode_pod({**pod("p"), "status": {"conditions": conditions}})
+    assert (found.unschedulable, found.scheduler_error) == (unschedulable, error)

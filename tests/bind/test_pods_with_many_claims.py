@@ -1,0 +1,297 @@
+"""A pod whose claims are beyond all that real pods have is refused before Berth reads its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from extender.allocation import CauseRecorder, Features, Problem, Search, Solution, choose
+from extender.api.claim_specs import MAX_ALTERNATIVES
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import MAX_CLAIMS, Pod
+from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import Capacities
+from extender.base.deadline import Deadline, DeadlineExceeded
+from extender.cel.dra import Masks
+from extender.policy import Policy
+from extender.scheduling import (
+    EvaluationContext,
+    NodeRanking,
+    PodRequirements,
+    Unschedulable,
+    evaluate,
+    requirements_of,
+)
+from extender.scheduling.requirements import UnschedulableAndUnresolvable
+from extender.scheduling.unschedulable_reason import unschedulable_reason
+from tests.worlds.evaluation_worlds import GPU, Fleet, steps
+from tests.worlds.running_berth import berthing, claim
+from tests.worlds.running_berth import pod as pod_object
+
+REFUSED_CLAIMS = "pod has more than 64 claims"
+REFUSED_REQUESTS = "pod has more than 512 device requests in its claims, all alternatives counted"
+
+
+def large(name: str, requests: int = 32, alternatives: int = 8, **fields: object) -> dict[str, Any]:
+    """The largest claim that the API server admits has 32 requests with 8 alternatives."""
+    found = claim(name)
+    found["metadata"]["uid"] = f"uid-{name}"
+    found["spec"]["devices"]["requests"] = [
+        {
+            "name": f"r{i}",
+            "firstAvailable": [
+                {"name": f"s{j}", "deviceClassName": "gpu.nvidia.com", **fields} for j in range(alternatives)
+            ],
+        }
+        for i in range(requests)
+    ]
+    return found
+
+
+def pod_with(fleet: Fleet, *claims: dict[str, Any]) -> Pod:
+    """A pod with these claims, all known to the cache."""
+    for one in claims:
+        decoded = decode_claim(one)
+        fleet.cache.apply_claim(decoded.key, decoded)
+    names = [one["metadata"]["name"] for one in claims]
+    found = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(f"g-{name}", name) for name in names))
+    fleet.cache.apply_pod(found.uid, found)
+    return found
+
+
+def requirements(fleet: Fleet, pod: Pod) -> PodRequirements:
+    found = requirements_of(pod, fleet.cache.snapshot(), Policy())
+    assert isinstance(found, PodRequirements)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ([claim(f"c{i}") for i in range(MAX_CLAIMS + 1)], REFUSED_CLAIMS),
+        ([large("c1"), large("c2"), claim("c3")], REFUSED_REQUESTS),
+        ([large(f"c{i}") for i in range(MAX_CLAIMS)], REFUSED_REQUESTS),
+    ],
+)
+def test_a_pod_with_too_many_claims_or_requests_is_refused_and_nothing_is_remembered(claims: list, reason: str) -> None:
+    """Attack: stall scheduling with pods that name hundreds of large claims."""
+    fleet = Fleet()
+    pod = pod_with(fleet, *claims)
+    answer = fleet.filter_service.filter(pod, fleet.names)
+    assert answer.failed == dict.fromkeys(fleet.names, reason)
+    assert fleet.filter_service.prioritize(pod, fleet.names) == [(name, 0) for name in fleet.names]
+    assert set(fleet.filter_service.remembered().values()) == {0}
+    assert fleet.filter_service.evaluations.waiting == 0
+
+
+def test_a_pod_with_too_many_claims_is_refused_before_they_are_looked_up() -> None:
+    fleet = Fleet()
+    names = [f"unknown{i}" for i in range(MAX_CLAIMS + 1)]
+    pod = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(name, name) for name in names))
+    found = requirements_of(pod, fleet.cache.snapshot(), Policy())
+    assert isinstance(found, UnschedulableAndUnresolvable)
+    assert found.reason.code is Code.TOO_MANY_CLAIMS
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [[claim(f"c{i}") for i in range(MAX_CLAIMS)], [large("c1"), large("c2")], [large(f"c{i}", 1) for i in range(64)]],
+)
+def test_a_pod_at_the_limits_has_requirements(claims: list) -> None:
+    fleet = Fleet()
+    found = requirements(fleet, pod_with(fleet, *claims))
+    assert len(found.specs) == len(claims)
+    assert sum(len(one.alternatives) for spec in found.specs for one in spec.requests) <= MAX_ALTERNATIVES
+
+
+async def test_bind_and_gangs_refuse_such_a_pod() -> None:
+    notes = {"berth.dev/group": "g", "berth.dev/group-min": "2"}
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        for name in ("c1", "c2", "c3", "c4"):
+            b.cluster.apply(large(name) if name != "c4" else claim(name))
+        b.cluster.apply(pod_object("p", "c1", "c2", "c3"))
+        await b.create(pod_object("m1", "c1", "c2", "c3", annotations=notes), pod_object("m2", "c4", annotations=notes))
+        assert REFUSED_REQUESTS in await b.bind("p", "n1")
+        answer = await b.filter("m2", ["n1"])
+        assert answer["FailedAndUnresolvableNodes"] == {"n1": f"pod default/m1 of the group: {REFUSED_REQUESTS}"}
+
+
+def test_the_budget_ends_between_nodes_without_room_whose_masks_are_known() -> None:
+    """Nothing is searched on such nodes, but each alternative of each request is counted."""
+    fleet, masks = Fleet(), Masks()
+    pod = pod_with(fleet, large("c1", count=9))
+    snapshot = fleet.cache.snapshot()
+    context = EvaluationContext(masks, Features(), snapshot.baseline)
+    assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
+    deadline = steps(300, ends_one=True)
+    again = NodeRanking(requirements(fleet, pod))
+    assert not again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, deadline=deadline))
+    assert again.nodes == 4, "the nodes of one machine; the 256 alternatives on the second machine are too many"
+
+
+def test_the_budget_ends_between_nodes_that_are_assigned_to_one_equivalence_class() -> None:
+    """The key of each node has the masks of each alternative if a selector reads the identity of a device."""
+    fleet, masks = Fleet(nodes=12, kinds=1), Masks()
+    pod = pod_with(fleet, large("c1", selectors=[{"cel": {"expression": f'{GPU}.uuid != "x"'}}]))
+    snapshot = fleet.cache.snapshot()
+    context = EvaluationContext(masks, Features(), snapshot.baseline)
+    assert NodeRanking(requirements(fleet, pod)).update(snapshot, context)
+    calls = 0
+    again, done = NodeRanking(requirements(fleet, pod)), False
+    while not done:
+        deadline = steps(2_000, ends_one=True)
+        done = again.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, deadline=deadline))
+        calls += 1
+    assert calls > 1, "12 nodes with 256 alternatives have more than 3,000 masks"
+
+
+def constrained(*attributes: str) -> dict[str, Any]:
+    """A claim with these constraints, whose selector reads the identity of a device."""
+    found = claim(f"c-{attributes[0].rpartition('/')[2]}", selector=f'{GPU}.uuid != "x"')
+    found["metadata"]["uid"] = found["metadata"]["name"]
+    found["spec"]["devices"]["constraints"] = [{"matchAttribute": name} for name in attributes]
+    return found
+
+
+def calls_for_one_node(pod_claims: list[dict[str, Any]], number: int) -> int:
+    """The calls of this deadline that it takes to evaluate one node whose masks are known."""
+    fleet, masks = Fleet(nodes=1), Masks()
+    pod = pod_with(fleet, *pod_claims)
+    snapshot = fleet.cache.snapshot()
+    assert NodeRanking(requirements(fleet, pod)).update(
+        snapshot, EvaluationContext(masks, Features(), snapshot.baseline)
+    )
+    calls, ranking, done = 0, NodeRanking(requirements(fleet, pod)), False
+    while not done:
+        deadline = steps(number, ends_one=True)
+        done = ranking.update(snapshot, EvaluationContext(masks, Features(), snapshot.baseline, deadline=deadline))
+        calls += 1
+    return calls
+
+
+def test_the_budget_ends_between_the_attributes_of_one_node() -> None:
+    """64 claims with 32 constraints each took 145 ms for a node, however short the call should be."""
+    every = [[f"example.com/a{i}-{j}" for j in range(32)] for i in range(8)]
+    assert calls_for_one_node([constrained(*names) for names in every], 32) >= 8
+
+
+def test_an_attribute_of_many_constraints_is_read_once() -> None:
+    alike = [constrained(f"example.com/{i}", *["gpu.nvidia.com/uuid"] * 31) for i in range(8)]
+    one = [constrained(f"example.com/{i}") for i in range(8)]
+    assert calls_for_one_node(alike, 12) <= calls_for_one_node(one, 12) + 1
+
+
+def test_the_causes_of_a_failed_search_are_counted_once() -> None:
+    """They were counted for each request: 20,000 causes of 512 requests took 1.1 s for one node."""
+
+    class Counted(dict[tuple[str, int], tuple[str, str]]):
+        """Causes that count how often they are read."""
+
+        reads = 0
+
+        def items(self) -> Any:
+            self.reads += 1
+            return super().items()
+
+    fleet, recorder = Fleet(nodes=1), CauseRecorder()
+    recorder.causes = causes = Counted({(f"r{i}/s0", 0): ("constraint", "gpu.nvidia.com/uuid") for i in range(8)})
+    asked = requirements(fleet, pod_with(fleet, *[large(f"c{i}", 8, 1) for i in range(16)]))
+    snapshot = fleet.cache.snapshot()
+    node_info = snapshot.node_infos["n0"]
+    problem = EvaluationContext(Masks(), Features(), snapshot.baseline).problem(node_info, asked)
+    found = unschedulable_reason(node_info, problem, recorder, 0)
+    assert found == Reason(Code.CONSTRAINT, ("gpu.nvidia.com/uuid",))
+    assert causes.reads < 8
+
+
+def problem_with(constraints: int, claims: int) -> Problem:
+    """A problem of equal claims with so many constraints on the product name."""
+    fleet = Fleet(nodes=2)
+    found = [claim(f"c{i}") for i in range(claims)]
+    for one in found:
+        one["metadata"]["uid"] = one["metadata"]["name"]
+        one["spec"]["devices"]["constraints"] = [{"matchAttribute": "gpu.nvidia.com/productName"}] * constraints
+    asked = requirements(fleet, pod_with(fleet, *found))
+    snapshot = fleet.cache.snapshot()
+    return EvaluationContext(Masks(), Features(), snapshot.baseline).problem(snapshot.node_infos["n1"], asked)
+
+
+def test_constraints_beyond_the_usual_number_cost_steps() -> None:
+    """A search of 20,000 steps took 2 s with 32 constraints."""
+    usual, many = Search(problem_with(4, 8)), Search(problem_with(32, 8))
+    assert usual.run() is not None
+    assert many.run() is not None
+    assert many.steps == usual.steps + 8 * 28
+
+
+def test_few_preferred_sets_are_tried_if_each_search_must_make_many_constraints() -> None:
+    tried = []
+
+    def none(_: Problem, __: Solution) -> Iterator[int]:
+        for i in range(1_000):
+            tried.append(i)
+            yield 0
+
+    assert choose(problem_with(32, 8), none, max_steps=2_000) is not None
+    assert len(tried) < 10
+    deadline = steps(400)
+    with pytest.raises(DeadlineExceeded):
+        choose(problem_with(1, 8), none, deadline=deadline)
+
+
+class CountedChecks(Deadline):
+    """A deadline that counts the checks."""
+
+    checks = 0
+
+    def __init__(self) -> None:
+        super().__init__(1.0, lambda: 0.0)
+
+    def check(self) -> float:
+        self.checks += 1
+        return super().check()
+
+
+def test_a_node_without_room_is_searched_once() -> None:
+    """A failed search was repeated to learn the causes."""
+    fleet, deadline = Fleet(nodes=2), CountedChecks()
+    asked = requirements_of(fleet.searching("a", 4), fleet.cache.snapshot(), Policy())
+    assert isinstance(asked, PodRequirements)
+    snapshot = fleet.cache.snapshot()
+    node_info = snapshot.node_infos["n1"]
+    context = EvaluationContext(Masks(), Features(), snapshot.baseline, deadline=deadline)
+    assert isinstance(evaluate(node_info, asked, context), Unschedulable)
+    search = Search(context.problem(node_info, asked))
+    assert search.run() is None
+    assert search.steps > 500
+    assert deadline.checks < 1.5 * search.steps / 32, "a search checks it every 32 steps"
+
+
+class CountedCapacities(Capacities):
+    """Capacities that count how often a name is looked up."""
+
+    looks = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.looks += 1
+        return super().__contains__(name)
+
+
+def test_devices_with_equal_capacities_are_looked_at_once_for_the_reason() -> None:
+    """31 names of 512 requests on 128 devices took 150 ms for one node."""
+    fleet = Fleet(nodes=1)
+    (slice_, _), *_ = fleet.cache.snapshot().node_infos["n0"].inventory.offsets
+    counted = CountedCapacities(slice_.devices[0].capacity)
+    fleet.cache.apply_slice("n0", replace(slice_, devices=tuple(replace(d, capacity=counted) for d in slice_.devices)))
+    asked = requirements(fleet, pod_with(fleet, claim("c", capacity={"requests": {"memory": "1Ti"}})))
+    snapshot = fleet.cache.snapshot()
+    node_info = snapshot.node_infos["n0"]
+    problem = EvaluationContext(Masks(), Features(), snapshot.baseline).problem(node_info, asked)
+    assert len(slice_.devices) > 1
+    counted.looks = 0
+    assert unschedulable_reason(node_info, problem, CauseRecorder(), 0).code is Code.TOO_SMALL
+    assert counted.looks == 1

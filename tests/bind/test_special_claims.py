@@ -1,0 +1,191 @@
+"""The special claim when two replicas bind one pod, and when its deletion fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.sandbox import ApiError
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.dra_worlds import extended
+from tests.worlds.eventually import eventually
+from tests.worlds.replicas import replicas
+from tests.worlds.running_berth import berthing, claim
+from tests.worlds.tenant_worlds import collector_without_grace
+
+
+async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
+    """Each makes a claim; the first to name its claim in the pod's status binds, the other takes its own back."""
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), _):
+        a.cluster.apply(extended("p"))
+        await asyncio.gather(a.settled(), b.settled())
+        await asyncio.gather(a.filter("p"), b.filter("p"))
+        both, named = asyncio.Event(), []
+
+        async def meet(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/pods/p/status") and not both.is_set():
+                named.append(path)
+                if len(named) == 2:
+                    both.set()
+                await both.wait()
+
+        a.cluster.api.intercept = meet
+        answers = await asyncio.gather(a.bind("p", "n1"), b.bind("p", "n2"))
+        assert sorted(bool(answer) for answer in answers) == [False, True], answers
+        (left,) = a.claims()
+        assert a.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == left["metadata"]["name"]
+        assert a.held() == [(a.node_of("p"), a.held()[0][1])]
+
+
+async def test_the_status_of_a_pod_names_the_claim_of_the_first_replica_while_it_sends_its_binding() -> None:
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), (_, gate)):
+        a.cluster.apply(extended("p"))
+        await asyncio.gather(a.settled(), b.settled())
+        await asyncio.gather(a.filter("p"), b.filter("p"))
+        gate.close()  # the first replica does not see the claim that the second has made
+        writes, sent, go_on = 0, asyncio.Event(), asyncio.Event()
+
+        async def slow(method: str, path: str) -> None:
+            nonlocal writes
+            if method == "PATCH" and path.endswith("/pods/p/status"):
+                writes += 1
+                if writes == 1:
+                    await sent.wait()
+                else:
+                    gate.open()
+            elif path.endswith("/binding"):
+                sent.set()
+                await go_on.wait()
+
+        a.cluster.api.intercept = slow
+        second = asyncio.create_task(a.bind("p", "n1"))
+        await eventually(lambda: writes == 1)
+        first = asyncio.create_task(b.bind("p", "n2"))
+        answer = await second
+        go_on.set()
+        assert "of another process" in answer
+        assert await first == ""
+        (left,) = a.claims()
+        assert a.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == left["metadata"]["name"]
+
+
+async def test_a_claim_that_was_never_allocated_goes_once_its_pod_is_bound_with_another() -> None:
+    """A process ended between the claim and its allocation, and the next one bound the pod at once."""
+    async with berthing({"n1": "t4-4"}) as b:
+        owners = {name: b.cluster.apply(extended(name))["metadata"]["uid"] for name in ("p", "waits")}
+        names = {name: f"{name}-extended-resources-abcde" for name in owners}
+        for name, uid in owners.items():
+            left = claim(names[name])
+            notes = {"resource.kubernetes.io/extended-resource-claim": "true", "berth.dev/allocator": "berth-of-before"}
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
+            finalizers = ["resource.kubernetes.io/delete-protection"]
+            left["metadata"] |= {"annotations": notes, "ownerReferences": [owner], "finalizers": finalizers}
+            b.cluster.apply(left)
+        await b.settled()
+        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        await b.settled()
+        orphans = collector_without_grace(b)
+        await orphans.sweep()
+        await eventually(lambda: not orphans.busy)
+        used = b.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+        assert {one["metadata"]["name"] for one in b.claims()} == {used, names["waits"]}
+        assert orphans.removed == 1
+
+
+async def test_a_claim_that_cannot_be_taken_back_at_once_is_tried_again() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(extended("p"))
+        await b.filter("p")
+        failures = ["binding", "busy", "busy"]
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            if path.endswith("/binding"):
+                failures.remove("binding")
+                return ApiError(403, "Forbidden", "no")
+            if "busy" in failures and "binding" not in failures and "/resourceclaims/" in path and method == "PATCH":
+                failures.remove("busy")
+                return ApiError(409, "Conflict", "the object has been modified")
+            return None
+
+        b.cluster.api.intercept = refuse
+        assert "no" in await b.bind("p", "n1")
+        assert not failures
+        assert b.claims() == []
+
+
+async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_runs() -> None:
+    async with replicas({"n1": "t4-4"}) as ((a, b), _):
+        a.cluster.apply(extended("p"))
+        await asyncio.gather(a.settled(), b.settled())
+        await a.filter("p")
+        binding = asyncio.Event()
+
+        async def hold(method: str, path: str) -> None:
+            if path.endswith("/binding"):
+                await binding.wait()
+
+        a.cluster.api.intercept = hold
+        bind = asyncio.create_task(a.bind("p", "n1"))
+        await eventually(lambda: bool(a.held()))
+        await b.settled()
+        assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
+        await b.app.service.orphans.sweep()
+        binding.set()
+        assert await bind == ""
+        assert len(a.held()) == 1
+        assert b.app.service.orphans.removed == 0
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_a_pod_that_is_deleted_before_its_status_names_the_claim_is_not_bound(*, recreated: bool) -> None:
+    """A new pod may have its name; the status of that pod must not name the claim."""
+    async with berthing({"n1": "t4-4"}) as b:
+        first = extended("p")
+        first["metadata"]["finalizers"] = ["example.org/keeps-it"]
+        await b.create(first)
+        await b.filter("p")
+        bindings = list[str]()
+
+        async def delete(_: str, path: str) -> None:
+            if path.endswith("/pods/p/status"):
+                b.cluster.api.intercept = note
+                b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
+                if recreated:
+                    b.cluster.store.remove("pods", ("default", "p"))
+                    b.cluster.apply(extended("p"))
+
+        async def note(_: str, path: str) -> None:
+            bindings.extend([path] if path.endswith("/binding") else [])
+
+        b.cluster.api.intercept = delete
+        assert "was bound, deleted or recreated" in await b.bind("p", "n1")
+        assert not bindings
+        assert not b.claims()
+        assert not b.pod("p").get("status", {}).get("extendedResourceClaimStatus")
+
+
+@pytest.mark.parametrize("step", ["/pods/p/status", "/binding"])
+async def test_the_claim_of_a_running_bind_stays_though_a_filter_request_for_its_pod_comes(step: str) -> None:
+    """Another kube-scheduler became the leader meanwhile."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(extended("p"))
+        await b.filter("p")
+        sent, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: str, path: str) -> None:
+            if path.endswith(step):
+                sent.set()
+                await go_on.wait()
+
+        b.cluster.api.intercept = slow
+        bind = asyncio.create_task(b.bind("p", "n1"))
+        await sent.wait()
+        await b.settled()
+        assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
+        orphans = b.app.service.orphans
+        await orphans.sweep()
+        await eventually(lambda: not orphans.busy)
+        go_on.set()
+        assert await bind == ""
+        assert len(b.held()) == 1

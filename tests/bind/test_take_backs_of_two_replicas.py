@@ -1,0 +1,181 @@
+"""One replica takes an allocation back, and the other is about to bind the pod: no pod is bound without its devices."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
+from extender.sandbox import ApiError
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.eventually import eventually
+from tests.worlds.replicas import replicas
+from tests.worlds.running_berth import Serving, berthing, claim, pod
+from tests.worlds.tenant_worlds import allocated, patch, stored
+
+pytestmark = pytest.mark.loopback
+
+Json = dict[str, Any]
+CLAIMS, ALLOCATOR = RESOURCES["resource.k8s.io", "resourceclaims"], "berth.dev/allocator"
+OTHER: Json = {"metadata": {"annotations": {ALLOCATOR: "berth-other"}}}
+TAKEN_BACK: Json = {"status": {"allocation": None, "reservedFor": None}}
+
+
+def has_devices(b: Serving, name: str) -> bool:
+    return bool(stored(b, name)["status"].get("allocation"))
+
+
+async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replica_is_on_its_way() -> None:
+    """The scheduler of one replica cannot use the claim's node; the other replica is about to bind the pod there."""
+    async with replicas({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as ((a, b), _):
+        a.cluster.apply(claim("c"))
+        a.cluster.apply(pod("p", "c"))
+        await asyncio.gather(a.settled(), b.settled())
+        assert "n1" in (await a.filter("p"))["NodeNames"]
+        sent, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hold_back(_: str, path: str) -> None:
+            if path.endswith("/binding"):
+                sent.set()
+                await go_on.wait()
+
+        async def bind_now(method: str, path: str) -> None:
+            if method == "GET" and path.endswith("/pods/p") and not go_on.is_set():
+                go_on.set()
+                assert await slow == ""
+
+        a.cluster.api.intercept, a.cluster.api.intercept_reply = hold_back, bind_now
+        slow = asyncio.create_task(a.bind("p", "n1"))
+        await sent.wait()
+        await b.settled()
+        assert not (await b.filter("p", ["n2", "n3"]))["NodeNames"]
+        await eventually(lambda: b.app.service.orphans.skipped + b.app.service.orphans.unsuitable)
+        assert a.node_of("p") == "n1"
+        assert has_devices(a, "c")
+
+
+async def test_a_slow_bind_reads_whether_its_own_allocation_was_taken_back() -> None:
+    """Another replica did so after the write barrier: the watch has not shown it yet."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(claim("c"), pod("p", "c"))
+
+        async def take_back(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/c/status"):
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
+            elif method == "GET" and path.endswith("/resourceclaims/c") and has_devices(b, "c"):
+                patch(b, "c", TAKEN_BACK, "status")
+
+        b.cluster.api.intercept = take_back
+        assert await b.bind("p", "n1") == "claim default/c was taken back in the meantime"
+        assert b.node_of("p") == ""
+
+
+async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
+    """The first claim may have been taken back while the API server took long to return the second."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in ("c1", "c2"):
+            b.cluster.apply(claim(name))
+        await b.create(pod("p", "c1", "c2"))
+
+        async def take_back(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/c2/status"):
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
+            elif method == "GET" and path.endswith("/resourceclaims/c2") and has_devices(b, "c1"):
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
+                patch(b, "c1", TAKEN_BACK, "status")
+
+        b.cluster.api.intercept = take_back
+        assert await b.bind("p", "n1") == "claim default/c1 was taken back in the meantime"
+        assert b.node_of("p") == ""
+
+
+async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_bound() -> None:
+    """256 binds of one claim once read it again and again until their time was over."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(claim("c"), pod("p", "c"))
+
+        async def take_time(method: str, path: str) -> None:
+            if path.endswith(("/resourceclaims/c", "/c/status")):
+                await asyncio.sleep(0.6 * IN_FLIGHT_GRACE_SECONDS)
+
+        b.cluster.api.intercept = take_time
+        assert await b.bind("p", "n1") == ""
+
+
+async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_marked_it_again() -> None:
+    """That process may be about to take the allocation back."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        for name in ("first", "p"):
+            b.cluster.apply(pod(name, "c"))
+        await b.settled()
+        allocated(b, "c", "gpu-0", "first", "p")
+        await b.settled()
+
+        async def mark_again(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/resourceclaims/c"):
+                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
+            elif method == "GET" and path.endswith("/resourceclaims/c"):
+                patch(b, "c", OTHER)
+
+        b.cluster.api.intercept = mark_again
+        assert await b.bind("p", "n1") == "claim default/c was taken over by another process"
+        assert b.node_of("p") == ""
+
+
+async def test_a_lost_device_is_not_taken_back_from_a_pod_that_another_replica_has_just_marked_and_bound() -> None:
+    """The other replica saw no earlier claim with the device: it knows the order of the two writes."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in ("first", "c"):
+            await b.create(claim(name), pod(f"p-{name}", name))
+            allocated(b, name, "gpu-0", f"p-{name}")
+            await b.settled()
+        marks = iter(("berth-other-bind", "berth-other-retry"))
+        marked = 0
+
+        async def mark(method: str, path: str) -> None:
+            nonlocal marked
+            if method == "GET" and path.endswith("/resourceclaims/c"):
+                for one in marks:
+                    patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: one}}})
+                    marked += 1
+                    break
+
+        async def bind_it(method: str, path: str) -> ApiError | None:
+            if method == "GET" and path.endswith("/pods/p-c") and marked == 2 and not b.node_of("p-c"):
+                b.cluster.api.registry.bind(("default", "p-c"), {"target": {"name": "n1"}})
+            return None
+
+        b.cluster.api.intercept, b.cluster.api.intercept_reply = mark, bind_it
+        assert "was allocated to another claim first" in await b.bind("p-c", "n1")
+        assert b.node_of("p-c") == "n1"
+        assert has_devices(b, "c")
+
+
+async def test_a_claim_that_was_allocated_again_while_a_bind_reserved_it_is_checked_as_of_that_time() -> None:
+    """The allocation looks as before: the same device, within the same second. Another claim was in between."""
+    async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
+        for name in ("c", "between"):
+            a.cluster.apply(claim(name))
+        for name, of in (("first", "c"), ("p", "c"), ("owner", "between")):
+            a.cluster.apply(pod(name, of))
+        await a.settled()
+        allocated(a, "c", "gpu-0", "first")
+        await a.settled()
+        assert (await a.filter("p"))["NodeNames"] == ["n1"]
+        gate.close()
+
+        async def allocated_again(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/c/status") and not has_devices(a, "between"):
+                patch(a, "c", TAKEN_BACK, "status")
+                allocated(a, "between", "gpu-0", "owner")
+                allocated(a, "c", "gpu-0", "first")
+
+        a.cluster.api.intercept = allocated_again
+        bind = asyncio.create_task(a.bind("p", "n1"))
+        await eventually(lambda: bind.done() or len(stored(a, "c")["status"]["reservedFor"]) > 1)
+        gate.open()
+        assert "was allocated to another claim first" in await bind
+        assert a.node_of("p") == ""

@@ -1,0 +1,291 @@
+"""A tenant makes a claim look like the special claim of a pod with extended resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extender.api.object_meta import ObjectKey
+from extender.sandbox import ApiError
+from tests.bind.test_wrong_answers import Answer
+from tests.worlds.dra_worlds import extended, place
+from tests.worlds.eventually import eventually
+from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.tenant_worlds import (
+    ALLOCATOR,
+    PODS,
+    SPECIAL,
+    allocated,
+    collector_without_grace,
+    forged,
+    in_use,
+    intercept,
+    leftover,
+    patch,
+    stored,
+    uid_of,
+)
+
+pytestmark = pytest.mark.loopback
+
+
+@pytest.mark.parametrize("name", ["loot", "p1-extended-resources-abcde"])
+async def test_a_claim_in_use_that_is_marked_as_special_stays(name: str) -> None:
+    """C1: the annotation and the owner are the tenant's to write, and so is the name."""
+    async with in_use(name) as b:
+        before = stored(b, name)["status"]
+        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+        assert await place(b, "p1") == ""
+        assert stored(b, name)["status"] == before
+        assert len(b.held()) == len(set(b.held())) == 2
+        assert b.app.service.orphans.removed == 0
+
+
+async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() -> None:
+    """Attack: stop a pod of another namespace with a claim that bears its UID."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply({"kind": "Namespace", "metadata": {"name": "evil"}})
+        b.cluster.apply(extended("victim"))
+        made = claim("victim-extended-resources-abcde")
+        made["metadata"] |= {"namespace": "evil", **forged("victim", uid_of(b, "victim"), "evil.example/keep")}
+        b.cluster.apply(made)
+        entry = {"resource": "pods", "name": "victim", "uid": uid_of(b, "victim")}
+        status = {"allocation": {"devices": {"results": []}}, "reservedFor": [entry]}
+        patch(b, made["metadata"]["name"], {"status": status}, "status", "evil")
+        assert await place(b, "victim") == ""
+        assert stored(b, made["metadata"]["name"], "evil")["metadata"].get("deletionTimestamp") is None
+
+
+@pytest.mark.parametrize("allocation", ["none", "unreserved", "of p2 and p1"])
+async def test_a_claim_that_only_looks_like_a_leftover_does_not_stop_the_pod(allocation: str) -> None:
+    """Name, namespace, owner and annotation fit, but no scheduler has reserved it for the pod alone."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for one in (extended("p1"), pod("p2")):
+            b.cluster.apply(one)
+        name = "p1-extended-resources-abcde"
+        b.cluster.apply(claim(name))
+        if allocation != "none":
+            allocated(b, name, "gpu-0", *(("p2", "p1") if allocation != "unreserved" else ()))
+        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+        before = stored(b, name)
+        assert await place(b, "p1") == ""
+        assert stored(b, name) == before
+
+
+async def test_a_pod_gets_the_devices_of_its_own_claim_though_that_is_marked_as_special() -> None:
+    """Berth once made another claim for it, and a real API server rejected the status of the pod."""
+    async with berthing({"n1": "t4-4"}) as b:
+        marked = claim("c")
+        marked["metadata"]["annotations"] = {SPECIAL: "true"}
+        b.cluster.apply(marked)
+        b.cluster.apply(pod("p", "c"))
+        assert await place(b, "p") == ""
+        assert [one["metadata"]["name"] for one in b.claims()] == ["c"]
+        assert [one["name"] for one in stored(b, "c")["status"]["reservedFor"]] == ["p"]
+
+
+async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
+    """It is reserved for p1 alone by right: p1 waits for its drivers or its Binding failed."""
+    name = "p1-extended-resources-abcde"
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim(name))
+        b.cluster.apply(extended("p1", resourceClaims=[{"name": "c", "resourceClaimName": name}]))
+        allocated(b, name, "gpu-0", "p1")
+        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+        before = stored(b, name)["status"]
+        assert await place(b, "p1") == ""
+        assert stored(b, name)["status"] == before
+        assert b.app.service.orphans.removed == 0
+
+
+async def test_a_claim_that_the_pod_names_by_now_is_no_leftover() -> None:
+    """A tenant annotates it as made from the pod's template, and the claim controller writes that into the pod's
+    status. The watch has not shown that yet."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1", resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}]))
+        name = await leftover(b)
+
+        def name_it(method: str, path: str) -> ApiError | None:
+            if method == "GET" and path.endswith("/pods/p1"):
+                change = {"status": {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": name}]}}
+                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
+            return None
+
+        intercept(b, name_it)
+        assert "earlier attempt" in await place(b, "p1")
+        orphans = b.app.service.orphans
+        await eventually(lambda: orphans.skipped == 1)
+        assert stored(b, name)["status"]["reservedFor"]
+        assert orphans.removed == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"), [("p1-extended-resources-abcde", "p2"), ("loot", "p1"), ("p2-extended-resources-abcde", "p1")]
+)
+async def test_a_claim_of_another_name_or_owner_is_no_leftover(name: str, owner: str) -> None:
+    """The status reserves it for p1 alone, and p1 does not name it."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for one in (extended("p1"), pod("p2"), claim(name)):
+            b.cluster.apply(one)
+        allocated(b, name, "gpu-0", "p1")
+        patch(b, name, {"metadata": forged(owner, uid_of(b, owner))})
+        before = stored(b, name)
+        await b.settled()
+        assert await place(b, "p1") == ""
+        assert stored(b, name) == before
+        assert b.app.service.orphans.removed == 0
+
+
+async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        name = await leftover(b, "tenant.example/keep")
+        assert await place(b, "p1") == "the extended-resource claim of an earlier attempt is being removed"
+        await eventually(lambda: b.app.service.orphans.removed == 1)
+        kept = stored(b, name)
+        assert kept["metadata"]["finalizers"] == ["tenant.example/keep"]
+        assert kept["metadata"]["deletionTimestamp"]
+        assert not kept["status"].get("allocation")
+        assert not kept["status"].get("reservedFor")
+        assert await place(b, "p1") == ""
+        assert len(b.held()) == 1
+
+
+async def test_an_unreadable_pod_does_not_stop_the_collector() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        await leftover(b)
+        answers = 0
+
+        async def unreadable(method: str, path: str) -> ApiError | None:
+            nonlocal answers
+            if method != "GET" or not path.endswith("/pods/p1") or answers:
+                return None
+            answers += 1
+            return Answer({**b.pod("p1"), "spec": {"resourceClaims": 7}})
+
+        b.cluster.api.intercept = unreadable
+        assert "earlier attempt" in await place(b, "p1")
+        await eventually(lambda: answers and not b.app.service.orphans.busy)
+        assert b.app.service.supervisor.failures["take-back"] == 0
+        await b.app.service.orphans.sweep()
+        await eventually(lambda: b.app.service.orphans.removed == 1)
+
+
+async def test_two_leftovers_of_a_pod_are_both_deleted() -> None:
+    """Two processes that bound the pod have ended. Found by `tests/worlds/two_replicas.py`, seed 1012."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        await leftover(b)
+        await leftover(b, suffix="fghij", device="gpu-1")
+        assert not (await b.filter("p1"))["NodeNames"]
+        await eventually(lambda: b.app.service.orphans.removed == 2)
+        assert await place(b, "p1") == ""
+        assert len(b.held()) == len(b.claims()) == 1
+
+
+async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
+    """A filter request met the claim as a leftover. The pod now runs with its devices."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(extended("p1"))
+        name = await leftover(b)
+        mapped = {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}
+        b.cluster.api.registry.patch(PODS, ("default", "p1"), {"status": mapped}, "status", strategic=False)
+        b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
+        orphans = b.app.service.orphans
+        orphans.remove_stale_special(ObjectKey("default", name))
+        await eventually(lambda: orphans.skipped == 1)
+        assert stored(b, name)["status"]["reservedFor"]
+        assert orphans.removed == 0
+
+
+async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
+    """Another process made the leftover. During its take-back the tenant deletes it, and gives its name, and the looks
+    of a special claim, to a claim that p3 asks for and runs with."""
+    async with berthing({"n1": "t4-4"}) as b:
+        name = "p1-extended-resources-abcde"
+        for one in (extended("p1"), pod("p3", name)):
+            b.cluster.apply(one)
+        assert await leftover(b, writer="berth-of-before") == name
+        patch(b, name, {"metadata": {"annotations": {ALLOCATOR: "berth-of-before"}}})
+        assert "earlier attempt" in await place(b, "p1")
+        b.cluster.store.remove("resourceclaims", ("default", name))
+        b.cluster.apply(claim(name))
+        assert await place(b, "p3") == ""
+        patch(b, name, {"metadata": forged("p3", uid_of(b, "p3"))})
+        await b.settled()
+        before, eager = stored(b, name), collector_without_grace(b)
+        eager.remove_stale_special(ObjectKey("default", name))
+        await eager.sweep()
+        assert await place(b, "p1") == ""
+        assert stored(b, name) == before
+        assert eager.removed == 0
+
+
+@pytest.mark.parametrize("length", [1, 35, 36, 37, 57, 58, 63])
+async def test_leftovers_are_known_by_the_name_that_the_server_generates(length: int) -> None:
+    """The server cuts generateName to 58 characters and puts five behind."""
+    async with berthing({"n1": "t4-4"}) as b:
+        name = "p" * length
+        b.cluster.apply(extended(name))
+        owner = b.cluster.store["pods", ("default", name)]
+        made = claim("")
+        made["metadata"] = {"generateName": f"{name}-extended-resources-", **forged(name, owner["metadata"]["uid"])}
+        made = b.cluster.apply(made)
+        allocated(b, made["metadata"]["name"], "gpu-0", name, writer="")
+        assert await place(b, name) == "the extended-resource claim of an earlier attempt is being removed"
+        await eventually(lambda: not b.claims())
+
+
+async def test_the_mapping_of_a_pod_that_is_bound_by_now_is_not_overwritten() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        theirs = {"resourceClaimName": "theirs", "requestMappings": []}
+
+        def bind_first(_: str, path: str) -> ApiError | None:
+            if path.endswith("/pods/p1/status") and not b.node_of("p1"):
+                change = {"status": {"extendedResourceClaimStatus": theirs}}
+                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
+                b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
+            return None
+
+        intercept(b, bind_first)
+        assert "was bound, deleted or recreated" in await place(b, "p1")
+        assert b.pod("p1")["status"]["extendedResourceClaimStatus"] == theirs
+        assert b.claims() == []
+
+
+async def test_a_claim_with_the_name_of_the_last_attempts_special_claim_does_not_stop_the_mapping() -> None:
+    """The pod's status still names the special claim of an attempt that failed; the tenant makes a claim of that
+    name."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        name = "p1-extended-resources-abcde"
+        mapped = {"status": {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}}
+        b.cluster.api.registry.patch(PODS, ("default", "p1"), mapped, "status", strategic=False)
+        b.cluster.apply(claim(name))
+        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+        assert await place(b, "p1") == ""
+        assert b.pod("p1")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] != name
+
+
+async def test_a_conflict_with_the_scheduler_does_not_stop_the_mapping() -> None:
+    """kube-scheduler writes a condition into the pod's status while its bind runs."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        touched: list[Any] = []
+
+        def touch(_: str, path: str) -> ApiError | None:
+            if path.endswith("/pods/p1/status") and not touched:
+                touched.append(path)
+                change = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
+                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
+            return None
+
+        intercept(b, touch)
+        assert await place(b, "p1") == ""
+        status = b.pod("p1")["status"]
+        assert touched
+        assert status["extendedResourceClaimStatus"]["requestMappings"]
+        assert status["conditions"]

@@ -1,0 +1,116 @@
+"""A change of many nodes is computed in time slices, and no call answers before all of it is computed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from extender.api.nodes import Taint
+from extender.api.object_meta import ObjectKey
+from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_slices import DeviceId, TaintRule
+from extender.cache import ClusterCache
+from extender.runtime.cache_tasks import CacheRefresh
+from tests.worlds.cache_worlds import MOST, NODES, TIME_SLICE, CountingBuilder, many_nodes, shared_slice
+from tests.worlds.running_berth import berthing, claim, pod
+
+
+def whole_driver(cache: ClusterCache) -> None:
+    cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="gpu.nvidia.com"))
+
+
+def one_device_everywhere(cache: ClusterCache) -> None:
+    cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), device="gpu-1"))
+
+
+def one_shared_device(cache: ClusterCache) -> None:
+    """The rule matches one slice, but all nodes see it."""
+    shared_slice(cache)
+    cache.snapshot()
+    cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="net.example.com"))
+
+
+def a_claim_on_each_node(cache: ClusterCache) -> None:
+    """Many pods can end between two calls of kube-scheduler."""
+    for number in range(NODES):
+        device = DeviceId("gpu.nvidia.com", f"n{number}", "gpu-1")
+        claim = Claim(ObjectKey("a", f"c{number}"), f"u{number}", "1", allocation=Allocation((Result("r", device),)))
+        cache.apply_claim(claim.key, claim)
+
+
+CHANGES = [shared_slice, whole_driver, one_device_everywhere, one_shared_device, a_claim_on_each_node]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_other_tasks_run_between_time_slices(change: Callable[[ClusterCache], None]) -> None:
+    """Attack: stall serve with claims of thousands of nodes that end between two calls of kube-scheduler."""
+    cache, ticks = many_nodes(), count()
+    builder = CountingBuilder(cache)
+    cache.snapshot()
+    refresh = CacheRefresh(cache, clock=lambda: float(next(ticks)), time_slice=float(TIME_SLICE))
+    change(cache)
+    assert cache.backlog >= NODES
+    began = before = builder.built.total()
+    longest = 0
+
+    async def watch() -> None:
+        nonlocal before, longest
+        while True:
+            longest, before = max(longest, builder.built.total() - before), builder.built.total()
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.gather(*(refresh.wait() for _ in range(5)))
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    cache.snapshot()
+    assert max(longest, builder.built.total() - before) <= MOST, "several callers do the work of one"
+    assert builder.built.total() == began + NODES, "no node is built twice"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_snapshot_completes_what_was_begun(change: Callable[[ClusterCache], None]) -> None:
+    """No snapshot has old and new nodes: whether it comes early or late, all of the change is in it."""
+    for begun in range(0, 3 * NODES, 7):
+        cache = many_nodes()
+        version = cache.snapshot().version
+        change(cache)
+        if begun:
+            cache.rebuild(begun)
+        snapshot = cache.snapshot()
+        assert len({id(info.state) for info in snapshot.node_infos.values()}) == 1
+        assert sorted(snapshot.changed_since(version) or ()) == sorted(snapshot.node_infos)
+        assert cache.backlog == 0
+
+
+async def test_a_filter_call_right_after_a_rule_sees_it_on_all_nodes() -> None:
+    async with berthing({f"n{number}": "t4-4" for number in range(30)}) as b:
+        b.cluster.apply(claim("c", 1))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        assert (await b.filter("p"))["NodeNames"]
+        b.app.service.cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="gpu.nvidia.com"))
+        assert b.app.service.cache.backlog >= 30
+        assert not (await b.filter("p"))["NodeNames"]
+
+
+async def test_a_caller_ends_though_each_time_slice_is_followed_by_another_change() -> None:
+    """A caller waits for the changes that came before it: drivers may change slices faster than nodes are built."""
+    cache, ticks = many_nodes(), count()
+    builder = CountingBuilder(cache)
+    cache.snapshot()
+    refresh = CacheRefresh(cache, clock=lambda: float(next(ticks)), time_slice=float(TIME_SLICE))
+    shared_slice(cache)
+    calls = [asyncio.create_task(refresh.wait()) for _ in range(5)]
+    began = builder.built.total()
+    while not all(call.done() for call in calls) and builder.built.total() < began + 10 * NODES:
+        await asyncio.sleep(0)
+        shared_slice(cache)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert not any(call.cancelled() for call in calls)
+    assert builder.built.total() <= began + NODES + MOST, "callers that came together wait for the same nodes"

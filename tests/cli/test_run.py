@@ -1,0 +1,140 @@
+"""`berth run` as a user runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import socket
+import termios
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+from rich.text import Text
+
+from extender.cli.run_command import FLEET
+from tests.worlds.commands import berth_run_once
+from tests.worlds.eventually import answers
+from tests.worlds.manifests import script
+from tests.worlds.process_starter import ROOT, start
+from tests.worlds.process_worlds import free_port
+
+ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0")
+
+
+def test_every_example_lands_as_its_file_says() -> None:
+    drawing = script("make_run_picture")
+    coloured = drawing.printed()
+    out = Text.from_ansi(coloured).plain
+    assert "train-eight" in out
+    assert "✗" not in out
+    # Berth joins the GPUs of every pod; first fit takes GPUs of two bridges, and interleaves the gangs.
+    joined = "Joined by NVLink: Berth 9 of 9 multi-GPU pods outside of gangs, first fit on the same nodes 3 of 9."
+    assert joined in " ".join(out.split())
+    assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20 *$", out, re.MULTILINE)
+    assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in out
+    assert out.rstrip().endswith("`make run` keeps it running; docs/tutorial-your-own-pod.md is next.")
+    assert "… never-fits" in out  # it waits, as its file says
+    assert drawing.picture(coloured) == drawing.FILE.read_text(), "docs/img/run.svg is stale: make picture"
+
+
+def test_no_figure_is_one_that_quality_calls_a_misfit() -> None:
+    misfits = re.findall(r"^\| (\S+) \|.*\| misfit", (ROOT / "docs" / "quality.md").read_text(), re.MULTILINE)
+    assert misfits
+    assert not set(misfits) & set(FLEET)
+
+
+def test_an_example_that_lands_elsewhere_fails_the_run(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "06-one-small.yaml").read_text().replace('"t4-4,dgx1-v100"', '"hgx-h100-8"')
+    (tmp_path / "wrong.yaml").write_text(text)
+    code, out, _ = berth_run_once("--examples", str(tmp_path))
+    assert code == 1
+    assert "expected on hgx-h100-8" in " ".join(out.split())
+
+
+def test_a_gang_that_is_not_in_one_domain_fails_the_run(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "09-gangs.yaml").read_text()
+    (tmp_path / "wrong.yaml").write_text(text.replace('"nvidia.com/gpu.clique"', '"topology.kubernetes.io/rack"'))
+    code, out, _ = berth_run_once("--examples", str(tmp_path))
+    assert code == 1
+    assert re.search(r"✗ llm-a .* clique nvl72-[12], expected in one rack ", out)
+    # Its own place is as expected. A busy machine may announce that the pods wait for another attempt.
+    assert not re.search("[✓✗…] llm-a-0", out)
+
+
+def test_a_gang_without_room_waits_whole_where_first_fit_starts_a_part(tmp_path: Path) -> None:
+    template, first, *_ = yaml.safe_load_all((ROOT / "examples" / "09-gangs.yaml").read_text())
+    notes = first["metadata"]["annotations"]
+    del notes["berth.dev/expect-domain"]
+    notes |= {"berth.dev/group-min": "9", "berth.dev/expect-pending": "no domain has room for all pods of group llm-a"}
+    pods = [{**first, "metadata": {**first["metadata"], "name": f"llm-a-{i}"}} for i in range(9)]
+    (tmp_path / "nine.yaml").write_text(yaml.safe_dump_all([template, *pods]))
+    code, out, _ = berth_run_once("--examples", str(tmp_path))
+    assert code == 0, out
+    assert re.search(r"… llm-a .* 0 of 9 pods .* 8 of 9 pods", out)
+    assert "✓" not in out
+
+
+def test_a_wait_for_another_attempt_is_announced(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "10-never.yaml").read_text()
+    (tmp_path / "never.yaml").write_text(re.sub(r"\n +berth.dev/expect-pending:.*", "", text))
+    code, out, _ = berth_run_once("--examples", str(tmp_path))
+    assert code == 1
+    assert "No node for never-fits yet" in out
+
+
+def test_an_expected_domain_without_a_group_is_an_error(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "06-one-small.yaml").read_text().replace("expect-machine", "expect-domain")
+    (tmp_path / "wrong.yaml").write_text(text)
+    code, _, errors = berth_run_once("--examples", str(tmp_path))
+    assert code == 2
+    assert "berth.dev/expect-domain]: the pod names no group" in errors
+
+
+def test_a_port_that_is_used_is_an_error_with_the_command_for_free_ports() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for option in ("--listen", "--console"):
+            code, _, errors = berth_run_once(option, address)
+            assert code == 2
+            assert f"{option}: cannot listen on {address}: Address already in use" in errors
+            assert "berth run --listen 127.0.0.1:0 --console 127.0.0.1:0" in errors
+
+
+def test_a_narrow_terminal_cuts_no_name(tmp_path: Path) -> None:
+    for name in ("05-degraded.yaml", "09-gangs.yaml"):
+        shutil.copy(ROOT / "examples" / name, tmp_path)
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (50, 80))
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    process = start(*ONCE, "--examples", str(tmp_path), stdout=follower, env=env)
+    os.close(follower)
+    shown = b""
+    with suppress(OSError):  # the end of a pseudo-terminal
+        while part := os.read(leader, 65_536):
+            shown += part
+    os.close(leader)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()
+    assert process.wait() == 0
+    assert max(map(len, lines)) <= 80
+    assert sum(line.count("hgx-b200-8-degraded-1") for line in lines) == 1
+
+
+def test_a_folder_without_examples_is_an_error(tmp_path: Path) -> None:
+    code, _, errors = berth_run_once("--examples", str(tmp_path))
+    assert code == 2
+    assert "holds no .yaml files" in errors
+
+
+async def test_the_scheduler_of_a_run_is_supervised() -> None:
+    listen, console = free_port(), free_port()
+    options = ("--listen", f"127.0.0.1:{listen}", "--console", f"127.0.0.1:{console}")
+    run = start("run", *options)
+    try:
+        failures = 'berth_task_failures_total{task="sandbox-scheduler"} 0.0'
+        await answers(f"http://127.0.0.1:{listen}/metrics", 200, failures)
+    finally:
+        run.terminate()
+        await asyncio.to_thread(run.wait)

@@ -1,0 +1,104 @@
+"""The request of a watch goes to the API server alone, and it ends if the API server does not accept the watch."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from extender.cluster import ApiClient, ClusterError, Credentials, Unavailable
+from extender.cluster.api_errors import Gone
+from extender.sandbox import listening
+from extender.web.asgi import Answer
+from tests.worlds.eventually import HANG_SECONDS
+
+
+def credentials(url: str) -> Credentials:
+    return Credentials(url, None, lambda: None)
+
+
+async def test_a_watch_follows_no_redirect() -> None:
+    """Else another address could show its objects as those of the cluster."""
+    asked: list[str] = []
+
+    async def redirecting(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        if scope["type"] == "http":
+            asked.append(scope["path"])
+            where = ((b"location", b"/elsewhere"),) if scope["path"] == "/watched" else ()
+            await Answer(302 if where else 200, b"{}", more=where).to(send)
+
+    async with listening(redirecting, "127.0.0.1", 0) as url, ApiClient(credentials(url)) as client:
+        with pytest.raises(ClusterError, match="302"):
+            _ = [line async for line in client.lines("/watched", {}, HANG_SECONDS)]
+    assert asked == ["/watched"]
+
+
+async def test_a_watch_that_the_server_does_not_open_ends() -> None:
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)  # it sends nothing
+    port = server.sockets[0].getsockname()[1]
+    async with server, ApiClient(credentials(f"http://127.0.0.1:{port}"), open_seconds=0.05) as client:
+        with pytest.raises(Unavailable, match="watch /watched: TimeoutError"):
+            _ = [line async for line in client.lines("/watched", {}, silence_seconds=20.0)]
+
+
+async def test_a_watch_whose_lines_do_not_end_ends() -> None:
+    """A proxy that sends a byte now and then keeps the connection busy, and shows nothing."""
+
+    async def dripping(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for part in (b"{}\n", *[b" "] * 2000):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await asyncio.sleep(0.01)
+
+    async with listening(dripping, "127.0.0.1", 0) as url, ApiClient(credentials(url)) as client:
+        lines = client.lines("/watched", {}, silence_seconds=0.5)
+        assert [line async for line in lines] == [b"", b"{}\n"], "none of the spaces, which take 20 s"
+
+
+async def lines_of(parts: Iterable[bytes]) -> list[bytes]:
+    """The lines of a watch whose server sends these parts and ends."""
+
+    async def sending(scope: Any, receive: Any, send: Any) -> None:
+        del receive
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await asyncio.sleep(0)
+            await send({"type": "http.response.body", "body": b""})
+
+    async with listening(sending, "127.0.0.1", 0) as url, ApiClient(credentials(url)) as client:
+        return [line async for line in client.lines("/watched", {}, HANG_SECONDS)]
+
+
+async def test_a_line_is_whole_however_it_arrives() -> None:
+    """Only a line that the end of the response cuts lacks its newline."""
+    lines = [b'{"a":1}\n', b"\n", b'{"b":2}\n', b"x" * 600_000 + b"\n", b'{"c":']
+    text = b"".join(lines)
+    assert await lines_of([text]) == [b"", *lines]
+    assert await lines_of(text[at : at + 50_001] for at in range(0, len(text), 50_001)) == [b"", *lines]
+    assert await lines_of([text[:20], text[20:]]) == [b"", *lines]
+
+
+async def test_a_line_that_does_not_end_takes_little_memory() -> None:
+    """Only a list can show the object that it is about."""
+    with pytest.raises(Gone, match="watch /watched: an event is longer than 10485760 bytes"):
+        await lines_of([b"{}\n", *[b"x" * (1 << 20)] * 40])
+
+
+async def test_a_long_line_is_not_copied_with_each_of_its_parts() -> None:
+    """In parts of 16 KiB such a line took 1.8 s of CPU. The memory shows the copies: one was beside line and rest."""
+    part, parts = b"x" * 65_536, 144
+    tracemalloc.start()
+    try:
+        lines = await lines_of([*[part] * parts, b"\n"])
+        assert tracemalloc.get_traced_memory()[1] < 2.5 * len(part) * parts
+    finally:
+        tracemalloc.stop()
+    assert lines == [b"", part * parts + b"\n"]

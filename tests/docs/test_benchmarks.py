@@ -1,0 +1,145 @@
+"""Each benchmark runs on a small input whose result is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks import (
+    call_paths,
+    cel,
+    gang_waking,
+    mixed,
+    openb,
+    pod_cost,
+    quality,
+    requeue,
+    serving,
+    serving_report,
+    shared_devices,
+    soak,
+)
+from benchmarks.serving import Effort
+from extender.api.request_mix import RequestShape
+from extender.policy import Policy
+from tests.worlds.process_starter import Started, start
+
+
+def test_a_mixed_fleet_is_filled_with_jobs_of_eight_gpus_node_by_node() -> None:
+    fleet = mixed.Fleet(Policy())
+    of_eight = fleet.gpus - 4 * mixed.FLEET["rtx-a6000-4-bridged"]
+    placements = [fleet.place(number, 8) for number in range(of_eight // 8 + 1)]
+    assert all(placement is not None and placement.ring_gbps > 0 for placement in placements[:-1])
+    assert placements[-1] is None
+
+
+def test_a_picture_has_a_point_for_each_weight() -> None:
+    rows = [{"link": 0, "allocated": 0.9, "bandwidth": 0.2}, {"link": 8, "allocated": 1.0, "bandwidth": 0.4}]
+    assert mixed.drawn(rows).count("<circle") == 2
+
+
+def test_demand_of_a_trace() -> None:
+    share, whole = RequestShape(1, 1, 1, 500), RequestShape(1, 1, 8, 1000)
+    found = openb.typical([share, share, whole])
+    assert [(shape.gpus, shape.milli, count) for shape, count in found] == [(1, 500, 2 / 3), (8, 1000, 1 / 3)]
+
+
+def test_masks_of_selectors(capsys: pytest.CaptureFixture[str]) -> None:
+    cel.masks(cel.fleet(2))
+    printed = capsys.readouterr().out.splitlines()
+    assert "bytes each" in printed[0]
+    assert [line.split()[0] for line in printed[2:]] == [*cel.SELECTORS, *cel.OURS_ONLY]
+
+
+def test_predictions_of_bandwidth_are_near_measurements() -> None:
+    rows = quality.predictions()
+    assert len(rows) == len(quality.MEASURED)
+    assert all(abs(row["off"]) < 0.3 for row in rows if row["machine"] != quality.MISFIT)
+
+
+def test_a_soak_tells_memory_that_grows_from_memory_that_does_not() -> None:
+    def rows(mib: list[float]) -> list[soak.Row]:
+        return [soak.Row(number, one, {}) for number, one in enumerate(mib)]
+
+    assert not soak.grew(rows([100, 120, *[121] * 8]))
+    assert soak.grew(rows([100, 120, *[131] * 8])), "more than the last tenth may have"
+    assert soak.grew(rows([100.0 + 2 * tenth for tenth in range(10)])), "slowly, and it never ends"
+
+
+def test_the_cost_of_a_pod_is_the_cpu_between_two_readings() -> None:
+    def used(ms: float, *requests: str) -> pod_cost.Usage:
+        return pod_cost.Usage({"berth": ms / 1000}, pod_cost.requests_in("\n".join(requests)))
+
+    line = 'apiserver_request_total{{code="{}",resource="{}",subresource="{}",verb="{}"}} {}'.format
+    before = used(100, line(200, "pods", "", "WATCH", 3), line(201, "pods", "binding", "POST", 10))
+    binds = line(201, "pods", "binding", "POST", 14), line(409, "pods", "binding", "POST", 1)
+    after = used(120, line(200, "pods", "", "WATCH", 3), *binds, line(200, "", "readyz", "GET", 9))
+    each = after.per_pod(before, pods=5)
+    assert each.requests == {"POST pods/binding": 1.0}
+    assert pod_cost.lines(each) == [
+        "ms of CPU per pod: berth 4.00; all 4.00",
+        "requests per pod: POST pods/binding 1.00",
+    ]
+
+
+def test_plugins_have_the_part_of_their_extension_point_that_they_have_in_the_sample() -> None:
+    found = pod_cost.plugins_in(
+        """
+scheduler_scheduling_algorithm_duration_seconds_sum 0.05
+scheduler_framework_extension_point_duration_seconds_sum{extension_point="Filter",profile="p",status="Success"} 0.01
+scheduler_framework_extension_point_duration_seconds_sum{extension_point="Filter",profile="p",status="Error"} 0.03
+scheduler_framework_extension_point_duration_seconds_sum{extension_point="Score",profile="p",status="Success"} 0.004
+scheduler_plugin_execution_duration_seconds_sum{extension_point="Filter",plugin="Fit",status="Success"} 0.003
+scheduler_plugin_execution_duration_seconds_sum{extension_point="Filter",plugin="Name",status="Success"} 0.001
+""",
+        pods=10,
+    )
+    assert found == pytest.approx({"algorithm": 5, "Filter": 4, "Filter Fit": 3, "Filter Name": 1, "Score": 0.4})
+    head, *rows = pod_cost.table({"in-tree": found, "berth": {"Filter": 2.0}}, least=3.5)
+    assert head.split() == ["in-tree", "berth"]
+    assert [row.split() for row in rows] == [["Filter", "4.00", "2.00"], ["algorithm", "5.00", "0.00"]]
+
+
+def test_looks_for_pods_to_wake_are_measured_beside_filters() -> None:
+    found = requeue.measure(nodes=4, shapes=6, pods=12, events=1, gap=0.01)
+    assert found["few_us"]
+    assert found["many_us"]
+    assert found["asked_mib"]
+    assert found["waiting_mib"]
+
+
+def test_changes_of_shared_devices_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    shared_devices.measure(nodes=8, devices=8)
+    printed = capsys.readouterr().out.splitlines()
+    assert sum("longest stretch" in line for line in printed) == 6
+    assert "after a claim on a shared device: snapshot" in printed[-1]
+
+
+def test_waiting_gangs_are_planned_only_after_a_change_that_may_help() -> None:
+    useless, useful, planned = gang_waking.measure(nodes=8, gangs=2, members=9, changes=2)
+    assert (useless.plans, useful.plans, planned.plans) == (0, 0, 2)
+
+
+def test_each_request_is_followed_through_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(call_paths.measure(show=True))
+    printed = capsys.readouterr().out.splitlines()
+    counts = [int(line.split()[-4]) for line in printed[1:] if line and not line.startswith((" ", "20"))]
+    assert len(counts) == 10
+    assert all(counts)
+
+
+def test_serving_a_fleet_of_four(capsys: pytest.CaptureFixture[str]) -> None:
+    """The processes of `make bench`, with a few calls of each kind: pods fit where they should, are bound, and the
+    console tells of it."""
+
+    def launch(args: Sequence[str], stdout: int) -> Started:
+        return start(*args[1:], module=args[0], stdout=stdout)
+
+    found = serving.one_size(4, "uniform", 0, Effort(warm_up=1, calls=2, rounds=1, binds=2), launch)
+    serving_report.show(found)
+    assert found["passed"] == {"one": 4, "four": 4, "never": 0}
+    assert found["bound"] == 2
+    assert found["visible_ms"] is not None
+    assert "explanation of a known shape" in capsys.readouterr().out

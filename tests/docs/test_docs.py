@@ -1,0 +1,205 @@
+"""The documentation names only existing things, and its examples work."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender import __version__
+from extender.cache.reservations import TRANSITIONS
+from extender.policy import Policy, PolicyError, load_policy
+from extender.sandbox import load_examples
+from extender.web.console.console_metrics import METRICS as OF_CONSOLE
+from extender.web.serve_metrics import METRICS as OF_SERVE
+from tests.worlds.commands import berth
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_life_cycle_is_drawn_from_the_table() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    table = text.split("## The life of a reservation")[1].split("##")[0]
+    rows = re.findall(r"^\| ([a-z, ]+) \| ([^|]+) \| ([a-z]+) \|$", table, re.MULTILINE)
+    drawn = {(state, event, after) for states, event, after in rows[1:] for state in states.split(", ")}
+    assert drawn == {(state.value, event.value, after.value) for (state, event), after in TRANSITIONS.items()}
+
+
+def test_the_policy_to_tune_is_the_default() -> None:
+    (block,) = re.findall(r"```yaml\n(weights.*?)```", (DOCS / "tune.md").read_text(), re.DOTALL)
+    assert load_policy(block) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("candidates: 0", "candidates: must be at least"),
+        ("weights: {links: 1}", "weights.links"),
+        ("hold_seconds: yes", "must not be true or false (is true"),
+        ("[1]", "must be a mapping"),
+        ("a: [", "not YAML"),
+        ("headroom: big", "headroom"),
+    ],
+)
+def test_bad_policy_names_the_field(text: str, words: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(words)):
+        load_policy(text)
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if f"]({page.name}" not in index and page.name != "README.md"] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings as GitHub names them in links."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.rglob("*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def yaml_of(page: Path) -> list[Any]:
+    """The objects in a page's blocks of YAML."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [obj for block in blocks for obj in yaml.safe_load_all(block)]
+
+
+def test_the_page_on_quotas_shows_the_files_that_it_names() -> None:
+    named = (ROOT / "manifests/components/admission/quota.yaml", DOCS / "tutorials/kueue/pods.yaml")
+    objects = [obj for path in named for obj in yaml.safe_load_all(path.read_text())]
+    assert all(obj in objects for obj in yaml_of(DOCS / "quotas.md"))
+
+
+def test_lint_finds_nothing_in_the_pod_of_the_readme(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump_all(yaml_of(ROOT / "README.md")))
+    assert berth(["lint", str(tmp_path / "pod.yaml")])[:2] == (0, "0 findings\n")
+
+
+def test_examples_and_configuration_are_well_formed() -> None:
+    assert len(load_examples(ROOT / "examples")) >= 10
+    config = yaml.safe_load((ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text())
+    assert config["percentageOfNodesToScore"] == 100
+    assert [e.get("bindVerb") for e in config["extenders"]] == [None, "bind"]
+    assert all(
+        not e["ignorable"] and e["nodeCacheCapable"] and "managedResources" not in e for e in config["extenders"]
+    )
+
+
+def test_version_is_the_changelogs_newest() -> None:
+    assert re.findall(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == __version__
+
+
+PATHS = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_files_that_pages_name_exist(page: Path) -> None:
+    root = DOCS.parent
+    named = set(PATHS.findall(page.read_text()))
+    assert {name for name in named if not ((root / name).exists() or (root / "extender" / name).exists())} == set()
+
+
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
+STATUS = re.compile(r"^\*\*Status\*\*: (accepted|superseded by \[(\d{4})\]\(\2-[a-z-]+\.md\)$)", re.MULTILINE)
+NAMES = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`")
+# Names in decisions that belong to Kubernetes, CEL, NVML or a library.
+FOREIGN = {
+    "Any", "CSafeLoader", "DynamicResources", "FailedAndUnresolvableNodes", "FailedNodes",
+    "SchedulingWithResourceClaim", "TaskGroup", "distinctAttribute", "extendedResourceClaimStatus",
+    "limit_concurrency", "multiPoint", "nominatedNodeName", "nvmlDeviceGetNumaNodeId", "readAt", "reservedFor",
+    "resourceSliceCount",
+}  # fmt: skip
+
+
+@cache
+def python_names() -> set[str]:
+    """The names in the code, without the words of its comments and texts."""
+    found: set[str] = set()
+    for folder in ("extender", "tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                        found.add(name)
+                    case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                        found.add(name)
+    return found
+
+
+def status_of(decision: Path) -> str:
+    found = STATUS.search(decision.read_text())
+    assert found is not None, "a decision is accepted, or superseded by another one"
+    return found[1]
+
+
+def names_in(decision: Path) -> set[str]:
+    """The words in backticks with a capital letter or an underscore, without metrics."""
+    words = {word for name in NAMES.findall(decision.read_text()) for word in name.split(".")}
+    metrics = {reading.name for reading in OF_SERVE} | {reading.name for reading in OF_CONSOLE}
+    return {word for word in words if "_" in word or word.lower() != word} - metrics
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: decision.stem)
+def test_names_in_a_decision_in_force_exist(decision: Path) -> None:
+    if status_of(decision) == "accepted":
+        assert names_in(decision) - FOREIGN <= python_names()
+
+
+def test_foreign_names_are_in_decisions() -> None:
+    assert set().union(*map(names_in, DECISIONS)) >= FOREIGN
+
+
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "Makefile", "Dockerfile", "pyproject.toml")
+FOLDERS = ("manifests", "scheduler-config", "examples", "tests/cases", "extender/sandbox/machines")
+LONG = {"fleet.yaml", "dashboard.yaml"}  # written by .ci/make_trial.py, and JSON in a block
+CODE = [
+    page
+    for folder in ("extender", "tests", "benchmarks", ".ci", ".github")
+    for page in sorted((ROOT / folder).rglob("*"))
+    if page.suffix in {".py", ".js", ".css", ".html", ".yml"}
+]
+LINED = [
+    *CODE,
+    *(ROOT / name for name in PAGES),
+    *sorted(DOCS.rglob("*.md")),
+    *sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.yaml") if page.name not in LONG),
+]
+
+
+@pytest.mark.parametrize("page", LINED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_short(page: Path) -> None:
+    """Rows of tables may be longer."""
+    lines = page.read_text().splitlines()
+    long = [line for line in lines if len(line) > 120 and not line.lstrip().startswith("|")]
+    assert not long, "wrap these lines at 120 characters"
+
+
+MOST_WORDS = 35
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a page, without its tables, headings and blocks of code. A span of code is one word."""
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ *[|#].*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", text))
+    paragraphs = re.split(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) ", text)
+    return [sentence for paragraph in paragraphs for sentence in re.split(r"(?<=[.!?])\)?\s+", paragraph)]
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.rglob("*.md")], ids=lambda page: page.name)
+def test_sentences_are_short(page: Path) -> None:
+    long = [one for one in sentences(page.read_text()) if len(re.findall(r"\S*\w\S*", one)) > MOST_WORDS]
+    assert not long, f"split these sentences: each may have {MOST_WORDS} words"

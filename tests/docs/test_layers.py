@@ -1,0 +1,370 @@
+"""Each layer imports only those below it; the core has neither I/O nor threads of control; serve loads nothing of the
+console. In the code, the tests, the benchmarks and .ci a file has at most 700 lines, and a function at most 60.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "extender"
+LAYERS = [  # from below; docs/architecture.md draws them
+    {"base"},
+    {"api"},
+    {"cel"},
+    {"policy", "files", "sockets"},
+    {"allocation", "api_schema"},
+    {"topology"},
+    {"cache", "scheduling"},
+    {"gangs"},
+    {"explain", "manifests"},
+    {"cluster", "lint"},
+    {"runtime"},
+    {"extension", "console"},
+    {"web"},
+    {"entry"},
+    {"agent", "sandbox"},
+    {"cli"},
+    {"__main__"},
+]
+CORE = {
+    "base",
+    "lint",
+    "manifests",
+    "policy",
+    "api",
+    "cel",
+    "allocation",
+    "topology",
+    "scheduling",
+    "gangs",
+    "cache",
+    "explain",
+}
+# All that the core may import from outside: nothing here has I/O, a clock, randomness or threads of control.
+ALLOWED = {
+    "__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime",
+    "decimal", "difflib", "enum", "functools", "hashlib", "heapq", "ipaddress", "itertools", "math", "operator", "re",
+    "reprlib", "struct", "sys", "types", "typing", "urllib.parse", "weakref", "zoneinfo",
+    "extender.api_schema",  # the models of the official client as tables
+    "cachetools", "orjson", "pydantic", "re2", "yaml",
+}  # fmt: skip
+BUILTINS = {"open", "print", "input", "__import__"}
+AWAITING = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+ATTRIBUTES = {"now", "utcnow", "today", "stdin", "stdout", "stderr"}  # of datetime and sys
+SERVE = CORE - {"explain", "lint", "manifests"} | {"cluster", "runtime", "extension"}
+COLD = (
+    "extender.console", "extender.explain", "extender.web.console", "extender.entry.console_process",
+    "extender.entry.all_in_one", "extender.lint", "extender.manifests", "extender.cel.dra.terms", "fastapi",
+    "starlette",
+)  # fmt: skip
+OF_SERVE = (
+    "extender.extension", "extender.web.serve_app", "extender.web.serve_metrics",
+    "extender.entry.serve_process", "extender.entry.all_in_one",
+)  # fmt: skip
+FILES = sorted(ROOT.rglob("*.py"))
+# cel/dra/terms.py explains selectors.
+OTHERS = {ROOT / "cel" / "dra" / "terms.py"}
+SERVES = [
+    path
+    for path in FILES
+    if path not in OTHERS and (path.relative_to(ROOT).parts[0] in SERVE or path.parent == ROOT / "web")
+]
+CONSOLES = [
+    *(path for path in FILES if path.parent in {ROOT / "console", ROOT / "explain", ROOT / "web" / "console"}),
+    ROOT / "entry" / "console_process.py",
+]
+WRITTEN = [
+    *FILES,
+    *(path for folder in ("tests", "benchmarks", ".ci") for path in sorted((ROOT.parent / folder).rglob("*.py"))),
+    ROOT.parent / ".ci" / "run",
+]
+
+
+def package(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def module(path: Path) -> str:
+    return f"extender.{path.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}".removesuffix(".__init__")
+
+
+MODULES = {module(path) for path in FILES}
+
+
+def exported(path: Path) -> set[str]:
+    """The names that an __init__ imports from its modules: a function there may have the name of its module."""
+    found = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+    return {f"{module(path)}.{alias.asname or alias.name}" for node in found for alias in node.names}
+
+
+EXPORTED = {name for path in FILES if path.name == "__init__.py" for name in exported(path)}
+
+
+class Facts(NamedTuple):
+    """All that the tests need of a file: it is parsed once, and no tree is kept."""
+
+    imports: set[str]
+    functions: dict[int, int]  # lengths by first line
+    awaiting: list[int]  # lines
+    names: set[str]
+    attributes: set[str]
+    fields: dict[str, list[str]]  # of the classes, with their types
+    imported: set[tuple[str, str]]  # (module, name) of each `from module import name`
+    listed: set[str]  # the names in `__all__`
+
+
+@cache
+def facts(path: Path) -> Facts:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return Facts(
+        imports_of(nodes) if ROOT in path.parents else set(),
+        {node.lineno: (node.end_lineno or 0) - node.lineno + 1 for node in functions},
+        [node.lineno for node in nodes if isinstance(node, AWAITING)],
+        {node.id for node in nodes if isinstance(node, ast.Name)},
+        {node.attr for node in nodes if isinstance(node, ast.Attribute)},
+        {node.name: fields_of(node) for node in nodes if isinstance(node, ast.ClassDef)},
+        {(str(one.module), alias.name) for one in nodes if isinstance(one, ast.ImportFrom) for alias in one.names},
+        {name for node in nodes if isinstance(node, ast.Assign) for name in listed(node)},
+    )
+
+
+def listed(node: ast.Assign) -> list[str]:
+    return ast.literal_eval(node.value) if ast.unparse(node.targets[0]) == "__all__" else []
+
+
+def fields_of(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(field) for field in node.body if isinstance(field, ast.AnnAssign)]
+
+
+def imports(path: Path) -> set[str]:
+    return facts(path).imports
+
+
+def imports_of(nodes: Iterable[ast.AST]) -> set[str]:
+    """All that code imports, also within functions: `from a import b` is a.b if that is a module, else a."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module
+            assert not node.level, "an import names its module in full"
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                found.add(name if name in MODULES and name not in EXPORTED else node.module)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("from extender import cluster", "extender.cluster"),
+        ("def f():\n    from extender import explain", "extender.explain"),
+        ("from extender.web import console as pages", "extender.web.console"),
+        ("from extender.api import extender_v1 as wire", "extender.api.extender_v1"),
+        ("from extender.scheduling import shortlist", "extender.scheduling"),  # the function that the package exports
+        ("import extender.cluster as c", "extender.cluster"),
+    ],
+)
+def test_imports_are_read_in_every_form(code: str, name: str) -> None:
+    assert imports_of(ast.walk(ast.parse(code))) == {name}
+
+
+def layer(name: str) -> int:
+    return next(level for level, packages in enumerate(LAYERS) if name in packages)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_down(path: Path) -> None:
+    mine = package(path)
+    if mine == "__init__":
+        return
+    for name in imports(path):
+        if not name.startswith("extender."):
+            continue
+        theirs = name.split(".")[1]
+        if theirs != mine:
+            assert layer(theirs) < layer(mine), f"{mine} (layer {layer(mine)}) imports {theirs} (layer {layer(theirs)})"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if package(p) in CORE], ids=lambda p: str(p.relative_to(ROOT)))
+def test_core_has_no_io(path: Path) -> None:
+    known = ALLOWED | {f"extender.{package}" for package in CORE}
+    assert {name for name in imports(path) if not any(f"{name}.".startswith(f"{root}.") for root in known)} == set()
+    assert facts(path).awaiting == []
+    assert facts(path).names & BUILTINS == set()
+    assert facts(path).attributes & ATTRIBUTES == set()
+
+
+def test_layers_are_drawn_as_they_are() -> None:
+    drawing = (ROOT.parent / "docs" / "architecture.md").read_text().split("```")[1]
+    rows = {int(line[:2]): set(line[4:28].split()) for line in drawing.strip("\n").splitlines()}
+    assert rows == dict(enumerate(LAYERS))
+
+
+def loaded_by(names: Iterable[str]) -> list[str]:
+    """The modules that a new process has loaded after it imported these."""
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sys.modules)"
+    command = [sys.executable, "-c", code, *names]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT.parent).stdout.split()
+
+
+def test_serve_loads_nothing_of_the_console() -> None:
+    """The packages and the entry point of serve, and all that they import in turn."""
+    loaded = loaded_by(["extender.cli.serve_command", *map(module, SERVES)])
+    assert len(SERVES) > 50
+    assert "extender.web.serve_app" in loaded
+    assert [name for name in loaded if name.startswith(COLD)] == []
+
+
+def test_the_node_agent_loads_no_cache_and_no_schema() -> None:
+    """Each node has one: the cache and CEL take 12 MiB, pydantic as much."""
+    loaded = loaded_by(["extender.cli.agent_command"])
+    assert "extender.agent.reader_process" in loaded
+    assert [name for name in loaded if name.startswith(("extender.cache", "extender.cel", "pydantic", "fastapi"))] == []
+
+
+# entry/serve_process.py imports the console within a function, for `berth serve --console` alone.
+def test_no_function_of_serve_imports_the_console() -> None:
+    assert [(path, name) for path in SERVES for name in imports(path) if name.startswith(COLD)] == []
+
+
+def test_the_console_loads_nothing_of_serve() -> None:
+    """The packages and the entry point of the console, all that they import in turn, and imports within functions."""
+    loaded = loaded_by(["extender.cli.console_command", *map(module, CONSOLES)])
+    assert len(CONSOLES) > 20
+    assert "extender.web.console.console_app" in loaded
+    assert [name for name in loaded if name.startswith(OF_SERVE)] == []
+    assert [(path, name) for path in CONSOLES for name in imports(path) if name.startswith(OF_SERVE)] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also within functions, and for types alone. A module may import its own package, for other modules of it."""
+    imported = {
+        module(path): {name for name in imports(path) & MODULES if not module(path).startswith(name)} for path in FILES
+    }
+    TopologicalSorter(imported).prepare()
+
+
+def test_files_stay_short() -> None:
+    lengths = {str(path.relative_to(ROOT.parent)): len(path.read_text().splitlines()) for path in WRITTEN}
+    long = {path: lines for path, lines in lengths.items() if lines > 700}
+    assert not long, "split these files by subject: one idea, one file of 100 to 700 lines"
+
+
+def test_no_two_modules_have_one_name() -> None:
+    names = Counter(path.stem for path in ROOT.rglob("*.py"))
+    assert [name for name, count in names.items() if count > 1 and not name.startswith("__")] == []
+
+
+def test_functions_stay_short() -> None:
+    python = [path for path in WRITTEN if path.suffix == ".py"]
+    functions = ((path.name, line, lines) for path in python for line, lines in facts(path).functions.items())
+    long = [(name, line, lines) for name, line, lines in functions if lines > 60]
+    assert not long, "split these functions: each may have 60 lines"
+
+
+def test_values_that_are_not_frozen_have_final_fields() -> None:
+    """Creating a frozen value costs 7 to 9 times as much. Mypy rejects an assignment to a Final field at no cost."""
+    names = {"NodeInfo", "Snapshot", "PodRequirements", "EvaluationContext"}
+    found = {name: fields for path in FILES for name, fields in facts(path).fields.items() if name in names}
+    assert found.keys() == names
+    open_ = [field for fields in found.values() for field in fields if ": Final[" not in field]
+    assert not open_, "write Final[…] around the types of these fields"
+
+
+# Their modules are entry points of their own, or are loaded only where they are needed.
+OPEN = {
+    "api",
+    "base",
+    "cli",
+    "entry",
+    "web",
+    "cel",
+    "agent",
+    "gangs",
+    "topology",
+    "runtime",
+}  # tests/cel/test_cel_api.py has the rule for cel
+
+
+# Packages within packages: each has a face of its own.
+ROOMS = {module(path) for path in FILES if path.name == "__init__.py"}
+
+
+def test_a_face_can_be_listed() -> None:
+    """In `api` and `base` each module is a face: it has at most 25 names."""
+    faces = {path.name: ast.parse(path.read_text()).body for path in FILES if package(path) in {"api", "base"}}
+    defined = {
+        name: [one for node in nodes for one in names_of(node) if not one.startswith("_")]
+        for name, nodes in faces.items()
+    }
+    assert {name: len(found) for name, found in defined.items() if len(found) > 25} == {}
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_other_packages_are_imported_by_their_api(path: Path) -> None:
+    mine = path.relative_to(ROOT).parts[0]
+    for name in imports(path):
+        parts = name.split(".")
+        inner = len(parts) > 2 and name not in ROOMS
+        if parts[0] == "extender" and inner and parts[1] != mine and parts[1] not in OPEN:
+            pytest.fail(f"{path}: import from extender.{parts[1]}, not from {name}")
+
+
+API = {module(path): facts(path).listed for path in FILES if path.name == "__init__.py"}
+PYTHON = [path for path in WRITTEN if path.suffix == ".py"]
+
+
+def test_exported_names_are_imported_from_their_package() -> None:
+    bypassing = [
+        (path.name, module_, name)
+        for path in PYTHON
+        for module_, name in facts(path).imported
+        if module_ not in API and name in API.get(module_.rpartition(".")[0], ())
+        if path not in FILES or module(path).split(".")[1] != module_.split(".")[1]
+    ]
+    assert not bypassing, "import these from the package, not from its module"
+
+
+def test_every_export_is_imported_by_another_package() -> None:
+    """Tests and benchmarks count. `cel` exports the whole language, see tests/cel/test_cel_api.py."""
+    found = {f"{package}.{name}" for path in PYTHON for package, name in facts(path).imported}
+    exports = {f"{package}.{name}" for package, names in API.items() for name in names if package != "extender.cel"}
+    assert exports <= found, "no other package needs these: delete them from the __init__"
+
+
+# Where tasks are made beside the supervisor, and why it need not know them.
+TASKS = {
+    "extender/runtime/supervisor.py": "it is the supervisor",
+    "extender/entry/listening.py": "serve_all awaits its servers",
+    "extender/web/http_server.py": "a handshake ends with its connection, and at most 256 last at once",
+    "extender/sandbox/scheduler.py": "the sandbox's scheduler",
+}
+
+
+def test_no_task_is_made_beside_the_supervisor() -> None:
+    found = set()
+    for path in FILES:
+        if facts(path).attributes & {"create_task", "ensure_future", "TaskGroup"}:
+            found.add(str(path.relative_to(ROOT.parent)))
+    assert found == set(TASKS)

@@ -1,0 +1,95 @@
+"""Explanations of pods and gangs whose claim is allocated for other pods, on other nodes."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey
+from extender.cli.explain_command import _offline_explainer, _scenario
+from extender.cli.snapshot_command import dump_of
+from tests.worlds.explain_worlds import explained
+from tests.worlds.running_berth import pod
+from tests.worlds.shared_claim_worlds import claim, fleet, held
+
+
+@pytest.mark.parametrize("consumers", [("oth",), ()])
+def test_the_end_of_the_pods_of_a_shared_claim_helps(consumers: tuple[str, ...]) -> None:
+    objects = [*fleet({"n1": "g0 k0", "n2": "k0"}), held("sh", "n2", "k0", *consumers)]
+    asked = [claim("own", "g"), pod("want", "own", "sh")]
+    found = explained(objects, asked)
+    assert "fits on n1 if k0, held by default/sh, were free" in found["sentence"]
+    if consumers:
+        assert explained(objects, asked, ["default/oth"])["outcome"] == "fits"
+
+
+def test_of_shared_claims_only_those_in_the_way_are_named() -> None:
+    """The GPU of n1 is in use, too; the claim `near` can stay there."""
+    objects = [
+        *fleet({"n1": "g0 k0 k1", "n2": "k0"}),
+        held("sh", "n2", "k0", "oth"),
+        held("near", "n1", "k0", "oth"),
+        held("busy", "n1", "g0", "job"),
+    ]
+    asked = [claim("own", "g"), pod("want", "own", "sh", "near")]
+    found = explained(objects, asked)
+    assert "fits on n1 if k0, held by default/sh; g0, held by default/busy, were free" in found["sentence"]
+    assert explained(objects, asked, ["default/job"])["outcome"] == "refused"
+
+
+def test_a_shared_claim_that_could_never_move_is_no_advice() -> None:
+    objects = [*fleet({"n1": "g0", "n2": "k0"}), held("sh", "n2", "k0", "oth")]
+    found = explained(objects, [claim("own", "g"), pod("want", "own", "sh")])
+    assert not any("were free" in miss for miss in found["misses"])
+    assert any("freeing devices does not help" in miss for miss in found["misses"])
+
+
+def gang(*claims: str, name: str = "gx") -> list[Json]:
+    """Two pods, each with a GPU of its own and these shared claims."""
+    notes = {"berth.dev/group": name, "berth.dev/group-min": "2"}
+    found: list[Json] = []
+    for number in range(2):
+        found += [claim(f"own{number}", "g"), pod(f"{name}{number}", *claims, f"own{number}", annotations=notes)]
+        found[-1]["metadata"]["uid"] = f"uid-{name}{number}"
+    return found
+
+
+def explained_group(objects: list[Json], free: tuple[str, ...] = ()) -> Json:
+    cache = dump_of(objects)
+    scenario = _scenario(cache, {"without": [], "free": list(free)})
+    (found,) = _offline_explainer(cache).groups(ObjectKey("default", "gx"), scenario, seconds=inf)
+    return found
+
+
+@pytest.mark.parametrize("consumers", [("oth",), ()])
+def test_the_end_of_the_pods_of_a_shared_claim_helps_a_gang(consumers: tuple[str, ...]) -> None:
+    objects = [*fleet({"t1": "g0 g1 g2 k0", "t2": "g0 k0"}), held("sh", "t2", "k0", *consumers), *gang("sh")]
+    found = explained_group(objects)
+    named = "default/oth" if consumers else "claim default/sh"
+    assert [one["sentence"] for one in found["misses"]] == [f"fits on node t1 without {named} (1 device on t2)"]
+    assert "does not fit in this fleet" not in found["sentence"]
+    assert found["room_if_empty"] == 2
+    if consumers:
+        assert explained_group(objects, ("default/oth",))["outcome"] == "fits"
+
+
+def test_a_gang_needs_the_end_of_the_pods_of_a_shared_claim_and_of_others() -> None:
+    objects = [
+        *fleet({"t1": "g0 g1 k0 k1", "t2": "g0 k0"}),
+        held("sh", "t2", "k0", "oth"),
+        held("near", "t1", "k0", "oth2"),
+        held("busy", "t1", "g0", "job"),
+        *gang("sh", "near"),
+    ]
+    (miss,) = explained_group(objects)["misses"]
+    assert {pod for holder in miss["holders"] for pod in holder["pods"]} == {"default/oth", "default/job"}
+    assert explained_group(objects, ("default/oth", "default/job"))["outcome"] == "fits"
+
+
+def test_a_gang_does_not_fit_if_its_shared_claim_could_not_move() -> None:
+    objects = [*fleet({"t1": "g0 g1 g2", "t2": "g0 k0"}), held("sh", "t2", "k0", "oth"), *gang("sh")]
+    found = explained_group(objects)
+    assert "group default/gx does not fit in this fleet" in found["sentence"]
+    assert found["misses"] == []

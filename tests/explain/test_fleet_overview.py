@@ -1,0 +1,108 @@
+"""`berth nodes`, `claims` and `top` against a Berth that serves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import orjson
+from typer.testing import CliRunner
+
+from extender.cli.main import commands
+from tests.worlds.commands import berth_beside
+from tests.worlds.eventually import eventually
+from tests.worlds.explain_worlds import decided, refused
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
+
+cli = commands()
+
+
+async def command(b: Berthing, *args: str) -> tuple[int, str]:
+    """The exit code of the command, and its output of both streams."""
+    code, out, errors = await berth_beside([*args, "--server", str(b.client.base_url).rstrip("/")])
+    return code, out + errors
+
+
+async def test_fleet_commands() -> None:
+    async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
+        for name, count in (("a", 4), ("b", 16)):
+            b.cluster.apply(claim(name, count))
+            b.cluster.apply(pod(name, name))
+        await b.settled()
+        node = (await b.filter("a"))["NodeNames"][0]
+        assert await b.bind("a", node) == ""
+        await b.settled()
+        await refused(b, "b", "0/2 nodes are available: 2 too few devices match request gpu.")
+        await decided(b, "a")
+        code, out = await command(b, "nodes", "n1")
+        assert code == 0
+        assert "n1" in out
+        assert "n2" not in out
+        assert "Tesla V100-SXM2-16GB" in out
+        code, out = await command(b, "nodes", "--output", "json")
+        assert sum(n["gpus"].count("u") for n in orjson.loads(out)) == 4
+        code, out = await command(b, "nodes", "nothing")
+        assert code == 1
+        assert "0 nodes" in out
+        code, out = await command(b, "claims", "--output", "wide")
+        assert "default/a" in out
+        assert "berth" in out
+        assert "gpu.nvidia.com/" in out
+        code, out = await command(b, "top", "--once")
+        assert "1 pod waits" in out
+        assert "default/b" in out
+        assert "too few devices match" in out
+        assert re.search(r"(\d\d:\d\d:\d\dZ|\d{4}-\d\d-\d\d) +default/a ", out), "the time, or the day"
+        assert "free (f)" not in out, "top shows no letters"
+        code, out = await command(b, "explain", "pod", "default/b")
+        assert code == 1
+        assert "too few devices match request gpu" in out
+        assert "no node has 16 free devices" in out
+        code, out = await command(b, "explain", "default/a")
+        assert code == 0
+        assert f"pod default/a was bound to {node}" in out
+        code, out = await command(b, "explain", "default/absent")
+        assert code == 2
+        assert "default/absent does not wait" in out
+
+
+async def test_the_waiting_pods_of_one_namespace_hide_no_others() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        for namespace, number in (("default", 60), ("honest", 1)):
+            for i in range(number):
+                one = {"metadata": {"name": f"p{i}", "namespace": namespace, "uid": f"{namespace}-{i}"}}
+                b.cluster.apply({**pod(f"p{i}", "none"), **one})
+        await eventually(lambda: b.console.overview.fleet()["waiting"] == 61)
+        shown = [row["pod"] for row in b.console.overview.fleet()["pending"]]
+        assert len(shown) == 50
+        assert "honest/p0" in shown[:2]
+
+
+def test_kubectl_finds_it_as_a_plugin() -> None:
+    assert 'kubectl-berth = "extender.__main__:main"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    commands = [
+        "serve",
+        "console",
+        "run",
+        "agent",
+        "fabric",
+        "allocate",
+        "select",
+        "lint",
+        "explain",
+        "snapshot",
+        "nodes",
+        "claims",
+        "top",
+        "doctor",
+        "policy check",
+        "policy show",
+        "policy status",
+    ]
+    for name in commands:
+        found = CliRunner().invoke(cli, [*name.split(), "--help"])
+        assert found.exit_code == 0, name
+        assert "Example" in found.output, name

@@ -1,0 +1,252 @@
+"""Gangs with the mistakes of users, and groups whose objects change meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+
+import pytest
+
+from extender.api.reasons import Code
+from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.policy import Policy
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.eventually import eventually
+from tests.worlds.gang_pods import (
+    INCOMPLETE,
+    LABEL,
+    NO_ROOM,
+    NODES,
+    bind_all,
+    delete,
+    key,
+    labelled,
+    member,
+    planned,
+    pod_group,
+    reasons,
+)
+from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
+
+MANY = 5000
+
+
+async def test_a_gang_with_too_few_pods_waits_and_the_reason_names_a_minimum_above_the_fleet() -> None:
+    async with berthing(NODES) as b:
+        for i in range(4):
+            member(b, f"p{i}", minimum=5)
+        await b.settled()
+        assert await reasons(b, "p0") == {INCOMPLETE.replace("3", "5")}
+        member(b, "p4", minimum=5)
+        await b.settled()
+        assert await reasons(b, "p0") == {NO_ROOM}
+        assert not b.app.service.cache.reservations.by_claim
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "text"),
+    [
+        ("min", ("2", "3"), "disagree about their minimum (berth.dev/group-min): default/p0 has 2, default/p1 has 3"),
+        ("min", ("2", ""), "disagree about their minimum (berth.dev/group-min): default/p0 has 2, default/p1 has none"),
+        (
+            "topology",
+            ("required", "none"),
+            "disagree about berth.dev/group-topology: default/p0 has required, default/p1 has none",
+        ),
+    ],
+)
+async def test_the_reason_names_two_members_that_disagree(key: str, values: tuple[str, str], text: str) -> None:
+    async with berthing(NODES) as b:
+        for i, value in enumerate(values):
+            notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", f"berth.dev/group-{key}": value}
+            b.cluster.apply(claim(f"p{i}-gpus", 8))
+            b.cluster.apply(pod(f"p{i}", f"p{i}-gpus", annotations={k: v for k, v in notes.items() if v}))
+        await b.settled()
+        for name in ("p0", "p1"):
+            (said,) = await reasons(b, name)
+            assert said.startswith("the pods of group job disagree about")
+            assert "default/p0" in said
+            assert "default/p1" in said
+        assert await reasons(b, "p0") == {f"the pods of group job {text}"}
+        assert not b.app.service.cache.reservations.by_claim
+
+
+@pytest.mark.parametrize("invalid", ["p0", "p1"])
+async def test_the_reason_of_the_others_names_the_member_whose_annotation_is_invalid(invalid: str) -> None:
+    async with berthing(NODES) as b:
+        for name in ("p0", "p1"):
+            notes = {"berth.dev/group": "job", "berth.dev/group-min": "many" if name == invalid else "2"}
+            b.cluster.apply(claim(f"{name}-gpus", 8))
+            b.cluster.apply(pod(name, f"{name}-gpus", annotations=notes))
+        await b.settled()
+        problem = "pod annotation berth.dev/group-min: 'many' is not a number from 1 to 100000"
+        assert await reasons(b, invalid) == {problem}
+        assert await reasons(b, "p1" if invalid == "p0" else "p0") == {f"pod default/{invalid} of group job: {problem}"}
+
+
+async def test_a_minimum_of_one_is_no_gang() -> None:
+    async with berthing(NODES) as b:
+        member(b, "alone", group="single", minimum=1)
+        await b.settled()
+        assert (await b.filter("alone"))["NodeNames"]
+
+
+@pytest.mark.parametrize("minimum", [1, 0, -1])
+async def test_a_pod_group_of_less_than_two_is_no_gang(minimum: int) -> None:
+    async with berthing(NODES) as b:
+        pod_group(b, minimum)
+        labelled(b, "alone")
+        await b.settled()
+        (node, *_) = (await b.filter("alone"))["NodeNames"]
+        assert await b.bind("alone", node) == ""
+
+
+async def test_members_of_one_name_in_two_namespaces_are_two_groups() -> None:
+    async with berthing(NODES) as b:
+        member(b, "p0", minimum=2)
+        other = pod("p0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "2"})
+        other["metadata"]["namespace"] = "other"
+        b.cluster.apply({"kind": "Namespace", "metadata": {"name": "other"}})
+        b.cluster.apply(other)
+        await b.settled()
+        assert await reasons(b, "p0") == {INCOMPLETE.replace("3", "2")}
+
+
+@pytest.mark.parametrize("again", [3, 2])
+async def test_a_pod_group_that_is_created_again_while_its_pods_have_a_plan(again: int) -> None:
+    async with berthing(NODES) as b:
+        store, gangs = b.app.service.cache.store, b.app.service.gangs
+        pod_group(b, 3)
+        for i in range(3):
+            labelled(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        b.cluster.api.registry.delete(RESOURCES["scheduling.x-k8s.io", "podgroups"], ("default", "job"))
+        await eventually(lambda: not store.group_policies, "the PodGroup is gone")
+        pod_group(b, again)
+        if again == 3:
+            await eventually(lambda: store.group_policies, "the PodGroup is known again")
+            assert await bind_all(b, nodes) == ["", "", ""]
+        else:
+            await eventually(lambda: not gangs.forming, "the plan for another minimum ended")
+            assert not b.app.service.cache.reservations.holds
+            assert "has no plan for pod" in await b.bind("p0", nodes["p0"])
+
+
+def core_group(b: Berthing, spec: Json) -> None:
+    kind = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"}
+    b.cluster.apply({**kind, "metadata": {"name": "job", "namespace": "default"}, "spec": spec})
+
+
+@pytest.mark.parametrize("api", ["scheduling.k8s.io", "scheduling.x-k8s.io"])
+async def test_pods_wait_for_a_pod_group_that_does_not_exist_yet(api: str) -> None:
+    """As in-tree and beside the coscheduling plugin: a Job's controller may create the pods first."""
+    async with berthing(NODES) as b:
+        core = api == "scheduling.k8s.io"
+        for i in range(2):
+            b.cluster.apply(claim(f"p{i}-gpus", 8))
+            found = pod(f"p{i}", f"p{i}-gpus", **({"schedulingGroup": {"podGroupName": "job"}} if core else {}))
+            found["metadata"]["labels"] = {} if core else {LABEL: "job"}
+            b.cluster.apply(found)
+        await b.settled()
+        for name in ("p0", "p1"):
+            assert await reasons(b, name) == {"waits for PodGroup job, which does not exist"}
+        assert not b.app.service.cache.reservations.holds
+        touches = b.app.service.requeuer.touches
+        core_group(b, {"schedulingPolicy": {"gang": {"minCount": 3}}}) if core else pod_group(b, 3)
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the PodGroup requeues the pods")
+        assert await reasons(b, "p0") == {INCOMPLETE}
+
+
+async def test_a_pod_group_that_names_no_minimum_requeues_its_pods_too() -> None:
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("p0-gpus", 8))
+        b.cluster.apply(pod("p0", "p0-gpus", schedulingGroup={"podGroupName": "job"}))
+        await b.settled()
+        assert await reasons(b, "p0") == {"waits for PodGroup job, which does not exist"}
+        touches = b.app.service.requeuer.touches
+        core_group(b, {"schedulingPolicy": {"basic": {}}})
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the PodGroup requeues the pod")
+        assert (await b.filter("p0"))["NodeNames"]
+
+
+async def test_a_minimum_on_the_pods_needs_no_pod_group() -> None:
+    async with berthing(NODES) as b:
+        for i in range(2):
+            labelled(b, f"p{i}", annotations={"berth.dev/group-min": "2"})
+        await b.settled()
+        assert await bind_all(b, await planned(b, "p0", "p1")) == ["", ""]
+
+
+async def test_a_pod_group_that_is_created_edited_deleted_and_created_again() -> None:
+    async with berthing(NODES) as b:
+        store, key = b.app.service.cache.store, ("default", "job")
+        pod_group(b, 4)
+        for i in range(3):
+            labelled(b, f"p{i}")
+        await b.settled()
+        await eventually(lambda: store.group_policies, "the PodGroup is known")
+        assert await reasons(b, "p0") == {INCOMPLETE.replace("3", "4")}
+        touches, groups = b.app.service.requeuer.touches, RESOURCES["scheduling.x-k8s.io", "podgroups"]
+        b.cluster.api.registry.patch(groups, key, {"spec": {"minMember": 3}}, "", strategic=False)
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the smaller minimum requeues the pods")
+        nodes = await planned(b, "p0", "p1", "p2")
+        b.cluster.api.registry.delete(groups, key)
+        await eventually(lambda: not store.group_policies, "the PodGroup is gone")
+        assert await bind_all(b, nodes) == ["", "", ""], "the plan goes on: its members are known"
+        pod_group(b, 2)
+        for name in nodes:
+            delete(b, "pods", name)
+            delete(b, "resourceclaims", f"{name}-gpus")
+        labelled(b, "q0")
+        await b.settled()
+        await eventually(lambda: store.group_policies, "the PodGroup is known again")
+        assert await reasons(b, "q0") == {INCOMPLETE.replace("3", "2")}
+
+
+async def test_a_pod_that_is_created_again_under_its_name_is_another_member() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        await planned(b, "p0", "p1", "p2")
+        delete(b, "pods", "p2")
+        delete(b, "resourceclaims", "p2-gpus")
+        await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
+        assert not b.app.service.cache.reservations.holds
+        member(b, "p2")
+        await b.settled()
+        waiting = b.app.service.gangs.admission.get(key())
+        assert waiting is not None
+        assert waiting.reason.code is Code.GANG_CHANGED
+        waiting.retry_at = -inf
+        assert await bind_all(b, await planned(b, "p0", "p1", "p2")) == ["", "", ""]
+
+
+async def test_a_minimum_of_five_thousand_is_rejected_at_once() -> None:
+    """Attack: stop others with a huge gang."""
+    async with berthing(NODES) as b:
+        for i in range(20):
+            member(b, f"p{i}", minimum=5000, gpus=1)
+        await b.settled()
+        (text,) = await reasons(b, "p0")
+        assert text == f"group job has a minimum above {MAX_TOGETHER}: Berth binds no more pods together"
+
+
+async def test_five_thousand_members_of_a_small_minimum_are_planned_in_part() -> None:
+    async with berthing(NODES, Policy(evaluation_seconds=2)) as b:  # the plan also has time on a busy machine
+        for i in range(MANY):
+            member(b, f"p{i}", minimum=25, gpus=1)
+        await b.settled()
+        gangs, first = b.app.service.gangs, await reasons(b, "p0")
+        assert first == {NO_ROOM}
+        (key,) = b.app.service.cache.store.members
+        waiting = gangs.admission.get(key)
+        assert waiting is not None
+        waiting.retry_at = inf  # on a busy machine, the pause would end before the last request
+        plans = gangs.counts.no_plan.total()
+        answers = await asyncio.gather(*(reasons(b, f"p{i}") for i in range(1, 50)))
+        assert all(found == {NO_ROOM} for found in answers)
+        assert gangs.counts.no_plan.total() == plans, "only the first one searched"

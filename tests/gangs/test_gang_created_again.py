@@ -1,0 +1,230 @@
+"""Members of a gang that terminate, or that have succeeded, while others of its pods wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.cluster import Writer
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.gangs.gang import members_with_claims
+from tests.worlds.eventually import eventually
+from tests.worlds.gang_fleet import read_due
+from tests.worlds.gang_pods import (
+    NO_ROOM,
+    SIX_NODES,
+    UNREAD,
+    bind_all,
+    change,
+    create_again,
+    delete,
+    gets_a_node,
+    member,
+    planned,
+    reasons,
+    running,
+)
+from tests.worlds.running_berth import berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
+
+KEY = GroupKey("default", GroupSource.BERTH, "job")
+
+
+async def test_a_gang_that_is_created_again_waits_for_room_for_all_while_the_old_pods_terminate() -> None:
+    async with berthing(SIX_NODES) as b:
+        await create_again(b)
+        touches = b.app.service.requeuer.touches
+        assert await reasons(b, "new0") == {UNREAD}
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        for i in range(4):
+            assert await reasons(b, f"new{i}") == {NO_ROOM}
+        for i in range(4):
+            delete(b, "pods", f"old{i}")
+            delete(b, "resourceclaims", f"old{i}-gpus")
+        await b.settled()
+        await eventually(lambda: gets_a_node(b, "new0"), "the group is planned")
+        assert await bind_all(b, await planned(b, *(f"new{i}" for i in range(4)))) == [""] * 4
+
+
+async def test_the_first_pod_of_a_gang_that_is_created_again_is_no_replacement_of_one_that_is_gone() -> None:
+    """With the pods that terminate, there are as many as the minimum."""
+    async with berthing(SIX_NODES) as b:
+        await running(b, *(f"old{i}" for i in range(4)))
+        delete(b, "pods", "old3")
+        delete(b, "resourceclaims", "old3-gpus")
+        for i in range(3):
+            change(b, f"old{i}", "metadata", deletionTimestamp="2026-11-23T23:00:00Z")
+        member(b, "new0", minimum=4)
+        await b.settled()
+        assert await reasons(b, "new0") == {UNREAD}
+        assert "has no plan for pod" in await b.bind("new0", "n3")
+        incomplete = {"waits until at least 4 pods of group job and their claims exist"}
+
+        async def waits_for_the_other_new_pods() -> bool:
+            return await reasons(b, "new0") == incomplete
+
+        await eventually(waits_for_the_other_new_pods, "the pods that terminate are read")
+
+
+async def test_members_that_terminate_never_count_again() -> None:
+    now, namespaces = [0.0], list[str]()
+
+    async def read(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
+        namespaces.append(namespace)
+        return {}
+
+    async with berthing(SIX_NODES) as b:
+        await create_again(b)
+        cache = b.app.service.cache
+        bound = BoundMembers(cache, read, lambda: now[0])
+        bound.want(KEY)
+        await read_due(bound)
+        gone = {b.pod(f"old{i}")["metadata"]["uid"]: "" for i in range(4)}
+        for reads in (1, 2):
+            assert cache.snapshot().bound_members[KEY] == gone
+            assert len(namespaces) == reads
+            now[0] = bound.next_deadline
+            bound.expire()
+            assert cache.snapshot().bound_members[KEY] == gone, "until the next read"
+            await read_due(bound)
+        for i in range(4):
+            delete(b, "pods", f"old{i}")
+            delete(b, "resourceclaims", f"old{i}-gpus")
+        await eventually(lambda: not members_with_claims(KEY, cache.snapshot()), "the claims are gone")
+        now[0] = bound.next_deadline
+        bound.expire()
+        assert KEY not in cache.snapshot().bound_members
+
+
+async def test_a_further_member_of_a_running_gang_is_placed_after_the_read() -> None:
+    async with berthing(SIX_NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        member(b, "p4", minimum=4)
+        await b.settled()
+        touches = b.app.service.requeuer.touches
+        assert await reasons(b, "p4") == {UNREAD}
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        assert (await b.filter("p4"))["NodeNames"] == ["n4", "n5"]
+
+
+@pytest.mark.parametrize("devices", [True, False])
+async def test_pods_beyond_the_minimum_need_no_read_after_berth_has_bound_the_minimum(devices: bool) -> None:
+    """They come after the plan, and wait before the minimum is bound: no pod is of a later gang."""
+    async with berthing(SIX_NODES) as b:
+        b.cluster.apply(claim("shared", 1))
+        annotations, read = {"berth.dev/group": "job", "berth.dev/group-min": "2"}, list[str]()
+        for name in ("p0", "p1"):
+            b.cluster.apply(pod(name, *(["shared"] if devices else []), annotations=annotations))
+        await b.settled()
+        nodes = {name: (await b.filter(name))["NodeNames"][0] for name in ("p0", "p1")}
+        for name in ("p2", "p3"):
+            b.cluster.apply(pod(name, *(["shared"] if devices else []), annotations=annotations))
+        await b.settled()
+        assert await reasons(b, "p2") == {"waits until the minimum of group job is bound"}
+
+        async def note(method: str, path: str) -> None:
+            if (method, path) == ("GET", "/api/v1/namespaces/default/pods"):
+                read.append(path)
+
+        b.cluster.api.intercept = note
+        assert await bind_all(b, nodes) == [""] * 2
+        for name in ("p2", "p3"):
+            found = await b.filter(name)
+            assert found["NodeNames"], found
+            assert await b.bind(name, found["NodeNames"][0]) == ""
+        assert not read
+
+
+async def test_a_member_that_is_bound_during_a_read_runs() -> None:
+    """The list was made before its Binding, and its claim was written before the list."""
+    async with berthing(SIX_NODES) as b:
+        cache, reading = b.app.service.cache, asyncio.Event()
+        for i in range(4):
+            member(b, f"p{i}", minimum=2)
+        await b.settled()
+
+        async def read(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
+            del namespace
+            await reading.wait()
+            return {}
+
+        bound = BoundMembers(cache, read, lambda: 0.0)
+        bound.want(KEY)
+        task = asyncio.create_task(read_due(bound))
+        await asyncio.sleep(0)
+        bound.bound(KEY, b.pod("p0")["metadata"]["uid"], "n0")
+        reading.set()
+        await task
+        assert cache.snapshot().bound_members[KEY] == {b.pod("p0")["metadata"]["uid"]: "n0"}
+        assert bound.next_deadline == 30.0
+
+
+async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:
+    async with berthing(SIX_NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        member(b, "p4", minimum=4)
+        slow = pod("w0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "4"})
+        b.cluster.apply({**slow, "metadata": {**slow["metadata"], "namespace": "slow"}})
+        await b.settled()
+        began, answered = asyncio.Event(), asyncio.Event()
+
+        async def delay(method: str, path: str) -> None:
+            if path == "/api/v1/namespaces/slow/pods":
+                began.set()
+                await answered.wait()
+
+        b.cluster.api.intercept = delay
+        service = b.app.service
+        (waiting,) = (one for one in service.cache.store.pods.values() if one.key.namespace == "slow")
+        assert not service.filter(waiting, list(SIX_NODES)).passed
+        await eventually(began.is_set, "the read of the slow namespace began")
+        touches = service.requeuer.touches
+        assert await reasons(b, "p4") == {UNREAD}
+        await eventually(lambda: service.requeuer.touches > touches, "the pod is requeued after the other read")
+        answered.set()
+
+
+async def test_a_read_of_an_earlier_gang_does_not_count_for_a_new_one_of_its_name() -> None:
+    """The new gang begins within 30 s, with one pod. The pods that were read are gone, and so are their claims."""
+    async with berthing(SIX_NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        member(b, "p4", minimum=4)
+        await b.settled()
+        await reasons(b, "p4")
+        cache = b.app.service.cache
+        await eventually(lambda: len(cache.snapshot().bound_members.get(KEY, {})) == 4, "the running pods are read")
+        for i in range(5):
+            delete(b, "pods", f"p{i}")
+            delete(b, "resourceclaims", f"p{i}-gpus")
+        member(b, "new0", minimum=4)
+        await b.settled()
+        assert await reasons(b, "new0") == {"waits until at least 4 pods of group job and their claims exist"}
+
+
+async def test_a_replaced_pod_does_not_wait_for_a_member_that_has_succeeded() -> None:
+    async with berthing(SIX_NODES) as b:
+        await running(b, *(f"p{i}" for i in range(4)))
+        change(b, "p0", "status", phase="Succeeded")
+        delete(b, "resourceclaims", "p0-gpus")  # kube-controller-manager deallocates it
+        delete(b, "pods", "p3")
+        delete(b, "resourceclaims", "p3-gpus")
+        member(b, "again", minimum=4)
+        await b.settled()
+        touches = b.app.service.requeuer.touches
+        assert not (await b.filter("again"))["NodeNames"]
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued after the read")
+        assert await bind_all(b, await planned(b, "again")) == [""]
+
+
+async def test_members_that_succeeded_before_do_not_count_for_a_new_gang() -> None:
+    async with berthing(SIX_NODES) as b:
+        await running(b, *(f"old{i}" for i in range(4)))
+        for i in range(4):
+            change(b, f"old{i}", "status", phase="Succeeded")
+            delete(b, "resourceclaims", f"old{i}-gpus")
+        await b.settled()
+        assert not await Writer(b.app.service.client).read_bound_members("default")

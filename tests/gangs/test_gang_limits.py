@@ -1,0 +1,160 @@
+"""Gangs for whose members kube-scheduler has shown a limit: the most equal members on a node."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from extender.api.nodes import decode_node
+from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
+from tests.worlds.dra_worlds import extended
+from tests.worlds.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nets, nodes_of, nvl72
+from tests.worlds.running_berth import Json, claim
+
+WHOLE = "hgx-h100-8"  # eight GPUs
+
+
+def limited(world: GangWorld, size: int, limit: NodeLimit, count: int = 1, prefix: str = "w") -> list[GangMember]:
+    world.gang(size, count, prefix)
+    return [world.member(f"{prefix}-{i}", i, limit=limit) for i in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("most", "placed", "left"), [(2, {}, 2), (2, {"n0": 1}, 1), (2, {"n0": 2}, 0), (2, {"n0": 3}, 0), (2, {"n1": 2}, 2)]
+)
+def test_room_below_the_limit_of_a_node(most: int, placed: dict[str, int], left: int) -> None:
+    assert NodeLimit(most, placed).left("n0") == left
+
+
+# -- with preferred devices ----------------------------------------------------------------------------------------
+
+
+def test_no_node_gets_more_members_than_the_limit() -> None:
+    """Six members with a GPU each would fit on one node; kube-scheduler has room for two on each."""
+    world = cluster("s/r/c:4 s/r/d:2", WHOLE)
+    plan = world.plan(limited(world, 6, NodeLimit(2, {})))
+    assert (found_in(plan), Counter(nodes_of(plan))) == ((CLIQUE, "c"), {"n0": 2, "n1": 2, "n2": 2})
+
+
+def test_members_that_stay_count_towards_the_limit() -> None:
+    world = cluster("s/r/c:3", WHOLE)
+    plan = world.plan(limited(world, 3, NodeLimit(2, {"n0": 2, "n1": 1})))
+    assert Counter(nodes_of(plan)) == {"n1": 1, "n2": 2}
+
+
+def test_more_members_stay_on_a_node_than_the_limit() -> None:
+    """kube-scheduler accepted three on n0 and refused a second one on another node."""
+    world = cluster("s/r/c:3", WHOLE)
+    assert nodes_of(world.plan(limited(world, 2, NodeLimit(1, {"n0": 3})))) == ["n1", "n2"]
+
+
+def test_a_limit_makes_a_wider_domain_necessary() -> None:
+    world = GangWorld()
+    nvl72(world, trays=3)
+    assert found_in(world.plan(limited(world, 4, NodeLimit(2, {})))) == (CLIQUE, "clique-a")
+    assert found_in(world.plan(limited(world, 4, NodeLimit(1, {}), prefix="v"))) == ("", "")
+    there = {f"a-{i}": 1 for i in range(1, 4)}
+    assert found_in(world.plan(limited(world, 3, NodeLimit(1, there), prefix="u"))) == (CLIQUE, "clique-b")
+
+
+def test_a_limit_makes_a_gang_too_large() -> None:
+    world = cluster("s/r/c:3 s/r/d:1", WHOLE)
+    members = limited(world, 8, NodeLimit(2, {"n1": 1}))
+    assert world.plan(members) == GangShortage(8, 7, "", "")
+    assert world.plan(members, "required") == GangShortage(8, 5, CLIQUE, "c")
+    nothing = limited(world, 1, NodeLimit(1, {f"n{i}": 1 for i in range(4)}), prefix="v")
+    assert world.plan(nothing) == GangShortage(1, 0, "", "")
+
+
+def test_members_of_each_kind_have_their_own_limit() -> None:
+    """Two members with three GPUs and one with two fit on a node, by GPUs and by limits."""
+    world = cluster("s/r/c:3", WHOLE)
+    large = limited(world, 4, NodeLimit(2, {}), 3, "a")
+    small = limited(world, 3, NodeLimit(1, {}), 2, "b")
+    nodes = nodes_of(world.plan((*large, *small)))
+    assert Counter(nodes[:4]) == {"n0": 2, "n1": 2}
+    assert sorted(nodes[4:]) == ["n0", "n1", "n2"]
+
+
+def test_members_that_share_a_claim_count_one_by_one() -> None:
+    world = cluster("s/r/c:2")
+    world.add_claim(claim("shared"))
+    for i in range(2):
+        world.add_pod(f"w-{i}", "shared")
+
+    def members(limit: NodeLimit) -> list[GangMember]:
+        return [world.member(f"w-{i}", i, limit=limit) for i in range(2)]
+
+    assert nodes_of(world.plan(members(NodeLimit(2, {})))) == ["n0", "n0"]
+    assert nodes_of(world.plan(members(NodeLimit(2, {"n0": 1})))) == ["n1", "n1"]
+    assert world.plan(members(NodeLimit(1, {}))) == GangShortage(2, 0, "", "")
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_members_that_take_no_devices_count_too(kinds: int) -> None:
+    """A device plugin gives the node's GPUs, so Berth counts no devices there."""
+    world = GangWorld()
+    world.add_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}})
+    for i in range(3):
+        node: Json = {"metadata": {"name": f"n{i}", "labels": {CLIQUE: "c"}}}
+        node["status"] = {"allocatable": {"nvidia.com/gpu": "8"}}
+        world.cache.apply_node(f"n{i}", decode_node(node))
+    for i in range(4):
+        world.pods[f"w-{i}"] = extended(f"w-{i}")
+        world.pods[f"w-{i}"]["metadata"]["uid"] = f"w-{i}"
+    limit = NodeLimit(2, {"n1": 1})
+    excluded = [frozenset({f"gone-{i % kinds}"}) for i in range(4)]
+    plan = world.plan([world.member(f"w-{i}", i, None, excluded[i], limit) for i in range(4)])
+    assert found_in(plan) == (CLIQUE, "c")
+    assert max(Counter(nodes_of(plan)).values()) == 2
+
+
+# -- with other devices --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("members", "placed", "level"),
+    [
+        (3, {}, "node"),
+        (6, {}, CLIQUE),
+        (7, {}, None),
+        (4, {"n0": 2}, CLIQUE),
+        (5, {"n0": 2}, None),
+        (1, {"n0": 5, "n1": 3}, None),
+    ],
+)
+def test_a_complete_search_keeps_to_the_limit(members: int, placed: dict[str, int], level: str | None) -> None:
+    """Each member takes a device of a pool that spans both nodes, or two; only one for each leaves enough for all."""
+    world = cluster("s/r/c:2")
+    nets(world, members)
+    names = [f"w-{i}" for i in range(members)]
+    for name in names:
+        obj = claim(name)
+        options = [{"name": f"o{n}", "deviceClassName": "net", "count": n} for n in (2, 1)]
+        obj["spec"]["devices"]["requests"] = [{"name": "net", "firstAvailable": options}]
+        world.add_claim(obj)
+        world.add_pod(name, name)
+    limit = NodeLimit(3, placed)
+    found = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
+    assert (found.level if isinstance(found, GangPlan) else None) == level
+
+
+def test_a_search_counts_members_that_take_the_same_devices_on_other_nodes() -> None:
+    """The first member goes to n1, and the others share n0 in vain; with it on n2 the same devices are taken."""
+    world = cluster("s/r/c:3")
+    nets(world, 3)
+    for i in range(3):
+        obj = claim(f"w-{i}")
+        obj["spec"]["devices"]["requests"] = [{"name": "net", "exactly": {"deviceClassName": "net"}}]
+        world.add_claim(obj)
+        world.add_pod(f"w-{i}", f"w-{i}")
+    limit, first = NodeLimit(1, {}), frozenset({"n0", "n1"})
+    plan = world.plan(
+        [
+            world.member("w-0", 0, frozenset({"n1", "n2"}), limit=limit),
+            world.member("w-1", 1, first, limit=limit),
+            world.member("w-2", 2, first, frozenset({"gone"}), limit),
+        ]
+    )
+    assert nodes_of(plan) == ["n2", "n0", "n1"]

@@ -1,0 +1,302 @@
+"""Gangs whose plans fail wait longer and longer, and hold devices only briefly until a first bind arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from math import inf
+
+import pytest
+
+from extender.allocation import Features
+from extender.api.pod_groups import GroupKey
+from extender.api.reasons import Code, Reason
+from extender.cache import ClusterCache
+from extender.cluster import Unavailable
+from extender.extension.gangs.bound_members import BoundMembers
+from extender.extension.gangs.gang_admission import GangAdmission
+from extender.policy import Policy
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.bind_slots_world import admission
+from tests.worlds.eventually import eventually
+from tests.worlds.gang_fleet import read_due
+from tests.worlds.gang_pods import NODES, bind_all, bind_until_bound, key, member, planned
+from tests.worlds.running_berth import berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
+
+REFUSED = Reason(Code.GANG_REFUSED, ("job", "default/p0"))
+
+
+def pause_seconds(waiting: GangAdmission, now: list[float]) -> float:
+    waiting.pause(key(), REFUSED)
+    found = waiting.get(key())
+    assert found is not None
+    seconds = found.retry_at - now[0]
+    now[0] = found.retry_at
+    waiting.planned(key())  # the gang gets a plan
+    return seconds
+
+
+def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> None:
+    now = [0.0]
+    waiting = admission(lambda: now[0], remembered=4)
+    assert [pause_seconds(waiting, now) for _ in range(6)] == [1, 2, 4, 8, 16, 30]
+    assert {pause_seconds(waiting, now) for _ in range(3000)} == {30}
+    waiting.succeeded(key())
+    assert pause_seconds(waiting, now) == 1
+
+
+def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_do_not_end_it() -> None:
+    """A plan for each edit of a large gang would keep the event loop busy."""
+    now = [0.0]
+    waiting = admission(lambda: now[0], remembered=4)
+    for _ in range(5):
+        waiting.pause(key(), REFUSED)
+    found = waiting.get(key())
+    assert found is not None
+    assert found.retry_at == 16
+    for tenth in range(10):
+        now[0] = tenth / 10
+        waiting.changed(key())
+        assert found.retry_at == 1
+
+
+def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
+    """Attack: fill memory with gangs."""
+    now = [0.0]
+    waiting = admission(lambda: now[0], remembered=4)
+    for i in range(100):
+        waiting.pause(key(f"job-{i}"), REFUSED)
+        waiting.collects_not_before(key(f"job-{i}"), 1.0)
+    assert len(waiting) == 4
+    assert sum(waiting.may_collect_at(key(f"job-{i}")) == 1.0 for i in range(100)) == 4
+    assert sum(waiting.failures(key(f"job-{i}")) for i in range(100)) == 4
+    now[0] = 1.0
+    assert sum(waiting.complete_since(key(f"job-{i}")) == 0.0 for i in reversed(range(100))) == 4
+
+
+def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> None:
+    """Attack: make Berth forget the pauses and failures of others' gangs."""
+    waiting = admission(lambda: 0.0, remembered=8)
+    others = [key("job", f"other-{i}") for i in range(3)]
+    for one in others:
+        waiting.pause(one, REFUSED)
+        waiting.collects_not_before(one, 1.0)
+    for i in range(100):
+        waiting.pause(key(f"job-{i}"), REFUSED)
+        waiting.collects_not_before(key(f"job-{i}"), 1.0)
+    assert len(waiting) == 8
+    for one in others:
+        assert waiting.get(one) is not None
+        assert (waiting.failures(one), waiting.may_collect_at(one)) == (1, 1.0)
+    assert [i for i in range(100) if waiting.failures(key(f"job-{i}"))] == [95, 96, 97, 98, 99]
+
+
+async def test_a_repeated_bind_does_not_prolong_a_plan() -> None:
+    """Otherwise one pod could hold the devices of its gang until a time-out of 24 h."""
+    now = [0.0]
+    async with berthing(NODES, Policy(binding_wait_seconds=1), clock=lambda: now[0]) as b:
+        for i in range(3):
+            member(b, f"p{i}", timeout="24h")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        plan = next(iter(b.app.service.gangs.forming.values()))
+        for name, is_progress in [("p0", True), ("p0", False), ("p1", True), ("p0", False)]:
+            before = plan.ends_at
+            now[0] += 1
+            assert "waiting for the other pods" in await b.bind(name, nodes[name])
+            assert (plan.ends_at > before) == is_progress
+            assert (await b.filter(name))["NodeNames"] == [nodes[name]], "the plan goes on meanwhile"
+        await bind_until_bound(b, nodes)
+
+
+async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
+    """Attack: keep devices from others with a gang that is never bound."""
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}", timeout="10m")
+        await b.settled()
+        await planned(b, "p0", "p1", "p2")
+        first = next(iter(b.app.service.gangs.forming.values()))
+        assert not first.doubtful
+        assert first.ends_at < first.deadline, "no bind came yet"
+        patience = first.ends_at - first.progress_at
+
+        said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}
+        change = {"status": {"conditions": [said]}}
+        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "p2"), change, "status", strategic=True)
+        await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
+        waiting = b.app.service.gangs.admission.get(key())
+        assert waiting is not None
+        waiting.retry_at = 0.0
+
+        nodes = await planned(b, "p0", "p1", "p2")
+        second = next(iter(b.app.service.gangs.forming.values()))
+        assert second.doubtful
+        assert second.ends_at - second.progress_at < patience, "an earlier plan failed"
+        binds = [asyncio.create_task(b.bind("p0", nodes["p0"]))]
+        await eventually(lambda: second.arrived, "the first bind arrived")
+        assert second.ends_at < second.deadline, "the next bind must come soon, too"
+        checked = asyncio.Event()
+
+        async def delay(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/status"):
+                await checked.wait()
+
+        b.cluster.api.intercept = delay
+        binds += [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p1", "p2")]
+        await eventually(lambda: len(second.arrived) == 3, "all binds arrived")
+        assert second.ends_at == second.deadline, "the claims are being written"
+        checked.set()
+        assert [await task for task in binds] == ["", "", ""]
+        assert not b.app.service.gangs.admission.failures(key())
+
+
+async def test_the_reason_of_another_pod_names_the_gang_that_holds_a_device() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        b.cluster.apply(claim("alone-gpus", 8))
+        b.cluster.apply(pod("alone", "alone-gpus"))
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        told = (await b.filter("alone"))["FailedAndUnresolvableNodes"]
+        assert set(told) == set(nodes.values())
+        assert all("group default/job" in text for text in told.values()), told
+        assert await bind_all(b, nodes) == ["", "", ""]
+
+
+class _Reads:
+    """Answers with one bound member of one group, or fails."""
+
+    def __init__(self) -> None:
+        self.namespaces: list[str] = []
+        self.fails = False
+
+    async def __call__(self, namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
+        self.namespaces.append(namespace)
+        if self.fails:
+            raise Unavailable("no answer")
+        return {key(): {"uid-job": "n0"}}
+
+
+async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgotten() -> None:
+    now = [0.0]
+    async with berthing(NODES) as b:
+        cache, reads = b.app.service.cache, _Reads()
+        for group in ("job", "other"):
+            member(b, f"{group}-0", group)
+        await b.settled()
+        bound = BoundMembers(cache, reads, lambda: now[0], seconds=30.0)
+        done: list[GroupKey] = []
+
+        def read(one: GroupKey, before: Mapping[str, str]) -> None:
+            if before == cache.snapshot().bound_members[one]:
+                done.append(one)
+
+        assert bound.want(key())
+        for pause in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0):
+            assert not bound.want(key()), "it is wanted already"
+            await read_due(bound, read)
+            assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
+            assert bound.next_deadline == now[0] + 30.0
+            assert bound.want(key())
+            count = len(reads.namespaces)
+            await read_due(bound, read)
+            assert len(reads.namespaces) == count
+            assert bound.next_deadline == now[0] + pause
+            now[0] += pause
+        await read_due(bound, read)
+        done.clear()
+        assert bound.want(key("other"))
+        assert bound.next_deadline == now[0] + 0.5, "its namespace was read a moment ago"
+        now[0] += 0.5
+        await read_due(bound, read)
+        assert set(done) == {key(), key("other")}, "a group of the read before waits still"
+        now[0] = bound.next_deadline
+        bound.expire()
+        assert key() not in cache.snapshot().bound_members
+        reads.fails = True
+        assert bound.want(key())
+        await read_due(bound, read)
+        assert not cache.snapshot().bound_members.get(key())
+        assert reads.namespaces == ["default"] * 10
+
+
+async def test_a_changed_group_is_read_again_soon_and_a_slow_read_rests_longer() -> None:
+    now, seconds = [0.0], [0.0]
+
+    async def reads(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
+        del namespace
+        now[0] += seconds[0]
+        return {}
+
+    async with berthing(NODES) as b:
+        member(b, "job-0")
+        await b.settled()
+        bound = BoundMembers(b.app.service.cache, reads, lambda: now[0], seconds=30.0)
+        for pause in (0.5, 1.0, 2.0):
+            bound.want(key())
+            await read_due(bound)
+            bound.want(key())
+            assert bound.next_deadline == now[0] + pause
+            now[0] += pause
+        bound.forget(key())
+        await read_due(bound)
+        bound.want(key())
+        assert bound.next_deadline == now[0] + 0.5
+        now[0], seconds[0] = now[0] + 0.5, 0.25
+        await read_due(bound)
+        bound.want(key("other"))
+        assert bound.next_deadline == now[0] + 5.0
+
+
+async def test_the_namespaces_that_are_read_at_a_time_are_bounded() -> None:
+    async with berthing(NODES) as b:
+        bound = BoundMembers(b.app.service.cache, _Reads(), lambda: 0.0, reads=2)
+        for namespace in "abc":
+            bound.want(key("job", namespace))
+        first = bound.take_due()
+        assert list(first) == ["a", "b"]
+        assert not bound.take_due()
+        assert bound.next_deadline == inf, "the end of a read makes room for the next one"
+        await bound.read("a", first["a"], lambda *_: None)
+        assert list(bound.take_due()) == ["c"]
+
+
+async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() -> None:
+    async with berthing(NODES) as b:
+        cache, reads, now = b.app.service.cache, _Reads(), [0.0]
+        bound = BoundMembers(cache, reads, lambda: now[0], groups=2)
+        for namespace in ("a", "b"):
+            for i in range(5):
+                assert bound.want(key(f"job-{i}", namespace)) == (i < 2)
+        await read_due(bound)
+        assert Counter(one.namespace for one in cache.snapshot().bound_members) == {"a": 2, "b": 2}
+        now[0] = 1.0
+        next_ones = {key(f"next-{i}", "a") for i in range(2)}
+        for one in next_ones:
+            assert bound.want(one)
+        await read_due(bound)
+        assert {one for one in cache.snapshot().bound_members if one.namespace == "a"} == next_ones
+
+
+def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:
+    now, version = [0.0], ClusterCache(Features()).snapshot().version
+    waiting = admission(lambda: now[0], remembered=4)
+
+    def woken() -> bool:
+        now[0] += 100.0
+        return waiting.requeue_due()
+
+    waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), version, "u", wakes=False)
+    assert not woken(), "nothing has changed"
+    waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), version + 1, "u", wakes=False)
+    assert woken(), "a claim may have ended"
+    assert not woken(), "once"
+    waiting.pause(key(), REFUSED, uid="u")
+    assert woken(), "kube-scheduler may offer other nodes"
+    waiting.pause(key(), Reason(Code.INVALID, ("x",)), uid="u", wakes=False)
+    assert not woken(), "only a change of the pods can help"

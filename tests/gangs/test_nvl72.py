@@ -1,0 +1,204 @@
+"""Gangs of ComputeDomains on two NVL72 racks, over real HTTP against the sandbox.
+
+Each of the 36 trays has four GPUs and one channel of NVIDIA's driver for ComputeDomains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from extender.api.claim_specs import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
+from extender.policy import Policy
+from extender.sandbox import carried_machines
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.eventually import eventually
+from tests.worlds.gang_pods import gets_a_node
+from tests.worlds.running_berth import Berthing, Json, berthing, pod
+
+RACKS, TRAYS, GPUS = 2, 18, 4
+CLIQUE = Policy().group_levels[0]
+CHANNELS = "compute-domain-default-channel.nvidia.com"
+CHANNEL_CLASS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": CHANNELS},
+    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{COMPUTE_DOMAIN_DRIVER}"'}}]},
+}
+ANOTHER = "node is in another ComputeDomain"
+
+
+def channel_slice(node: str) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-compute-domain"},
+        "spec": {
+            "driver": COMPUTE_DOMAIN_DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}],
+        },
+    }
+
+
+def tray_claim(name: str, domain: str) -> Json:
+    """A whole tray, with the channel of a ComputeDomain."""
+    gpu = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": GPUS}
+    channel = {"deviceClassName": CHANNELS, "allocationMode": "ExactCount", "count": 1}
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig", "domainID": domain}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "devices": {
+                "requests": [{"name": "gpu", "exactly": gpu}, {"name": "channel", "exactly": channel}],
+                "config": [
+                    {"requests": ["channel"], "opaque": {"driver": COMPUTE_DOMAIN_DRIVER, "parameters": parameters}}
+                ],
+            }
+        },
+    }
+
+
+@asynccontextmanager
+async def racks(*, labelled: bool = True) -> AsyncIterator[Berthing]:
+    async with berthing({}) as b:
+        b.cluster.apply(CHANNEL_CLASS)
+        for rack in range(RACKS):
+            for tray in range(TRAYS):
+                labels = {CLIQUE: f"rack-{rack}"} if labelled else {}
+                b.cluster.add_node(name(rack, tray), carried_machines()["gb200-nvl72-tray"], labels)
+                b.cluster.apply(channel_slice(name(rack, tray)))
+        await b.settled()
+        yield b
+
+
+def name(rack: int, tray: int) -> str:
+    return f"r{rack}-t{tray:02}"
+
+
+def member(b: Berthing, group: str, index: int, minimum: int, **annotations: str) -> str:
+    found = f"{group}-{index}"
+    notes = {"berth.dev/group": group, "berth.dev/group-min": str(minimum)} if minimum else {}
+    notes |= {f"berth.dev/group-{key}": value for key, value in annotations.items()}
+    b.cluster.apply(tray_claim(f"{found}-tray", f"domain-of-{group}"))
+    b.cluster.apply(pod(found, f"{found}-tray", annotations=notes))
+    return found
+
+
+async def gang(b: Berthing, group: str, size: int, **annotations: str) -> dict[str, str]:
+    """Create a gang and bind it; the node of each pod."""
+    pods = [member(b, group, index, size, **annotations) for index in range(size)]
+    await b.settled()
+    nodes = {}
+    for one in pods:
+        answer = await b.filter(one)
+        assert len(answer["NodeNames"] or ()) == 1, answer
+        nodes[one] = answer["NodeNames"][0]
+    assert set(await asyncio.gather(*(b.bind(one, node) for one, node in nodes.items()))) == {""}
+    await b.settled()
+    return nodes
+
+
+def racks_of(nodes: dict[str, str]) -> Counter[str]:
+    return Counter(node.partition("-")[0] for node in nodes.values())
+
+
+async def test_gangs_fill_racks_tightly_and_keep_one_whole() -> None:
+    async with racks() as b:
+        small = await gang(b, "small", 4)
+        assert len(racks_of(small)) == 1
+        assert len(set(small.values())) == 4, "one channel for each node, so one member on each tray"
+        whole = await gang(b, "whole", 18)
+        assert racks_of(whole).total() == TRAYS
+        assert racks_of(whole).keys().isdisjoint(racks_of(small)), "the small gang left the other rack whole"
+        held = b.held()
+        assert len(held) == len(set(held)) == 22 * (GPUS + 1)
+
+
+async def test_a_gang_leaves_a_spare_tray_and_its_replacement_returns_to_the_rack() -> None:
+    async with racks() as b:
+        nodes = await gang(b, "train", 17)
+        assert len(racks_of(nodes)) == 1
+        (rack,) = racks_of(nodes)
+        died = nodes["train-3"]
+        registry = b.cluster.api.registry
+        registry.delete(RESOURCES["", "pods"], ("default", "train-3"))
+        registry.delete(RESOURCES["resource.k8s.io", "resourceclaims"], ("default", "train-3-tray"))
+        for slice_ in [s for s in b.cluster.store.all("resourceslices") if s["spec"].get("nodeName") == died]:
+            registry.delete(RESOURCES["resource.k8s.io", "resourceslices"], ("", slice_["metadata"]["name"]))
+        registry.delete(RESOURCES["", "nodes"], ("", died))
+        member(b, "train", 17, 17)
+        await b.settled()
+        await eventually(lambda: gets_a_node(b, "train-17"), "the bound pods are read")
+        (node,) = (await b.filter("train-17"))["NodeNames"]
+        assert node.partition("-")[0] == rack
+        assert node not in nodes.values()
+        assert await b.bind("train-17", node) == ""
+
+
+async def test_a_gang_larger_than_a_rack_uses_both_or_waits() -> None:
+    async with racks() as b:
+        strict = [member(b, "strict", index, 20, topology="required") for index in range(20)]
+        await b.settled()
+        answer = await b.filter(strict[0])
+        reasons = set(answer["FailedAndUnresolvableNodes"].values())
+        assert reasons == {"no domain has room for all pods of group strict together"}
+        assert not b.held()
+        nodes = await gang(b, "wide", 20)
+        assert sorted(racks_of(nodes).values()) == [2, 18], "the fewest racks, the first one filled"
+
+
+async def test_a_node_of_another_domain_is_avoided_until_its_label_goes() -> None:
+    async with racks() as b:
+        for tray in range(TRAYS):
+            label(b, name(0, tray), "domain-of-another")
+        nodes = await gang(b, "train", 4)
+        assert set(racks_of(nodes)) == {"r1"}
+        alone = member(b, "solo", 0, 0)
+        for tray in range(TRAYS):
+            label(b, name(1, tray), "domain-of-another")
+        await b.settled()
+        answer = await b.filter(alone)
+        assert not answer["NodeNames"]
+        assert set(answer["FailedAndUnresolvableNodes"].values()) == {ANOTHER}
+        explained = (await b.client.get(f"/v1/explain/default/{alone}")).json()
+        assert f"{ANOTHER} on 36 of 36 nodes" in str(explained)
+        touches = b.app.service.requeuer.touches
+        label(b, name(0, 5), "domain-of-solo")
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued")
+        assert (await b.filter(alone))["NodeNames"] == [name(0, 5)]
+
+
+async def test_pods_of_a_domain_are_drawn_to_its_clique_without_an_annotation() -> None:
+    async with racks() as b:
+        for index in range(4):
+            one = member(b, "plain", index, 0)
+            await b.settled()
+            node = (await b.filter(one))["NodeNames"][0]
+            assert await b.bind(one, node) == ""
+        assert len(racks_of({one: b.node_of(one) for one in (f"plain-{index}" for index in range(4))})) == 1
+
+
+@pytest.mark.parametrize("topology", ["required", "preferred"])
+async def test_an_unknown_domain_is_named(topology: str) -> None:
+    async with racks(labelled=False) as b:
+        pods = [member(b, "train", index, 4, topology=topology) for index in range(4)]
+        await b.settled()
+        answer = await b.filter(pods[0])
+        if topology == "preferred":
+            assert answer["NodeNames"], "no domain is better than another"
+        else:
+            reasons = set(answer["FailedAndUnresolvableNodes"].values())
+            assert reasons == {f"no node with devices has the label {CLIQUE} that group train needs"}
+
+
+def label(b: Berthing, node: str, domain: str) -> None:
+    change = {"metadata": {"labels": {COMPUTE_DOMAIN_LABEL: domain}}}
+    b.cluster.api.registry.patch(RESOURCES["", "nodes"], ("", node), change, "", strategic=True)

@@ -1,0 +1,92 @@
+"""`berth serve` with TLS: it accepts the scheduler's certificate alone, and reads changed files without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+
+from extender.cluster.tls import tls_context
+from extender.entry.listening import Tls
+from extender.web.http_limits import HttpLimits
+from tests.worlds.certificates import NEEDS_OPENSSL, certificate, shown
+from tests.worlds.eventually import HANG_SECONDS, answers, eventually
+from tests.worlds.http_worlds import SOON, connected, hang_up, listening
+from tests.worlds.process_worlds import served
+from tests.worlds.running_berth import berthing
+
+
+@NEEDS_OPENSSL
+async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
+    async with berthing({"n1": "t4-4"}) as b, listening(b.app, HttpLimits(handshake_seconds=SOON), tls) as (_, port):
+        connection = await connected(port)
+        assert await asyncio.wait_for(connection[0].read(), HANG_SECONDS) == b""
+        await hang_up(connection)
+
+
+@NEEDS_OPENSSL
+async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_again(tmp_path: Path) -> None:
+    """Attack: call the verbs."""
+    for name in ("server", "scheduler", "other_client"):
+        certificate(tmp_path, name)
+    paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
+    async with served(
+        tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler"
+    ) as (verbs, _):
+        url = f"https://127.0.0.1:{verbs}/filter"
+        plain = ssl.create_default_context(cafile=paths[2])
+        async with httpx.AsyncClient(verify=plain) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        other_client = ssl.create_default_context(cafile=paths[2])
+        other_client.load_cert_chain(tmp_path / "other_client.crt", tmp_path / "other_client.key")
+        async with httpx.AsyncClient(verify=other_client) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        known = ssl.create_default_context(cafile=paths[2])
+        known.load_cert_chain(tmp_path / "scheduler.crt", tmp_path / "scheduler.key")
+        await answers(url, 405, verify=known)
+        first = await shown(verbs, tmp_path / "scheduler")
+        certificate(tmp_path, "server")
+
+        async def renewed() -> bool:
+            return await shown(verbs, tmp_path / "scheduler") != first
+
+        await eventually(renewed, "the new certificate is used")
+
+
+@NEEDS_OPENSSL
+async def test_an_authority_that_changes_is_trusted_without_a_restart(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    (tmp_path / "other").mkdir()
+    certificate(tmp_path / "other", "scheduler")
+    paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
+    ours = ssl.create_default_context(cafile=paths[2])
+    ours.load_cert_chain(tmp_path / "other" / "scheduler.crt", tmp_path / "other" / "scheduler.key")
+    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2]) as (verbs, _):
+        url = f"https://127.0.0.1:{verbs}/filter"
+        async with httpx.AsyncClient(verify=ours) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        both = (tmp_path / "ca.crt").read_text() + (tmp_path / "other" / "ca.crt").read_text()
+        (tmp_path / "ca.crt").write_text(both)
+        await answers(url, 405, verify=ours)
+
+
+def test_an_authority_without_the_key_usage_extension_is_accepted_as_by_kubectl() -> None:
+    """Python 3.13 verifies strictly by default and rejects such an authority."""
+
+    def strict(cafile: str | None) -> ssl.SSLContext:
+        """As in Python 3.13."""
+        context = ssl.create_default_context(cafile=cafile)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    found = tls_context(None, strict)
+    assert found.verify_mode is ssl.CERT_REQUIRED
+    assert not found.verify_flags & ssl.VERIFY_X509_STRICT

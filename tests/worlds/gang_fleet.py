@@ -1,0 +1,65 @@
+"""A fleet with a gang scheduler, whose clock advances with each reading."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.reasons import Code, Reason
+from extender.extension.gangs.bound_members import BoundMembers, Members
+from extender.extension.gangs.gang_hints import GangHints
+from extender.extension.gangs.gang_monitor import GangMonitor
+from extender.extension.gangs.gang_planning import GangPlanning
+from extender.extension.gangs.gang_scheduler import GangScheduler
+from tests.worlds.evaluation_worlds import Fleet
+
+
+async def no_bound_members(_: str) -> Mapping[GroupKey, Mapping[str, str]]:
+    return {}
+
+
+class Gangs(Fleet):
+    """The same fleet with a gang scheduler."""
+
+    planning_class = GangPlanning
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.planning = planning = self.planning_class(self.cache, self.filter_service)
+        bound = BoundMembers(self.cache, no_bound_members, self.clock)
+        sink = self.sink
+        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, sink, self.clock)
+        self.monitor = GangMonitor(self.gangs, self.cache, bound, sink, self.clock)
+        self.hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
+
+    def gang(self, name: str, size: int) -> list[Pod]:
+        """Members in the namespace `hostile` whose claims all differ and are costly."""
+        return self.joined(name, [self.hostile() for _ in range(size)])
+
+    def too_large(self, namespace: str, name: str) -> list[Pod]:
+        """Members that each fit on a node of the larger machines, one more than there are such nodes."""
+        return self.joined(name, [self.pod(namespace, count=5) for _ in range(self.nodes // 3 * 2 + 1)])
+
+    def joined(self, name: str, pods: list[Pod]) -> list[Pod]:
+        """The pods as a gang."""
+        key = GroupKey(pods[0].key.namespace, GroupSource.BERTH, name)
+        found = [replace(pod, membership=Membership(key, len(pods), rank)) for rank, pod in enumerate(pods)]
+        for member in found:
+            self.cache.apply_pod(member.uid, member)
+        return found
+
+    def reasons(self, pods: list[Pod]) -> Iterator[str]:
+        for pod in pods:
+            yield from set(self.gangs.filter(pod, self.names).failed.values())
+
+
+def unfinished(name: str) -> str:
+    return str(Reason(Code.GANG_UNFINISHED, (name,)))
+
+
+async def read_due(bound: BoundMembers, done: Callable[[GroupKey, Members], None] = lambda *_: None) -> None:
+    """Read the namespaces that are due, all at a time."""
+    await asyncio.gather(*(bound.read(namespace, keys, done) for namespace, keys in bound.take_due().items()))

@@ -1,0 +1,220 @@
+"""A sandbox cluster with Berth in front of it, over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from extender.api.object_meta import ObjectKey
+from extender.cluster import Writer
+from extender.console import Console
+from extender.entry.all_in_one import both
+from extender.extension import no_span
+from extender.extension.bind import Binder, BindTimes
+from extender.extension.gangs.gang_barrier import GangBarrier
+from extender.extension.telemetry import SpanFactory
+from extender.policy import Policy
+from extender.sandbox import Cluster, carried_machines, listening
+from extender.web.console.console_app import ConsoleApp
+from extender.web.serve_app import ServeApp
+from tests.worlds.eventually import HANG_SECONDS, eventually
+from tests.worlds.skipping_loop import clock as default_clock
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Serving:
+    """One `berth serve` and its cluster: the parts that tests talk to."""
+
+    cluster: Cluster
+    app: ServeApp
+    client: httpx.AsyncClient
+    api: str  # the sandbox's address
+
+    async def filter(self, pod: str, names: list[str] | None = None) -> Json:
+        """Berth's reply for these nodes, or for all. As kube-scheduler does, filter again if Berth needs more time."""
+        names = names or [n["metadata"]["name"] for n in self.cluster.store.all("nodes")]
+
+        async def filter_reply() -> Json | None:
+            found = await self.filter_once(pod, names)
+            texts = found["FailedAndUnresolvableNodes"] or {}
+            unfinished = any("takes longer than one call" in text for text in texts.values())
+            return None if unfinished or found["Error"].endswith(": retry") else found
+
+        return await eventually(filter_reply, f"Berth has evaluated every node for pod {pod}")
+
+    async def filter_once(self, pod: str, names: list[str]) -> Json:
+        reply = await self.client.post("/filter", json={"Pod": self.pod(pod), "Nodes": None, "NodeNames": names})
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    async def prioritize(self, pod: str, names: list[str]) -> dict[str, int]:
+        reply = await self.client.post("/prioritize", json={"Pod": self.pod(pod), "Nodes": None, "NodeNames": names})
+        return {entry["Host"]: entry["Score"] for entry in reply.json()}
+
+    async def bind(self, pod: str, node: str, uid: str = "") -> str:
+        obj = self.pod(pod)
+        body = {"PodName": pod, "PodNamespace": "default", "PodUID": uid or obj["metadata"]["uid"], "Node": node}
+        reply = await self.client.post("/bind", json=body)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["Error"]
+
+    def pod(self, name: str) -> Json:
+        found = self.cluster.store.get("pods", ("default", name))
+        assert found is not None
+        return {k: v for k, v in found.items() if k not in ("kind", "apiVersion")}
+
+    def node_of(self, pod: str) -> str:
+        return self.pod(pod)["spec"].get("nodeName", "")
+
+    def claims(self) -> list[Json]:
+        return self.cluster.store.all("resourceclaims")
+
+    def held(self) -> list[tuple[str, str]]:
+        """(pool, device) of every allocation."""
+        results = [
+            r
+            for c in self.claims()
+            for r in ((c["status"].get("allocation") or {}).get("devices") or {}).get("results") or []
+        ]
+        return [(r["pool"], r["device"]) for r in results]
+
+    async def metrics(self, words: str) -> str:
+        """The first text of serve's /metrics with these words, or of the console's."""
+
+        async def shown() -> str:
+            texts = [(await self.client.get(path)).text for path in ("/metrics", "/console/metrics")]
+            return next((text for text in texts if words in text), "")
+
+        return await eventually(shown, f"/metrics shows {words!r}")
+
+    async def create(self, *objects: Json) -> None:
+        """Apply objects, and wait until Berth has seen them."""
+        for one in objects:
+            self.cluster.apply(one)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until Berth has seen everything the cluster has."""
+        reflectors = self.app.service.informers.reflectors
+        await eventually(lambda: all(int(r.version or 0) >= self._last(r.kind.name) for r in reflectors.values()))
+
+    def _last(self, resource: str) -> int:
+        """The newest version of a kind that Berth's watch will show."""
+        shown = (c.version for c in self.cluster.store.changes() if c.resource == resource and not _hidden(c))
+        return max(shown, default=0)
+
+
+@dataclass
+class Berthing(Serving):
+    """The same with the console in the same process."""
+
+    console: Console
+
+
+class AtOneAddress:
+    """Serve and console behind one client; serve answers the paths that it has."""
+
+    def __init__(self, serve: ServeApp, console: ConsoleApp) -> None:
+        self._serve = serve
+        self._console = console
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if path == "/console/metrics":
+            await self._console({**scope, "path": "/metrics"}, receive, send)
+        elif path in ("/filter", "/prioritize", "/bind", "/preempt", "/livez", "/readyz", "/metrics"):
+            await self._serve(scope, receive, send)
+        else:
+            await self._console(scope, receive, send)
+
+
+def _hidden(change: Any) -> bool:
+    """Events of pods that were bound before: outside the field selector."""
+    bound = [bool((o or {}).get("spec", {}).get("nodeName")) for o in (change.obj, change.old)]
+    return change.resource == "pods" and (all(bound) or (change.old is None and bound[0]))
+
+
+def patient(policy: Policy | None = None) -> Policy:
+    """The policy with the largest budget of a call, unless it sets one: on a busy machine the default may be short."""
+    policy = policy or Policy()
+    if "evaluation_seconds" in policy.model_fields_set:
+        return policy
+    return Policy.model_validate({**policy.model_dump(exclude_unset=True), "evaluation_seconds": 2})
+
+
+@asynccontextmanager
+async def berthing(
+    nodes: dict[str, str],
+    policy: Policy | None = None,
+    bookmark_seconds: float = 0.5,
+    clock: Callable[[], float] | None = None,
+) -> AsyncIterator[Berthing]:
+    """nodes: name to machine. The policy is made `patient`. A test of a deadline gives a clock that stands still; the
+    default is skipping_loop.clock."""
+    cluster = Cluster(bookmark_seconds=bookmark_seconds)
+    for name, machine in nodes.items():
+        cluster.add_node(name, carried_machines()[machine])
+    async with (
+        cluster.serving() as api,
+        both(api, patient(policy), clock=clock or default_clock()) as (app, console),
+        listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
+    ):
+        await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)
+        headers = {"Content-Type": "application/json"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=HANG_SECONDS, verify=False) as client:
+            yield Berthing(cluster, app, client, api, console.console)
+
+
+def binder_of(
+    b: Serving,
+    times: BindTimes | None = None,
+    span: SpanFactory = no_span,
+) -> Binder:
+    """A second binder on the cache of a service, with other times or spans."""
+    s = b.app.service
+    writer, gangs = Writer(s.client, "test"), GangBarrier(s.gangs, s.informers.progress, s.clock)
+    return Binder(s.cache, s.filter_service, writer, s.informers, gangs, s.supervisor, span=span, times=times)
+
+
+async def bug_after(step: str, b: Serving, pod: str, node: str, fault: BaseException | None = None) -> None:
+    """Bind the pod with a binder that raises the fault, or a KeyError, after this step."""
+
+    @contextmanager
+    def buggy(_: str, name: str) -> Iterator[None]:
+        yield
+        if name == step:
+            raise fault or KeyError("a bug")
+
+    await binder_of(b, span=buggy).bind(ObjectKey("default", pod), b.pod(pod)["metadata"]["uid"], node)
+
+
+def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json:
+    request: Json = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": count, **exactly}
+    if selector:
+        request["selectors"] = [{"cel": {"expression": selector}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
+    }
+
+
+def pod(name: str, *claims: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations or {}},
+        "spec": {
+            "schedulerName": "berth-scheduler",
+            "resourceClaims": [{"name": f"c{i}", "resourceClaimName": c} for i, c in enumerate(claims)],
+            "containers": [{"name": "main", "image": "pause"}],
+            **spec,
+        },
+    }

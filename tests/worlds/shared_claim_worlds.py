@@ -1,0 +1,53 @@
+"""Nodes with GPUs and NICs, and claims of these that pods share: helpers of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from extender.api.fields import Json
+from tests.worlds.explain_worlds import held_claim
+
+DRIVERS = {"g": "gpu.example.com", "k": "nic.example.com"}
+
+
+Fleet = Mapping[str, str]
+"""Node to its devices, as in 'g0 g1 k0': g are GPUs and k are NICs."""
+
+
+def fleet(nodes: Fleet) -> list[Json]:
+    found: list[Json] = []
+    for driver in DRIVERS.values():
+        spec: Json = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}
+        found.append({"kind": "DeviceClass", "metadata": {"name": driver}, "spec": spec})
+    for node, devices in nodes.items():
+        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        for letter, driver in DRIVERS.items():
+            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+            own = [{"name": name} for name in devices.split() if name[0] == letter]
+            spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": own}
+            found.append({"kind": "ResourceSlice", "metadata": {"name": f"{node}-{letter}"}, "spec": spec})
+    return [{"apiVersion": "resource.k8s.io/v1", **one} for one in found]
+
+
+def held(name: str, node: str, devices: str, *pods: str, asks: str = "") -> Json:
+    """A claim that has these devices, for these pods; it asks for one device of each letter in `asks`."""
+    results = [
+        {"request": device[0], "driver": DRIVERS[device[0]], "pool": node, "device": device}
+        for device in devices.split()
+    ]
+    found = held_claim(name, results)
+    found["apiVersion"] = "resource.k8s.io/v1"
+    found["spec"] = claim(name, *(asks or [one[0] for one in devices.split()]))["spec"]
+    only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    found["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [only]}
+    found["status"]["reservedFor"] = [{"resource": "pods", "name": one, "uid": f"uid-{one}"} for one in pods]
+    return found
+
+
+def claim(name: str, *asks: str) -> Json:
+    requests = [
+        {"name": f"{one}{number}", "exactly": {"deviceClassName": DRIVERS[one]}} for number, one in enumerate(asks)
+    ]
+    spec = {"devices": {"requests": requests}}
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
