@@ -8,9 +8,9 @@ import pytest
 
 from extender.api.object_meta import ObjectKey
 from extender.sandbox import ApiError
-from tests.bind.test_wrong_answers import Answer
 from tests.worlds.dra_worlds import extended, place
 from tests.worlds.eventually import eventually
+from tests.worlds.faulty_api import Answer
 from tests.worlds.running_berth import berthing, claim, pod
 from tests.worlds.tenant_worlds import (
     ALLOCATOR,

@@ -9,11 +9,10 @@ from contextlib import suppress
 
 import pytest
 
-from extender.api.nodes import NodeSelection
 from extender.api.object_meta import ObjectKey
 from extender.api.quantity import from_int
-from extender.api.resource_claims import Allocation, Claim, Result
-from extender.api.resource_slices import Capacities, Capacity, CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice
+from extender.api.resource_claims import Claim, Result
+from extender.api.resource_slices import Capacities, Capacity, CounterSet, CounterUse, Device, DeviceId, Slice
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import Holder
 from extender.extension.binding_cycle import BindError
@@ -23,6 +22,7 @@ from tests.worlds.dra_worlds import CLAIMS, asks, custom, extended, mig, place
 from tests.worlds.eventually import eventually
 from tests.worlds.replicas import Gate, replicas
 from tests.worlds.running_berth import Serving, claim, pod
+from tests.worlds.shared_pool_worlds import a_slice, allocated_claim, use
 
 pytestmark = pytest.mark.loopback
 
@@ -204,7 +204,6 @@ async def test_a_part_that_an_earlier_write_leaves_too_small_goes_to_the_first(
 
 # -- one cache, whose watch has shown the write of the claim `mine` as version 20 -----------------------------------
 
-POOL = PoolKey("d", "p")
 WHOLE = Device("whole", consumes=(CounterUse("gpu", (("mem", 4),)),))
 SMALL = Device("small", consumes=(CounterUse("gpu", (("mem", 1),)),))
 PLAIN = Device("plain")
@@ -215,22 +214,6 @@ def x(mem: int | None) -> Device:
     """A device that several claims may share."""
     capacity = {"mem": Capacity(from_int(mem))} if mem is not None else {}
     return Device("x", allow_multiple=True, capacity=Capacities(capacity))
-
-
-def a_slice(name: str, *content: Device | CounterSet, generation: int = 1, count: int = 1) -> Slice:
-    devices = tuple(one for one in content if isinstance(one, Device))
-    counters = tuple(one for one in content if isinstance(one, CounterSet))
-    return Slice(name, POOL, generation, count, NodeSelection("n"), devices=devices, counter_sets=counters)
-
-
-def use(device: str, mem: int = 0) -> Result:
-    """The device; with `mem`, a share of it."""
-    consumed = {"mem": from_int(mem)} if mem else None
-    return Result("r", DeviceId(*POOL, device), share_id=f"share-{mem}" if mem else "", consumed=consumed)
-
-
-def allocated_claim(name: str, version: int | str, *results: Result) -> Claim:
-    return Claim(ObjectKey("ns", name), name, str(version), allocation=Allocation(results))
 
 
 def checked(slices: list[Slice], *claims: Claim, listed: bool = False) -> str:

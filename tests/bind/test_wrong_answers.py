@@ -12,6 +12,7 @@ from extender.cluster import ClusterError, Writer
 from extender.sandbox import ApiError, Cluster, write_kubeconfig
 from tests.bind.test_writes import GUARDS
 from tests.worlds.commands import berth_beside
+from tests.worlds.faulty_api import Answer
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -20,17 +21,6 @@ Json = dict[str, Any]
 FAILURE = {"kind": "Status", "status": "Failure", "code": 500, "message": "no"}
 OTHER_POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {"nodeName": "n1"}}
 OTHER_CLAIM = {"kind": "ResourceClaim", "metadata": {"name": "other", "namespace": "default", "uid": "other"}}
-
-
-class Answer(ApiError):
-    """This content, in place of the server's answer."""
-
-    def __init__(self, content: Json, status: int = 200) -> None:
-        super().__init__(status, "", "")
-        self._content = content
-
-    def body(self) -> Json:
-        return self._content
 
 
 async def planned(b: Berthing) -> str:

@@ -6,23 +6,22 @@ import gc
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod, decode_pod
-from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_claims import PodClaim
 from extender.api.resource_slices import CounterSet, CounterUse, Device
 from extender.cache import ClusterCache
 from extender.extension.write_barrier import WriteBarrier
 from extender.runtime.cache_tasks import WatchProgress
-from tests.bind.test_write_barrier import a_slice, allocated_claim, use
-from tests.worlds.evaluation_worlds import Fleet
+from tests.worlds.evaluation_worlds import Fleet, allocated, apply, lines_of
 from tests.worlds.gang_worlds import SPINE
 from tests.worlds.running_berth import claim
 from tests.worlds.running_berth import pod as pod_object
+from tests.worlds.shared_pool_worlds import a_slice, allocated_claim, use
 
 
 def calls_of(work: Callable[[], object]) -> int:
@@ -41,46 +40,6 @@ def calls_of(work: Callable[[], object]) -> int:
         sys.setprofile(None)
         gc.enable()
     return calls
-
-
-def lines_of(work: Callable[[], object]) -> int:
-    """How many lines of Python the work runs, each round of a loop included."""
-    lines, before = 0, sys.gettrace()
-
-    def count(_: object, event: str, __: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
-    gc.disable()
-    sys.settrace(count)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-        gc.enable()
-    return lines
-
-
-def allocated(name: str, node: str, group: str = "", users: int = 1) -> dict[str, Any]:
-    """A claim with a device of this node, and so many running pods that use it."""
-    found = claim(name)
-    notes = {"berth.dev/group": group} if group else {}
-    found["metadata"] |= {"uid": f"uid-{name}", "annotations": notes}
-    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
-    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": f"other-{name}"}
-    found["status"] = {
-        "allocation": {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}},
-        "reservedFor": [{"resource": "pods", "name": "runs", "uid": "runs"}] * users,
-    }
-    return found
-
-
-def apply(fleet: Fleet, *claims: dict[str, Any]) -> list[ObjectKey]:
-    decoded = [decode_claim(one) for one in claims]
-    for one in decoded:
-        fleet.cache.apply_claim(one.key, one)
-    return [one.key for one in decoded]
 
 
 def pod_elsewhere(nodes: int, claims: int, pins: int, users: int) -> tuple[Fleet, Pod, list[str]]:

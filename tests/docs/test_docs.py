@@ -17,10 +17,10 @@ from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox import load_examples
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.serve_metrics import METRICS as OF_SERVE
+from tests.e2e.control_plane import DOCS
 from tests.worlds.commands import berth
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
 
 
 def test_life_cycle_is_drawn_from_the_table() -> None:

@@ -3,8 +3,10 @@ processes."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
+import re
 import ssl
 import subprocess
 import time
@@ -18,6 +20,9 @@ import pytest
 import yaml
 
 from extender.api.fields import lenient_loads
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from tests.worlds.manifests import KUBECTL
 from tests.worlds.process_worlds import free_port
 
 TOKEN = "e2e-admin"
@@ -345,3 +350,80 @@ def _status(url: str) -> int:
     except urllib.error.HTTPError as error:
         with error:
             return error.code
+
+
+def make_fleet(plane: ControlPlane, count: int) -> None:
+    machines = carried_machines()
+    kinds = ["hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix"]
+
+    def one(i: int) -> None:
+        name, machine = f"node-{i:04}", machines[kinds[i % len(kinds)]]
+        node = node_object(name, machine, {})
+        node["status"]["capacity"] = node["status"]["allocatable"]
+        node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+        plane.create(node)
+        plane.create(gpu_slice(name, machine))
+        plane.create(fabric_slice(name, machine))
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, range(count)))
+
+
+def kubectl(plane: ControlPlane, *args: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(KUBECTL), f"--kubeconfig={plane.kubeconfig}", *args],
+        capture_output=True,
+        text=True,
+        input=text,
+        check=False,
+    )
+
+
+WITHOUT_KUBELET = {
+    "rollout status": "Waiting for deployment",
+    "port-forward": "pod is not running|unable to forward|no pods|timed out",
+    "rollout undo": "no rollout history found|rolled back|not found|skipped",
+    "kubectl wait": "timed out waiting for the condition",
+}
+
+
+LIMITS = {
+    "rollout status": ["--timeout=2s"],
+    "port-forward": ["--pod-running-timeout=2s"],
+    "kubectl wait": ["--timeout=1s"],
+    "kubectl delete -f": ["--wait=false"],
+}
+
+
+def commands(*pages: Path) -> list[str]:
+    """The kubectl commands in the blocks of these pages, each once."""
+    found: dict[str, None] = {}
+    for page in pages:
+        for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
+            found.update(
+                {line.split(" #")[0].strip(): None for line in block.splitlines() if line.startswith("kubectl")}
+            )
+    return list(found)
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def run_documented(plane: ControlPlane, some: list[str]) -> None:
+    """Run commands in their order. Each must succeed, or come as far as it can without a kubelet."""
+    for command in some:
+        words = [word for word in command.rstrip(" &").split() if not word.startswith("--timeout")]
+        expected = next((words for name, words in WITHOUT_KUBELET.items() if name in command), None)
+        limit = next((option for name, option in LIMITS.items() if name in command), [])
+        kubectl = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *words[1:], *limit]
+        if expected is not None:
+            done = run(kubectl)
+            assert re.search(expected, done.stdout + done.stderr), (command, done)
+            continue
+        # A namespace that was made a moment ago may not be ready for what belongs into it.
+        plane.wait(lambda kubectl=kubectl: run(kubectl).returncode == 0, 30)
+        print(command)
+
+
+DOCS = ROOT / "docs"

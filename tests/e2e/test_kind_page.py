@@ -9,9 +9,7 @@ import pytest
 from benchmarks.install import Installation
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import node_object
-from tests.docs.test_docs import DOCS
-from tests.e2e.control_plane import ControlPlane, needs
-from tests.e2e.test_documented_kubectl import commands, run_documented
+from tests.e2e.control_plane import DOCS, ControlPlane, commands, needs, run_documented
 
 pytestmark = [needs("kubectl"), pytest.mark.timeout(300)]
 DRIVER = "gpu.example.com"

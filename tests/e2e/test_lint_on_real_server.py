@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.control_plane import ControlPlane, needs
-from tests.e2e.test_manifests_on_real_server import kubectl
+from tests.e2e.control_plane import ControlPlane, kubectl, needs
 from tests.worlds.commands import berth
 from tests.worlds.tutorials import CORRECTED
 

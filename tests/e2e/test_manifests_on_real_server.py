@@ -12,25 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.docs.test_docs import DOCS
-from tests.e2e.control_plane import ROOT, ControlPlane, needs
-from tests.worlds.manifests import KUBECTL, PAIRS, rendered
+from tests.e2e.control_plane import DOCS, ROOT, ControlPlane, kubectl, needs
+from tests.worlds.manifests import PAIRS, rendered
 
 pytestmark = [
     needs("kubectl"),
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-def kubectl(plane: ControlPlane, *args: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(KUBECTL), f"--kubeconfig={plane.kubeconfig}", *args],
-        capture_output=True,
-        text=True,
-        input=text,
-        check=False,
-    )
 
 
 def applied(plane: ControlPlane, folder: Path) -> bool:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ROOT, ControlPlane, needs
+from tests.e2e.control_plane import ROOT, ControlPlane, make_fleet, needs
 
 pytestmark = [
     needs(),
@@ -34,23 +34,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         for obj in (GPU_CLASS, MARKER_CLASS):
             started.create(obj)
         yield started
-
-
-def make_fleet(plane: ControlPlane, count: int) -> None:
-    machines = carried_machines()
-    kinds = ["hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix"]
-
-    def one(i: int) -> None:
-        name, machine = f"node-{i:04}", machines[kinds[i % len(kinds)]]
-        node = node_object(name, machine, {})
-        node["status"]["capacity"] = node["status"]["allocatable"]
-        node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-        plane.create(node)
-        plane.create(gpu_slice(name, machine))
-        plane.create(fabric_slice(name, machine))
-
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        list(pool.map(one, range(count)))
 
 
 def unbound(plane: ControlPlane, prefix: str) -> list[str]:

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, needs
-from tests.e2e.test_real_control_plane import make_fleet
+from tests.e2e.control_plane import ControlPlane, make_fleet, needs
 from tests.worlds.running_berth import claim
 
 pytestmark = [needs(), pytest.mark.timeout(300)]

@@ -19,8 +19,7 @@ from extender.gangs.gang import gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.policy import Policy
 from extender.runtime.supervisor import Supervisor
-from tests.cache.test_unpaid_work import allocated, apply, lines_of
-from tests.worlds.evaluation_worlds import RecordingSink
+from tests.worlds.evaluation_worlds import RecordingSink, allocated, apply, lines_of
 from tests.worlds.gang_fleet import Gangs, unfinished
 from tests.worlds.skipping_loop import SkippingLoop
 

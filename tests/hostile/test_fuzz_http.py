@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from extender.web.http_limits import HttpLimits
-from tests.hostile.test_fuzz_wire import BODIES
 from tests.worlds.eventually import HANG_SECONDS, eventually
-from tests.worlds.fuzzing import mutated, profile
+from tests.worlds.fuzzing import BODIES, mutated, profile
 from tests.worlds.http_worlds import LIMITS, berth, connected, hang_up
 
 BODY = orjson.dumps(BODIES["a pod with claims"]["body"])

@@ -9,15 +9,24 @@ from typing import Any
 
 import orjson
 import pytest
-import yaml
 from hypothesis import given
 from structlog.testing import capture_logs
 
 from tests.worlds.bad_values import spots
-from tests.worlds.fuzzing import BAD_TEXTS, CASES, CRASHES, IS_LONG, Json, damaged, dropped, profile, replaced, unfolded
+from tests.worlds.fuzzing import (
+    BAD_TEXTS,
+    BODIES,
+    CRASHES,
+    IS_LONG,
+    Json,
+    damaged,
+    dropped,
+    profile,
+    replaced,
+    unfolded,
+)
 from tests.worlds.running_berth import Berthing, berthing, claim
 
-BODIES: dict[str, Json] = yaml.safe_load((CASES / "bodies.yaml").read_text())
 QUESTIONS = [(verb, name) for name, one in BODIES.items() for verb in one["verbs"]]
 SHARE = 1 if IS_LONG else 2  # every so many texts in place of each field, others for the next field
 MOST_TOLD = 1000  # bytes of an error

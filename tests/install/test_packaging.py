@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.test_layers import FILES, imports
 from tests.worlds.eventually import HANG_SECONDS
+from tests.worlds.source_code import FILES, imports
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_ONCE = (

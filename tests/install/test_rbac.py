@@ -21,9 +21,9 @@ from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.cluster.api_errors import Invalid
 from extender.runtime.informers import watched_resources
-from tests.docs.test_layers import facts
 from tests.worlds.answering import success
 from tests.worlds.manifests import MANIFESTS, rules, script, spec_of
+from tests.worlds.source_code import facts
 
 CODE = MANIFESTS.parent / "extender"
 # Packages that only one of the two programs has; the others call no Writer (a test below says so).

@@ -16,7 +16,7 @@ import orjson
 from extender.cluster import Unavailable
 from extender.cluster.api_errors import error_for
 from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
-from extender.sandbox import Cluster
+from extender.sandbox import ApiError, Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 
 Json = dict[str, Any]
@@ -212,3 +212,14 @@ def _body(body: Json | None) -> Any:
         return {"type": "http.request", "body": b"" if body is None else orjson.dumps(body)}
 
     return receive
+
+
+class Answer(ApiError):
+    """This content, in place of the server's answer."""
+
+    def __init__(self, content: Json, status: int = 200) -> None:
+        super().__init__(status, "", "")
+        self._content = content
+
+    def body(self) -> Json:
+        return self._content

@@ -149,3 +149,6 @@ def _put(value: Any, spot: Spot, new: Any) -> Any:
     copy = value.copy()
     copy[spot[0]] = _put(value[spot[0]], spot[1:], new)
     return copy
+
+
+BODIES: dict[str, Json] = yaml.safe_load((CASES / "bodies.yaml").read_text())

@@ -6,11 +6,19 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from extender.api.nodes import Node, Taint, decode_node
+from extender.api.nodes import Node, NodeSelection, Taint, decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.quantity import from_int
 from extender.api.resource_claims import Allocation, Claim, Result
-from extender.api.resource_slices import DeviceId, SliceDecoder, TaintRule
+from extender.api.resource_slices import (
+    CounterSet,
+    Device,
+    DeviceId,
+    PoolKey,
+    Slice,
+    SliceDecoder,
+    TaintRule,
+)
 from extender.cache import ClusterCache
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -159,3 +167,22 @@ def apply(cache: ClusterCache, step: tuple[str, int, Any]) -> None:
             cache.apply_node(f"n{number}", node_of(number, "left") if value else None)
         case "read":
             cache.snapshot().node_infos.get(f"n{number}")
+
+
+POOL = PoolKey("d", "p")
+
+
+def a_slice(name: str, *content: Device | CounterSet, generation: int = 1, count: int = 1) -> Slice:
+    devices = tuple(one for one in content if isinstance(one, Device))
+    counters = tuple(one for one in content if isinstance(one, CounterSet))
+    return Slice(name, POOL, generation, count, NodeSelection("n"), devices=devices, counter_sets=counters)
+
+
+def use(device: str, mem: int = 0) -> Result:
+    """The device; with `mem`, a share of it."""
+    consumed = {"mem": from_int(mem)} if mem else None
+    return Result("r", DeviceId(*POOL, device), share_id=f"share-{mem}" if mem else "", consumed=consumed)
+
+
+def allocated_claim(name: str, version: int | str, *results: Result) -> Claim:
+    return Claim(ObjectKey("ns", name), name, str(version), allocation=Allocation(results))
