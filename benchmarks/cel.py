@@ -129,11 +129,7 @@ def masks(slices: list) -> None:
 
 def hostile() -> None:
     """The longest of the expressions written to take long, in milliseconds of processor time."""
-    from tests.cel.test_cel import (  # late: it makes cel-python's parser, of which there is one
-        BLANK,
-        EXPENSIVE,
-        HOSTILE,
-    )
+    from tests.worlds.costly_selectors import BLANK, EXPENSIVE, HOSTILE
 
     took = []
     for name, text in {**EXPENSIVE, **HOSTILE}.items():

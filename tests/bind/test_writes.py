@@ -10,38 +10,13 @@ from typing import Any
 
 import pytest
 
-from extender.api.claim_specs import ClaimSpec
-from extender.api.object_meta import ObjectKey
-from extender.api.pods import Pod
-from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer
 from extender.cluster import Writer
 from tests.worlds.answering import metadata_in, success
+from tests.worlds.guarded_writes import GUARDS
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY = ObjectKey("ns", "x")
-POD = Pod(KEY, "pod-uid", resource_version="7")
-CONSUMER = Consumer("pod-uid", "x")
-OPEN = Claim(KEY, "claim-uid", "7")
-ALLOCATED = Claim(KEY, "claim-uid", "7", allocation=Allocation(), reserved_for=(CONSUMER,), finalizers=(FINALIZER,))
-OF_CLAIM, OF_POD = {"uid": "claim-uid", "resourceVersion": "7"}, {"uid": "pod-uid", "resourceVersion": "7"}
-AFTER = {"uid": "claim-uid", "resourceVersion": "8"}  # as the write before left it
 
 # The precondition of each request.
-GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
-    "add_finalizer": ((OPEN, "g"), [OF_CLAIM]),
-    "take_over": ((ALLOCATED,), [OF_CLAIM]),
-    "announce_release": ((ALLOCATED,), [OF_CLAIM]),
-    "allocate": ((OPEN, Allocation(), CONSUMER), [OF_CLAIM]),
-    "add_consumers": ((ALLOCATED, [Consumer("other", "y")]), [OF_CLAIM]),
-    "deallocate": ((ALLOCATED,), [OF_CLAIM]),
-    "remove_consumer": ((ALLOCATED, "pod-uid"), [OF_CLAIM]),
-    "bind_pod": ((KEY, "pod-uid", "n", {}), [{"uid": "pod-uid"}]),
-    "create_special_claim": ((POD, ClaimSpec()), [{}]),
-    "map_special_claim": ((POD, ALLOCATED, ()), [OF_POD]),
-    "delete_claim": ((ALLOCATED,), [OF_CLAIM, AFTER, AFTER]),
-    "touch_class": (("berth.dev", "a", "v"), [{}]),
-    "create_event": (("Pod", KEY, "pod-uid", "Reason", "note"), [{}]),
-}
 UNGUARDED = {"create_special_claim", "touch_class", "create_event"}  # new objects, and one annotation
 
 

@@ -10,9 +10,9 @@ import pytest
 from extender.api.object_meta import ObjectKey
 from extender.cluster import ClusterError, Writer
 from extender.sandbox import ApiError, Cluster, write_kubeconfig
-from tests.bind.test_writes import GUARDS
 from tests.worlds.commands import berth_beside
 from tests.worlds.faulty_api import Answer
+from tests.worlds.guarded_writes import GUARDS
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback

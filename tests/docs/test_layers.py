@@ -189,6 +189,13 @@ def test_files_stay_short() -> None:
     assert not long, "split these files by subject: one idea, one file of 100 to 700 lines"
 
 
+def test_no_test_module_imports_another() -> None:
+    """What several need is in tests/worlds."""
+    python = [path for path in WRITTEN if path.suffix == ".py" and ROOT not in path.parents]
+    found = [(path.name, name) for path in python for name, _ in facts(path).imported if ".test_" in name]
+    assert found == []
+
+
 def test_no_two_modules_have_one_name() -> None:
     names = Counter(path.stem for path in ROOT.rglob("*.py"))
     assert [name for name, count in names.items() if count > 1 and not name.startswith("__")] == []

@@ -427,3 +427,17 @@ def run_documented(plane: ControlPlane, some: list[str]) -> None:
 
 
 DOCS = ROOT / "docs"
+
+
+def pod(name: str, template: str) -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "berth-scheduler",
+            "automountServiceAccountToken": False,
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
+            "containers": [{"name": "c", "image": "pause", "resources": {"claims": [{"name": "gpu"}]}}],
+        },
+    }

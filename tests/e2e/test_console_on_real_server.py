@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import Console, ControlPlane, make_fleet, needs
-from tests.e2e.test_real_control_plane import pod
+from tests.e2e.control_plane import Console, ControlPlane, make_fleet, needs, pod
 
 pytestmark = [
     needs("kubectl"),

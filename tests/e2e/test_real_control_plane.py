@@ -15,7 +15,7 @@ import yaml
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ROOT, ControlPlane, make_fleet, needs
+from tests.e2e.control_plane import ROOT, ControlPlane, make_fleet, needs, pod
 
 pytestmark = [
     needs(),
@@ -46,20 +46,6 @@ def conditions(plane: ControlPlane, name: str) -> str:
     """The messages of a pod's conditions."""
     found = plane.get(f"/api/v1/namespaces/default/pods/{name}")
     return "".join(one.get("message", "") for one in found.get("status", {}).get("conditions", []))
-
-
-def pod(name: str, template: str) -> dict:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "schedulerName": "berth-scheduler",
-            "automountServiceAccountToken": False,
-            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
-            "containers": [{"name": "c", "image": "pause", "resources": {"claims": [{"name": "gpu"}]}}],
-        },
-    }
 
 
 def test_every_pod_is_bound_once_and_no_device_twice(plane: ControlPlane) -> None:
