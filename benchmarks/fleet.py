@@ -10,14 +10,14 @@ from benchmarks.allocation import mig_slices
 from extender.allocation import Features
 from extender.api.pods import Pod, decode_pod
 from extender.cache import CacheListener, ClusterCache
-from extender.extension.filter import FilterResult, FilterService
-from extender.extension.wake import QueueingHints
 from extender.policy import Policy
 from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
+from extender.serve.filter import FilterResult, FilterService
+from extender.serve.wake import QueueingHints
 
 MACHINES = [
     carried_machines()[name] for name in ("hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")

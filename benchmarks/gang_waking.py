@@ -17,13 +17,13 @@ from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Reason
 from extender.base.deadline import Deadline
-from extender.extension.filter import FilterSink
-from extender.extension.gangs.bound_members import BoundMembers
-from extender.extension.gangs.gang_hints import GangHints
-from extender.extension.gangs.gang_planning import GangPlanning
-from extender.extension.gangs.gang_scheduler import GangScheduler
-from extender.extension.gangs.gang_state import FormingGang, PlannedGang, WaitsForGang
 from extender.gangs.gang import Gang
+from extender.serve.filter import FilterSink
+from extender.serve.gangs.bound_members import BoundMembers
+from extender.serve.gangs.gang_hints import GangHints
+from extender.serve.gangs.gang_planning import GangPlanning
+from extender.serve.gangs.gang_scheduler import GangScheduler
+from extender.serve.gangs.gang_state import FormingGang, PlannedGang, WaitsForGang
 
 GPUS = 8  # of each node, and of each member
 

@@ -15,13 +15,13 @@ from extender.api.pods import decode_pod
 from extender.api.resource_claims import Allocation, decode_claim
 from extender.base.deadline import NO_DEADLINE
 from extender.cache import ClusterCache
-from extender.extension.filter import FilterService
 from extender.policy import Policy, Weights
 from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, Placement, PodRequirements, requirements_of
+from extender.serve.filter import FilterService
 
 FLEET = {
     "hgx-h100-8": 6,

@@ -14,9 +14,9 @@ import time
 
 from benchmarks.fleet import Fleet
 from extender.api.pods import Pod
-from extender.extension.evaluations import Evaluations
-from extender.extension.wake import Requeuer
 from extender.runtime.cache_tasks import CacheRefresh
+from extender.serve.evaluations import Evaluations
+from extender.serve.wake import Requeuer
 
 FEW = 4
 

@@ -11,7 +11,7 @@ from extender.cli.logs import Form, Level, set_up_logging
 from extender.cli.options import HOST_HELP, PAGE_FILE_HELP, Kubeconfig, needs, parse_listen, parse_tls, parse_url
 from extender.entry.listening import Pages
 from extender.entry.serve_process import Listen, serve
-from extender.extension import Traces
+from extender.serve import Traces
 
 Probes = Annotated[
     str | None, typer.Option(help="A separate address for probes and metrics, without TLS.", metavar="HOST:PORT")

@@ -1,4 +1,4 @@
-"""What a gang is, and its plan. The life of a gang in `berth serve` is in `extender.extension.gangs`.
+"""What a gang is, and its plan. The life of a gang in `berth serve` is in `extender.serve.gangs`.
 
 `gang` reads from a snapshot which pods belong together, how many of them must run together, and how many run already.
 `gang_problem` makes the planner's input: the requirements of the members, and the nodes that each may use.

@@ -19,7 +19,7 @@ from extender.policy import Policy
 from extender.scheduling import Placement, PodRequirements, requirements_of
 from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation
 
-# Each bind of a minimum keeps a connection until the others have come, see extension/gangs/gang_admission.py.
+# Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.
 MAX_TOGETHER = 400
 _DEFAULT_TOPOLOGY = "preferred"
 _NONE: Mapping[str, Collection[str]] = MappingProxyType({})

@@ -24,7 +24,7 @@ from extender.api.extender_v1 import (
 )
 from extender.api.node_names import NameOffsets
 from extender.base.berth_errors import BerthError, WireError
-from extender.extension import Service, TracedService, Traces
+from extender.serve import Service, TracedService, Traces
 from extender.web.access_control import rejection_by_verbs
 from extender.web.asgi import (
     PROBES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.extension import Service
+from extender.serve import Service
 from extender.web.metrics import COMMON, MetricSource, counter, gauge, histogram, summary
 
 METRICS: tuple[MetricSource[Service], ...] = (

@@ -79,7 +79,7 @@ import asyncio, hashlib, random, sys
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
 from extender.cache.cluster_cache import ClusterCache
 from extender.policy import Policy
-from extender.extension.filter import FilterService
+from extender.serve.filter import FilterService
 from extender.allocation.device_rules import Features
 from extender.api.resource_claims import decode_claim
 from extender.api.device_classes import decode_class

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from extender.api.object_meta import ObjectKey
-from extender.extension.bind import BindTimes
-from extender.extension.binding_cycle import BindError, BindOutcomeUnknown
-from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.policy import Policy
 from extender.sandbox import ApiError
+from extender.serve.bind import BindTimes
+from extender.serve.binding_cycle import BindError, BindOutcomeUnknown
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.running_berth import Serving, berthing, binder_of, claim, pod
 

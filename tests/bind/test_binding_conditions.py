@@ -9,9 +9,9 @@ import pytest
 
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
-from extender.extension.bind import ConditionWaits, WaitLimits
-from extender.extension.gangs.gang_admission import SlotLimits
 from extender.policy import Policy
+from extender.serve.bind import ConditionWaits, WaitLimits
+from extender.serve.gangs.gang_admission import SlotLimits
 from extender.web.http_limits import VERBS
 from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
 from tests.worlds.eventually import HANG_SECONDS, eventually

@@ -12,9 +12,9 @@ import pytest
 from extender.api.object_meta import ObjectKey
 from extender.cluster import ApiClient, Credentials
 from extender.entry.listening import ServerEnded, serve_all, server
-from extender.extension import Service
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines
+from extender.serve import Service
 from extender.sockets import listen_on
 from extender.web.http_limits import HttpLimits
 from tests.worlds.dra_worlds import CONDITIONAL, asks, custom

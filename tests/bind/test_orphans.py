@@ -15,9 +15,9 @@ from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Claim, Consumer
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
-from extender.extension.orphans import OrphanCollector, Releases
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError
+from extender.serve.orphans import OrphanCollector, Releases
 from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod

@@ -14,13 +14,13 @@ from extender.api.resource_claims import MAX_CONSUMERS, Allocation, Claim, Consu
 from extender.api.resource_slices import DeviceId
 from extender.cache import ClusterCache
 from extender.cluster import Writer
-from extender.extension.binding_cycle import BindError
-from extender.extension.claims import SharedClaims
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling import PodRequirements, requirements_of
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
+from extender.serve.binding_cycle import BindError
+from extender.serve.claims import SharedClaims
 from tests.worlds.commands import berth_beside
 from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, report
 from tests.worlds.eventually import eventually

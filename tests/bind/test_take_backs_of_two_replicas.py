@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.eventually import eventually
 from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import Serving, berthing, claim, pod

@@ -6,8 +6,8 @@ import pytest
 
 from extender.api.resource_claims import decode_claim
 from extender.cluster import Writer
-from extender.extension.undo import deallocate_unused
 from extender.sandbox import ApiError
+from extender.serve.undo import deallocate_unused
 from tests.worlds.dra_worlds import extended, place
 from tests.worlds.eventually import eventually
 from tests.worlds.replicas import replicas

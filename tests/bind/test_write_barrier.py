@@ -15,9 +15,9 @@ from extender.api.resource_claims import Claim, Result
 from extender.api.resource_slices import Capacities, Capacity, CounterSet, CounterUse, Device, DeviceId, Slice
 from extender.cache import ClusterCache
 from extender.cache.allocated_devices import Holder
-from extender.extension.binding_cycle import BindError
-from extender.extension.write_barrier import WriteBarrier, newer
 from extender.runtime.cache_tasks import WatchProgress
+from extender.serve.binding_cycle import BindError
+from extender.serve.write_barrier import WriteBarrier, newer
 from tests.worlds.dra_worlds import CLAIMS, asks, custom, extended, mig, place
 from tests.worlds.eventually import eventually
 from tests.worlds.replicas import Gate, replicas

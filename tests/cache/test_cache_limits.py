@@ -22,11 +22,11 @@ from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import DeviceId, PoolKey, Slice
 from extender.cache import ClusterCache
 from extender.cache.fleet_baseline import RequestMixEstimator
-from extender.extension.evaluations import Evaluations
-from extender.extension.gangs.gang_admission import SlotLimits
 from extender.policy import MAX_EFFECTIVE, Override, Policy
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
+from extender.serve.evaluations import Evaluations
+from extender.serve.gangs.gang_admission import SlotLimits
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from tests.worlds.bind_slots_world import gang_member, gang_scheduler
 

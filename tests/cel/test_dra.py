@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from extender.cluster import ApiClient, Credentials, Writer
-from extender.extension.orphans import OrphanCollector
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.serve.orphans import OrphanCollector
 from tests.worlds.dra_worlds import CLAIMS, asks, custom, mig, place
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod

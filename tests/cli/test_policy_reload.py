@@ -10,13 +10,13 @@ import pytest
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.extension.filter import FilterService
 from extender.policy import Policy
 from extender.runtime import file_reload
 from extender.runtime.file_reload import ReloadedFiles
 from extender.runtime.policy_file import reloaded_policy
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
+from extender.serve.filter import FilterService
 from tests.worlds.eventually import eventually
 from tests.worlds.supervised_worlds import QUICK
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 
 from extender.cluster import ApiClient, Credentials, now_rfc3339, seconds_since
-from extender.extension import Service
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines
+from extender.serve import Service
 from extender.web.serve_app import Probes, ServeApp
 from tests.worlds.chaos_clock import JumpingClock
 from tests.worlds.eventually import eventually

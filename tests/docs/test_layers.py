@@ -38,7 +38,7 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"explain", "manifests"},
     {"cluster", "lint"},
     {"runtime"},
-    {"extension", "console"},
+    {"serve", "console"},
     {"web"},
     {"entry"},
     {"agent", "sandbox"},
@@ -69,14 +69,14 @@ ALLOWED = {
 }  # fmt: skip
 BUILTINS = {"open", "print", "input", "__import__"}
 ATTRIBUTES = {"now", "utcnow", "today", "stdin", "stdout", "stderr"}  # of datetime and sys
-SERVE = CORE - {"explain", "lint", "manifests"} | {"cluster", "runtime", "extension"}
+SERVE = CORE - {"explain", "lint", "manifests"} | {"cluster", "runtime", "serve"}
 COLD = (
     "extender.console", "extender.explain", "extender.web.console", "extender.entry.console_process",
     "extender.entry.all_in_one", "extender.lint", "extender.manifests", "extender.cel.dra.terms", "fastapi",
     "starlette",
 )  # fmt: skip
 OF_SERVE = (
-    "extender.extension", "extender.web.serve_app", "extender.web.serve_metrics",
+    "extender.serve", "extender.web.serve_app", "extender.web.serve_metrics",
     "extender.entry.serve_process", "extender.entry.all_in_one",
 )  # fmt: skip
 # cel/dra/terms.py explains selectors.

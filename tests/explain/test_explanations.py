@@ -17,11 +17,11 @@ from extender.api.reasons import FREEABLE_CODES, Code
 from extender.cel.dra import Dialect
 from extender.cli.allocate_command import answers_of
 from extender.cli.snapshot_command import dump_of
-from extender.extension.filter import FilterService
 from extender.lint import CheckedManifests, check_devices
 from extender.manifests import decoded_objects
 from extender.policy import Policy
 from extender.scheduling import Evaluator
+from extender.serve.filter import FilterService
 from tests.worlds.explain_worlds import asking, explained, objects_of_world
 from tests.worlds.lint_worlds import problems_beside
 from tests.worlds.oracle import random_world

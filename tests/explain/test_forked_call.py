@@ -22,7 +22,7 @@ import uvloop
 from extender.base.berth_errors import BerthError, WireError
 from extender.console import ForkedCallFailed
 from extender.console.forked_call import forked
-from extender.extension import Traces
+from extender.serve import Traces
 from tests.worlds.eventually import HANG_SECONDS, eventually
 
 

@@ -15,10 +15,10 @@ import pytest
 from extender.api.pods import Pod
 from extender.api.resource_slices import SliceDecoder
 from extender.base.deadline import Deadline, DeadlineExceeded
-from extender.extension.evaluations import Evaluations, in_steps
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
 from extender.scheduling import NodeRanking, PodRequirements, RankingCache, requirements_of
+from extender.serve.evaluations import Evaluations, in_steps
 from tests.worlds.evaluation_worlds import GPU, MACHINES, TICK, Clock, Fleet, RecordingSink
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod

@@ -7,7 +7,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.request_mix import DEFAULT_MIX, whole_gpus
 from extender.api.resource_claims import Allocation, Claim
 from extender.cache.fleet_baseline import RequestMixEstimator
-from extender.extension.evaluations import Evaluations
+from extender.serve.evaluations import Evaluations
 from tests.worlds.evaluation_worlds import MACHINES, Fleet
 
 

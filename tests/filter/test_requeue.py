@@ -14,9 +14,9 @@ from benchmarks.fleet import MACHINES, Fleet
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
-from extender.extension.filter import FilterService
 from extender.sandbox.machines import node_object
 from extender.scheduling import CollectedDomain, PodRequirements, requirements_of
+from extender.serve.filter import FilterService
 from tests.worlds.dra_worlds import extended
 
 NS = "x"  # the namespace of the fleet's pods

@@ -13,11 +13,11 @@ import pytest
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.reasons import Code, Reason
 from extender.cluster import Delays, Unavailable, Writer
-from extender.extension import Service
-from extender.extension.evaluations import Evaluations
-from extender.extension.gangs.gang_hints import GangHints
-from extender.extension.wake import QueueingHints, Requeuer
 from extender.sandbox import Cluster, carried_machines
+from extender.serve import Service
+from extender.serve.evaluations import Evaluations
+from extender.serve.gangs.gang_hints import GangHints
+from extender.serve.wake import QueueingHints, Requeuer
 from tests.worlds import running_berth
 from tests.worlds.applications import serve_application
 from tests.worlds.eventually import eventually

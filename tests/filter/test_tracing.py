@@ -12,8 +12,8 @@ import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from extender.base.berth_errors import BerthError
-from extender.extension import Traces
 from extender.sandbox import listening
+from extender.serve import Traces
 from extender.web.asgi import Receive, Scope, Send
 from tests.worlds.eventually import HANG_SECONDS
 from tests.worlds.process_worlds import filtered, served

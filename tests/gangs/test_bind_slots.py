@@ -13,10 +13,10 @@ from benchmarks.fleet import Fleet
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
-from extender.extension.filter import FilterResult
-from extender.extension.gangs.gang_admission import SlotLimits
-from extender.extension.gangs.gang_state import FormingGang
 from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.serve.filter import FilterResult
+from extender.serve.gangs.gang_admission import SlotLimits
+from extender.serve.gangs.gang_state import FormingGang
 from extender.web.http_limits import VERBS
 from tests.worlds.bind_slots_world import Requeues, admission, gang_member, gang_scheduler, plan
 from tests.worlds.dra_worlds import place

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from extender.api.object_meta import ObjectKey
-from extender.extension.bind import BindTimes
-from extender.extension.binding_cycle import BindError
 from extender.policy import Policy
+from extender.serve.bind import BindTimes
+from extender.serve.binding_cycle import BindError
 from tests.worlds.gang_pods import NODES, bind_all, bind_until_bound, member, planned
 from tests.worlds.running_berth import berthing, binder_of
 

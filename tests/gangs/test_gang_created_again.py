@@ -9,8 +9,8 @@ import pytest
 
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.cluster import Writer
-from extender.extension.gangs.bound_members import BoundMembers
 from extender.gangs.gang import members_with_claims
+from extender.serve.gangs.bound_members import BoundMembers
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import read_due
 from tests.worlds.gang_pods import (

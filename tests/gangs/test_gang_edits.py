@@ -9,8 +9,8 @@ import pytest
 from benchmarks.fleet import Fleet
 from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code
-from extender.extension.gangs.gang_admission import SlotLimits
 from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.serve.gangs.gang_admission import SlotLimits
 from tests.worlds.bind_slots_world import Requeues, gang_member, watched_gangs
 
 SIZE = 6

@@ -14,11 +14,11 @@ from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membersh
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
-from extender.extension.gangs.gang_planning import GangPlanning
 from extender.gangs.gang import gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.policy import Policy
 from extender.runtime.supervisor import Supervisor
+from extender.serve.gangs.gang_planning import GangPlanning
 from tests.worlds.evaluation_worlds import RecordingSink, allocated, apply, lines_of
 from tests.worlds.gang_fleet import Gangs, unfinished
 from tests.worlds.skipping_loop import SkippingLoop

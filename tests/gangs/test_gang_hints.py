@@ -18,12 +18,12 @@ from extender.api.reasons import Reason
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import DeviceId, SliceDecoder
 from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.extension.gangs.gang_planning import GangPlanning
-from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from extender.gangs.gang import Gang, gang_of
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import CollectedDomain
+from extender.serve.gangs.gang_planning import GangPlanning
+from extender.serve.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from tests.worlds.evaluation_worlds import MACHINES
 from tests.worlds.gang_fleet import Gangs
 from tests.worlds.gang_worlds import CLIQUE

@@ -14,10 +14,10 @@ from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
 from extender.cache import ClusterCache
 from extender.cluster import Unavailable
-from extender.extension.gangs.bound_members import BoundMembers
-from extender.extension.gangs.gang_admission import GangAdmission
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.serve.gangs.bound_members import BoundMembers
+from extender.serve.gangs.gang_admission import GangAdmission
 from tests.worlds.bind_slots_world import admission
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import read_due

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from extender.extension.gangs.gang_state import FormingGang
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.serve.gangs.gang_state import FormingGang
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import INCOMPLETE, NODES, bind_all, delete, member, planned, reasons, say_unschedulable
 from tests.worlds.running_berth import Berthing, berthing, claim, pod

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from extender.extension.gangs.gang_state import GangEvent, GangState, InvalidGangTransition, next_state
+from extender.serve.gangs.gang_state import GangEvent, GangState, InvalidGangTransition, next_state
 from tests.worlds.bind_slots_world import commit, plan
 from tests.worlds.gang_pods import NODES, key, member, planned
 from tests.worlds.running_berth import berthing

@@ -9,9 +9,9 @@ import pytest
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
-from extender.extension.gangs.gang_admission import GangAdmission, SlotLimits
-from extender.extension.gangs.gang_plans import GangPlans
-from extender.extension.gangs.gang_state import FormingGang
+from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
+from extender.serve.gangs.gang_plans import GangPlans
+from extender.serve.gangs.gang_state import FormingGang
 from tests.worlds.bind_slots_world import admission, commit, plan
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import Gangs, unfinished

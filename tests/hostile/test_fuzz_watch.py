@@ -20,11 +20,11 @@ from extender.cache import ClusterCache
 from extender.cluster import ApiClient
 from extender.console import Console, ConsoleCluster
 from extender.explain import check_consistency, node_row
-from extender.extension import Service
 from extender.policy import Policy
 from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
+from extender.serve import Service
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.web import serve_metrics
 from extender.web.console import console_metrics

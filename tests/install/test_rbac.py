@@ -27,7 +27,7 @@ from tests.worlds.source_code import facts
 
 CODE = MANIFESTS.parent / "extender"
 # Packages that only one of the two programs has; the others call no Writer (a test below says so).
-PROGRAMS = {"berth": ("extension",), "berth-console": ("console",)}
+PROGRAMS = {"berth": ("serve",), "berth-console": ("console",)}
 KEY = ObjectKey("ns", "x")
 POD = Pod(KEY, "uid")
 CONSUMER = Consumer("uid", "x")
@@ -160,10 +160,10 @@ def test_every_write_belongs_to_one_program() -> None:
     others = tuple(
         path.name
         for path in CODE.iterdir()
-        if path.is_dir() and path.name not in ("extension", "console", "cluster", "sandbox", "__pycache__")
+        if path.is_dir() and path.name not in ("serve", "console", "cluster", "sandbox", "__pycache__")
     )
     assert not set(writes()) & attributes(others)
-    assert set(writes()) <= attributes(("extension", "console")), "each write has a caller"
+    assert set(writes()) <= attributes(("serve", "console")), "each write has a caller"
 
 
 def allows(rule: dict, call: Call) -> bool:

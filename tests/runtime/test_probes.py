@@ -14,10 +14,10 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim
 from extender.cluster import ApiClient, Credentials
-from extender.extension import Service
 from extender.policy import Policy
 from extender.runtime.informers import Heartbeat
 from extender.sandbox import Cluster, carried_machines, listening
+from extender.serve import Service
 from extender.web.asgi import Answer
 from extender.web.serve_app import Probes, ServeApp
 from tests.worlds.eventually import eventually

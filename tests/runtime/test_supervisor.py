@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from extender.api.fields import Json
 from extender.base.berth_errors import BerthError
 from extender.cluster import ApiClient, Credentials, Delays
-from extender.extension import Service
 from extender.policy import Policy
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
+from extender.serve import Service
 from extender.web.serve_app import Probes, ServeApp
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import claim, pod

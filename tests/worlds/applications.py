@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console
-from extender.extension import Service
 from extender.policy import Policy
 from extender.runtime.supervisor import Supervisor
+from extender.serve import Service
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import Probes, ServeApp
 

@@ -9,14 +9,14 @@ from extender.allocation import Features
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod, decode_pod
 from extender.cache import ClusterCache
-from extender.extension.filter import FilterSink
-from extender.extension.gangs.bound_members import BoundMembers
-from extender.extension.gangs.gang_admission import GangAdmission, SlotLimits
-from extender.extension.gangs.gang_monitor import GangMonitor
-from extender.extension.gangs.gang_planning import GangPlanning
-from extender.extension.gangs.gang_scheduler import GangScheduler
-from extender.extension.gangs.gang_state import FormingGang, PlannedGang
 from extender.gangs.gang_problem import GangPlan
+from extender.serve.filter import FilterSink
+from extender.serve.gangs.bound_members import BoundMembers
+from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
+from extender.serve.gangs.gang_monitor import GangMonitor
+from extender.serve.gangs.gang_planning import GangPlanning
+from extender.serve.gangs.gang_scheduler import GangScheduler
+from extender.serve.gangs.gang_state import FormingGang, PlannedGang
 
 
 def gang_member(fleet: Fleet, namespace: str, group: str, name: str, minimum: int = 2) -> Pod:

@@ -13,9 +13,9 @@ from extender.api.fields import Json
 from extender.cluster import ApiClient, Credentials
 from extender.entry.console_process import run as run_console
 from extender.entry.listening import Pages
-from extender.extension import Service
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
+from extender.serve import Service
 from extender.web.serve_app import Probes, ServeApp
 from tests.worlds.eventually import HANG_SECONDS, answers, eventually
 

@@ -19,12 +19,12 @@ from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import SliceDecoder
 from extender.base.deadline import Deadline
 from extender.cache import ClusterCache
-from extender.extension.filter import FilterService, FilterSink
-from extender.extension.wake import QueueingHints
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.scheduling import Evaluator, RankingCache
+from extender.serve.filter import FilterService, FilterSink
+from extender.serve.wake import QueueingHints
 from tests.worlds.running_berth import claim
 
 MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]

@@ -15,9 +15,9 @@ import orjson
 
 from extender.cluster import Unavailable
 from extender.cluster.api_errors import error_for
-from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.sandbox import ApiError, Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 
 Json = dict[str, Any]
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from extender.cluster import ApiClient
-from extender.extension import Service
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.serve import Service
 from tests.worlds.faulty_api import Faults, FaultyApi
 from tests.worlds.running_berth import patient
 from tests.worlds.skipping_loop import PROCESS, StoppingLoop

@@ -9,11 +9,11 @@ from dataclasses import replace
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
-from extender.extension.gangs.bound_members import BoundMembers, Members
-from extender.extension.gangs.gang_hints import GangHints
-from extender.extension.gangs.gang_monitor import GangMonitor
-from extender.extension.gangs.gang_planning import GangPlanning
-from extender.extension.gangs.gang_scheduler import GangScheduler
+from extender.serve.gangs.bound_members import BoundMembers, Members
+from extender.serve.gangs.gang_hints import GangHints
+from extender.serve.gangs.gang_monitor import GangMonitor
+from extender.serve.gangs.gang_planning import GangPlanning
+from extender.serve.gangs.gang_scheduler import GangScheduler
 from tests.worlds.evaluation_worlds import Fleet
 
 

@@ -13,12 +13,12 @@ from extender.api.object_meta import ObjectKey
 from extender.cluster import Writer
 from extender.console import Console
 from extender.entry.all_in_one import both
-from extender.extension import no_span
-from extender.extension.bind import Binder, BindTimes
-from extender.extension.gangs.gang_barrier import GangBarrier
-from extender.extension.telemetry import SpanFactory
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
+from extender.serve import no_span
+from extender.serve.bind import Binder, BindTimes
+from extender.serve.gangs.gang_barrier import GangBarrier
+from extender.serve.telemetry import SpanFactory
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import ServeApp
 from tests.worlds.eventually import HANG_SECONDS, eventually

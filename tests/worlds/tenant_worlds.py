@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from extender.cluster import Writer
-from extender.extension.orphans import OrphanCollector
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.serve.orphans import OrphanCollector
 from tests.worlds.dra_worlds import CLAIMS, extended, place
 from tests.worlds.running_berth import Berthing, Json, Serving, berthing, claim, pod
 

@@ -14,7 +14,7 @@ from typing import Any
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
 from extender.base.berth_errors import BerthError
-from extender.extension import Service
+from extender.serve import Service
 from tests.worlds.dra_worlds import extended
 from tests.worlds.faulty_api import CLAIMS, Faults
 from tests.worlds.faulty_world import NODES, Replica, World

@@ -5,7 +5,7 @@ pods share (`RankingCache`), brought up to date for what changed since; of it, t
 (`shortlist`). The devices on the first of them are held for the pod, so that the next request does not promise them
 again. Prioritize answers with the scores that filter found. If the evaluation does not end within the call's time, the
 answer is an error, with which kube-scheduler tries the pod again, and the queue goes on (`Evaluations`). If no node
-fits, each node has its reason, and the pod is remembered until a change makes it fit (`extension/wake.py`).
+fits, each node has its reason, and the pod is remembered until a change makes it fit (`serve/wake.py`).
 
 No function here awaits, so the cache cannot change while a request is answered.
 """
@@ -30,8 +30,6 @@ from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.extension.evaluations import Evaluations
-from extender.extension.remembered_pods import MAX_PODS, ShortlistScores, UnschedulablePods
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
@@ -49,6 +47,8 @@ from extender.scheduling import (
     shortlist,
 )
 from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, leftover_claims
+from extender.serve.evaluations import Evaluations
+from extender.serve.remembered_pods import MAX_PODS, ShortlistScores, UnschedulablePods
 
 _HELD = str(Reason(Code.HELD))
 

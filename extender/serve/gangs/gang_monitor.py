@@ -11,12 +11,12 @@ from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.cache import ClusterCache
-from extender.extension.filter import FilterSink
-from extender.extension.gangs.bound_members import BoundMembers, Members
-from extender.extension.gangs.gang_scheduler import GangScheduler
-from extender.extension.gangs.gang_state import FormingGang, GangState, WaitingGang
 from extender.gangs.gang import gang_minimum, is_incomplete, lacks_pod_group
 from extender.runtime.supervisor import Supervisor
+from extender.serve.filter import FilterSink
+from extender.serve.gangs.bound_members import BoundMembers, Members
+from extender.serve.gangs.gang_scheduler import GangScheduler
+from extender.serve.gangs.gang_state import FormingGang, GangState, WaitingGang
 
 # Pause after a round, as a multiple of its time: a round looks at all waiting gangs, and every event of a member may
 # cause one.

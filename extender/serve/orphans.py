@@ -22,14 +22,14 @@ from extender.api.resource_claims import Claim
 from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
-from extender.extension.undo import (
+from extender.runtime.supervisor import Supervisor
+from extender.serve.undo import (
     IN_FLIGHT_GRACE_SECONDS,
     deallocate_unused,
     is_bound,
     read_unchanged,
     remove_special,
 )
-from extender.runtime.supervisor import Supervisor
 
 _MAX_RUNNING = 32  # half of the connections to the API server
 _MAX_WAITING = 4096  # operations; beyond that, the next filter request or sweep asks for it again

@@ -33,15 +33,6 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
-from extender.extension.gangs.bound_members import BoundMembers
-from extender.extension.gangs.gang_state import (
-    WAITING_EVENTS,
-    FormingGang,
-    GangEvent,
-    GangState,
-    WaitingGang,
-    next_state,
-)
 from extender.gangs.gang import (
     difference,
     gang_minimum,
@@ -51,6 +42,15 @@ from extender.gangs.gang import (
     placed_members,
 )
 from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.serve.gangs.bound_members import BoundMembers
+from extender.serve.gangs.gang_state import (
+    WAITING_EVENTS,
+    FormingGang,
+    GangEvent,
+    GangState,
+    WaitingGang,
+    next_state,
+)
 
 MAX_REMEMBERED = 4096  # gangs
 MAX_NAMESPACES = 1024  # with a place, or that lost one

@@ -20,8 +20,6 @@ from extender.api.device_classes import MARKER_CLASS
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, WallClock, Writer, now_rfc3339, utc_now
-from extender.extension.evaluations import Evaluations, in_steps
-from extender.extension.filter import FilterService
 from extender.scheduling import (
     EvaluationContext,
     Placement,
@@ -30,6 +28,8 @@ from extender.scheduling import (
     evaluate,
     ignores_identity,
 )
+from extender.serve.evaluations import Evaluations, in_steps
+from extender.serve.filter import FilterService
 
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0

@@ -16,14 +16,16 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.extension.binding_cycle import BindError
-from extender.extension.filter import FilterResult, FilterService, FilterSink
-from extender.extension.gangs.bound_members import BoundMembers
-from extender.extension.gangs.gang_admission import MAX_REMEMBERED, GangAdmission, SlotLimits
-from extender.extension.gangs.gang_collecting import GangCollecting
-from extender.extension.gangs.gang_planning import GangPlanning
-from extender.extension.gangs.gang_plans import GangPlans
-from extender.extension.gangs.gang_state import (
+from extender.gangs.gang import Gang, gang_minimum, placed_members
+from extender.scheduling.requirements import leftover_claims
+from extender.serve.binding_cycle import BindError
+from extender.serve.filter import FilterResult, FilterService, FilterSink
+from extender.serve.gangs.bound_members import BoundMembers
+from extender.serve.gangs.gang_admission import MAX_REMEMBERED, GangAdmission, SlotLimits
+from extender.serve.gangs.gang_collecting import GangCollecting
+from extender.serve.gangs.gang_planning import GangPlanning
+from extender.serve.gangs.gang_plans import GangPlans
+from extender.serve.gangs.gang_state import (
     MEMBER_SECONDS,
     FormingGang,
     GangCounts,
@@ -31,8 +33,6 @@ from extender.extension.gangs.gang_state import (
     PlannedGang,
     WaitsForGang,
 )
-from extender.gangs.gang import Gang, gang_minimum, placed_members
-from extender.scheduling.requirements import leftover_claims
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _NOT_PLANNED = (GangState.MISSING, GangState.UNREAD, GangState.QUEUED, GangState.BEHIND)

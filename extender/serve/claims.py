@@ -16,11 +16,11 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Claim, Consumer
 from extender.cluster import Conflict, NotFound, TooMany, Unavailable, WallClock, Writer, now_rfc3339
-from extender.extension.binding_cycle import BindError, BindingCycle, Step
-from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, MAX_TRIES, RETRY_SECONDS
-from extender.extension.write_barrier import newer
 from extender.scheduling import PodRequirements
 from extender.scheduling.requirements import SPECIAL_NAME
+from extender.serve.binding_cycle import BindError, BindingCycle, Step
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, MAX_TRIES, RETRY_SECONDS
+from extender.serve.write_barrier import newer
 
 _MAX_READS = 2
 FRESH_SECONDS = IN_FLIGHT_GRACE_SECONDS / 2  # for this time after its start, a bind needs no other read of its claims

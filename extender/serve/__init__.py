@@ -6,8 +6,8 @@
 for devices do not belong here.
 """
 
-from extender.extension.service import Service, TracedService
-from extender.extension.telemetry import Traces, no_span
+from extender.serve.service import Service, TracedService
+from extender.serve.telemetry import Traces, no_span
 
 __all__ = [
     "Service",

@@ -16,9 +16,9 @@ from extender.api.reasons import Code, Reason
 from extender.base.berth_errors import BerthError
 from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
-from extender.extension.gangs.gang_admission import GangAdmission
-from extender.extension.gangs.gang_collecting import GangCollecting
-from extender.extension.gangs.gang_state import FormingGang, GangCounts
+from extender.serve.gangs.gang_admission import GangAdmission
+from extender.serve.gangs.gang_collecting import GangCollecting
+from extender.serve.gangs.gang_state import FormingGang, GangCounts
 
 MAX_PODS = 4096  # remembered pods whose bind needs no plan
 

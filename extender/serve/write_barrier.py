@@ -17,8 +17,8 @@ from extender.allocation.nodes import CounterKey, overdrawn_counters
 from extender.api.resource_claims import Claim, Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice, is_complete, newest_slices
 from extender.cache import CLAIM, ClusterCache
-from extender.extension.binding_cycle import BindError, DeviceLost
 from extender.runtime.cache_tasks import WatchProgress
+from extender.serve.binding_cycle import BindError, DeviceLost
 
 _MAX_SECONDS = 8.0  # how long a bind waits until the watch shows its write
 

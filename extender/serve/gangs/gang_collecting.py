@@ -18,15 +18,15 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.extension.evaluations import in_steps
-from extender.extension.filter import FilterService, FilterSink
-from extender.extension.gangs.gang_admission import GangAdmission
-from extender.extension.gangs.gang_planning import GangPlanning
 from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import GangMembers, GangProblem, gang_members, gang_problem
 from extender.gangs.gang_trial import GangMemory
 from extender.scheduling import CollectedDomain, EvaluationContext
+from extender.serve.evaluations import in_steps
+from extender.serve.filter import FilterService, FilterSink
+from extender.serve.gangs.gang_admission import GangAdmission
+from extender.serve.gangs.gang_planning import GangPlanning
 
 _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
 _SEARCH = "collecting"  # the key of the queued search: one gang at a time

@@ -55,22 +55,6 @@ from extender.cluster import (
     seconds_since,
     utc_now,
 )
-from extender.extension.binding_cycle import (
-    BindError,
-    BindingCycle,
-    BindOutcomeUnknown,
-    BindPending,
-    ConditionsFailed,
-)
-from extender.extension.claims import FRESH_SECONDS, ClaimWrites, NewAllocations, require_same_allocation
-from extender.extension.filter import FilterService
-from extender.extension.gangs.gang_barrier import GangBarrier
-from extender.extension.gangs.gang_state import FormingGang
-from extender.extension.pod_group_reader import pod_group_of
-from extender.extension.remembered_pods import RunnerUp
-from extender.extension.telemetry import SpanFactory, no_span
-from extender.extension.undo import IN_FLIGHT_GRACE_SECONDS, Undo
-from extender.extension.write_barrier import WriteBarrier
 from extender.runtime.informers import Informers
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, requirements_of
@@ -83,6 +67,22 @@ from extender.scheduling.requirements import (
     class_of_resource,
     readiness,
 )
+from extender.serve.binding_cycle import (
+    BindError,
+    BindingCycle,
+    BindOutcomeUnknown,
+    BindPending,
+    ConditionsFailed,
+    pod_group_of,
+)
+from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations, require_same_allocation
+from extender.serve.filter import FilterService
+from extender.serve.gangs.gang_barrier import GangBarrier
+from extender.serve.gangs.gang_state import FormingGang
+from extender.serve.remembered_pods import RunnerUp
+from extender.serve.telemetry import SpanFactory, no_span
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, Undo
+from extender.serve.write_barrier import WriteBarrier
 
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
 _MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored

@@ -29,7 +29,7 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import SCHEDULING_GROUP, Claim
 from extender.base.berth_errors import BerthError
 from extender.cluster import Conflict, NotFound, TooMany, Unavailable, Writer
-from extender.extension.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost, Step
+from extender.serve.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost, Step
 
 # Until the API server has stored a Binding that was sent before the release of its claim was announced.
 IN_FLIGHT_GRACE_SECONDS = 1.0

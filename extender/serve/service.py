@@ -16,23 +16,23 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, WallClock, Writer, utc_now
-from extender.extension.bind import Binder
-from extender.extension.evaluations import Evaluations
-from extender.extension.filter import FilterResult, FilterService, FilterSink
-from extender.extension.gangs.bound_members import BoundMembers
-from extender.extension.gangs.gang_barrier import GangBarrier
-from extender.extension.gangs.gang_hints import GangHints
-from extender.extension.gangs.gang_monitor import GangMonitor
-from extender.extension.gangs.gang_planning import GangPlanning
-from extender.extension.gangs.gang_scheduler import GangScheduler
-from extender.extension.orphans import OrphanCollector
-from extender.extension.telemetry import CallDurations, SpanFactory, Traces, no_span
-from extender.extension.wake import QueueingHints, Requeuer
 from extender.policy import Policy
 from extender.runtime.cache_tasks import CacheRefresh
 from extender.runtime.informers import Informers
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
+from extender.serve.bind import Binder
+from extender.serve.evaluations import Evaluations
+from extender.serve.filter import FilterResult, FilterService, FilterSink
+from extender.serve.gangs.bound_members import BoundMembers
+from extender.serve.gangs.gang_barrier import GangBarrier
+from extender.serve.gangs.gang_hints import GangHints
+from extender.serve.gangs.gang_monitor import GangMonitor
+from extender.serve.gangs.gang_planning import GangPlanning
+from extender.serve.gangs.gang_scheduler import GangScheduler
+from extender.serve.orphans import OrphanCollector
+from extender.serve.telemetry import CallDurations, SpanFactory, Traces, no_span
+from extender.serve.wake import QueueingHints, Requeuer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -11,8 +11,6 @@ from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
 from extender.cache import ClusterCache
-from extender.extension.filter import FilterService
-from extender.extension.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from extender.gangs.gang import Gang, disagreement, gang_of
 from extender.gangs.gang_planner import lacking_members, plan_gang
 from extender.gangs.gang_problem import (
@@ -30,6 +28,8 @@ from extender.gangs.gang_problem import (
 from extender.gangs.gang_trial import GangMemory
 from extender.scheduling import CollectedDomain, EvaluationContext, UsableNodes
 from extender.scheduling.requirements import Pending
+from extender.serve.filter import FilterService
+from extender.serve.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 
 MAX_CLASSES = 4  # equivalence classes of members whose needs a waiting gang keeps; with more, it is planned more often
 _PASSES = (Code.EXTENDED_STALE, Code.CLAIM_FULL, Code.GANG_CLAIM_FULL)  # they end without a change of the pods

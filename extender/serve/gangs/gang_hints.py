@@ -16,13 +16,13 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.extension.filter import FilterService
-from extender.extension.gangs.gang_planning import GangPlanning
-from extender.extension.gangs.gang_scheduler import RETRY_SECONDS, GangScheduler
-from extender.extension.gangs.gang_state import PlannedGang, WaitingGang
 from extender.gangs.gang import Gang
 from extender.gangs.node_rooms import most_units
 from extender.scheduling import Placement, PodRequirements, SelectedNodes
+from extender.serve.filter import FilterService
+from extender.serve.gangs.gang_planning import GangPlanning
+from extender.serve.gangs.gang_scheduler import RETRY_SECONDS, GangScheduler
+from extender.serve.gangs.gang_state import PlannedGang, WaitingGang
 
 _PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
 
