@@ -40,7 +40,7 @@ def use_plugin_that_hangs(folder: Path) -> tuple[Path, Path]:
     plugin.chmod(0o700)
     config = yaml.safe_load((folder / "kubeconfig").read_text())
     run = {"apiVersion": OUTDATED["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}
-    config["users"] = [{"name": "u", "user": {"exec": run}}]
+    config["users"][0]["user"] = {"exec": run}
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
     return second, pipe
 
