@@ -1,8 +1,9 @@
 """How many functions and files each request passes through, in a process with serve, the console and a small cluster.
 
-`sys.setprofile` notes each function of `extender` that is entered, other tasks of the process included, except the
-sandbox. Lambdas and comprehensions do not count. A file visit is a step from one file to another. A count does not
-depend on the machine's speed, but a background task may run in one measurement and not in the next.
+`sys.setprofile` notes each function of `extender` that is entered, except the sandbox, lambdas and comprehensions. A
+file visit is a step from one file to another. `own` counts the functions of the tasks that began with the request; the
+others are of watches and background tasks, which the request wakes. A count does not depend on the machine's speed, but
+a background task may run in one measurement and not in the next.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class CallPath:
     def __init__(self, name: str) -> None:
         self.name = name
         self.calls: list[tuple[str, str]] = []
+        self.own: set[tuple[str, str]] = set()
+        self._earlier = asyncio.all_tasks()
 
     def note(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
@@ -42,12 +45,15 @@ class CallPath:
             file = code.co_filename.removeprefix(_ROOT)
             if not file.startswith("sandbox/"):
                 self.calls.append((file, code.co_qualname))
+                if asyncio.current_task() not in {None, *self._earlier}:
+                    self.own.add(self.calls[-1])
 
     @property
     def row(self) -> str:
         visits = [file for file, _ in groupby(file for file, _ in self.calls)]
         packages = {file.split("/")[0] for file in visits}
-        counts = len(self.calls), len(set(self.calls)), len(set(visits)), len(visits), len(packages)
+        calls, own, visited = self.calls, len(self.own), len(visits)
+        counts = len(calls), len(set(calls)), own, len(set(visits)), visited, len(packages)
         return f"{self.name:28}" + "".join(f"{count:>10}" for count in counts)
 
 
@@ -127,7 +133,7 @@ async def change_slice(b: Berthing) -> None:
 
 
 async def measure(show: bool) -> None:
-    print(f"{'':28}{'calls':>10}{'functions':>10}{'files':>10}{'visits':>10}{'packages':>10}")
+    print(f"{'':28}{'calls':>10}{'functions':>10}{'own':>10}{'files':>10}{'visits':>10}{'packages':>10}")
     async with berthing(_NODES) as b:
         await requests(b, show)
 
