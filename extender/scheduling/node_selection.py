@@ -80,9 +80,11 @@ class _Known:
 
     __slots__ = ("unread", "usable")
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.unread = list(names)
-        self.usable: set[str] | frozenset[str] = set()
+    def __init__(self, pod: Pod, nodes: Mapping[str, Node]) -> None:
+        # Without node selectors a pod may use every node without taints: of many nodes, none is compared.
+        usable = set() if pod.node_selectors else {name for name, node in nodes.items() if not node.taints}
+        self.unread = [name for name in nodes if name not in usable]
+        self.usable: set[str] | frozenset[str] = usable
 
 
 class UsableNodes:
@@ -111,7 +113,7 @@ class UsableNodes:
             key = namespace, version, pod.node_selectors, pod.tolerations
             known = self._known.get(key)
             if known is None:
-                known = _Known(nodes)
+                known = _Known(pod, nodes)
                 self._known.put(namespace, key, known)
             usable = _completed(known, pod, nodes, deadline)
             if len(usable) < len(nodes):
