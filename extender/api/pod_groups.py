@@ -32,7 +32,6 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
-READ_ANNOTATIONS = frozenset({_KUEUE_TOTAL, _LWS_SIZE, *_RANKS})  # of pods, besides berth.dev/…
 OWN_ANNOTATIONS = (MINIMUM, TOPOLOGY, TIMEOUT)
 _MAX_MEMBERS = 100_000
 _MAX_NAME = 253
@@ -133,6 +132,7 @@ def decode_pod_group(obj: Json) -> PodGroup:
 
 _LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
 _SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_SIZE}
+READ_ANNOTATIONS = frozenset({*_SIZES.values(), *_RANKS})  # of pods, besides berth.dev/…
 _JOBS = (GroupSource.JOB_SET, GroupSource.JOB)
 _MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
 
@@ -294,21 +294,66 @@ def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:
     return {GroupSource.LEADER_WORKER_SET.value: name, _LWS_NAME: name}, {_LWS_SIZE: str(size)}
 
 
-_OBJECTS: dict[tuple[str, str], tuple[GroupSource, Callable[[Json], GroupPolicy]]] = {
-    ("scheduling.k8s.io", "PodGroup"): (GroupSource.CORE, decode_core_policy),
-    ("scheduling.x-k8s.io", "PodGroup"): (GroupSource.SCHEDULER_PLUGINS, decode_scheduler_plugins_policy),
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (GroupSource.LEADER_WORKER_SET, decode_leader_worker_set),
-}
+@dataclass(frozen=True, slots=True)
+class GroupObject:
+    """A kind of object that has the policy of the groups of a source. Serve watches all kinds of GROUP_OBJECTS."""
+
+    source: GroupSource
+    kind: str
+    api: str  # the API group
+    plural: str
+    versions: tuple[str, ...]  # the newest first; Berth watches the first that the API server serves
+    decode: Callable[[Json], GroupPolicy]
+    is_needed: bool  # where the API server serves the kind, pods without their object wait for it
+
+    @property
+    def resource(self) -> str:
+        """The name of its watch."""
+        return self.plural if self.source is not GroupSource.SCHEDULER_PLUGINS else f"{self.plural}.{self.api}"
+
+
+GROUP_OBJECTS = (
+    # 1.37 serves v1beta1, 1.36 v1alpha2; off by default in both.
+    GroupObject(
+        GroupSource.CORE,
+        "PodGroup",
+        "scheduling.k8s.io",
+        "podgroups",
+        ("v1beta1", "v1alpha2"),
+        decode_core_policy,
+        is_needed=True,
+    ),
+    GroupObject(
+        GroupSource.SCHEDULER_PLUGINS,
+        "PodGroup",
+        "scheduling.x-k8s.io",
+        "podgroups",
+        ("v1alpha1",),
+        decode_scheduler_plugins_policy,
+        is_needed=True,
+    ),
+    GroupObject(
+        GroupSource.LEADER_WORKER_SET,
+        "LeaderWorkerSet",
+        "leaderworkerset.x-k8s.io",
+        "leaderworkersets",
+        ("v1",),
+        decode_leader_worker_set,
+        is_needed=False,
+    ),
+)
+NEEDED_OBJECTS = {one.source: one for one in GROUP_OBJECTS if one.is_needed}
 
 
 def group_policy_of(obj: Json) -> dict[GroupKey, GroupPolicy]:
     """The policy of a group's object by its key; empty for any other object. Raises WireError."""
-    known = _OBJECTS.get((str(obj.get("apiVersion")).partition("/")[0], str(obj.get("kind"))))
+    of = str(obj.get("apiVersion")).partition("/")[0], str(obj.get("kind"))
+    known = next((one for one in GROUP_OBJECTS if (one.api, one.kind) == of), None)
     if known is None:
         return {}
-    source, decode = known
     metadata = inner(obj, "metadata", "")
-    return {GroupKey(str(metadata.get("namespace") or "default"), source, str(metadata.get("name"))): decode(obj)}
+    namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name"))
+    return {GroupKey(namespace, known.source, name): known.decode(obj)}
 
 
 def _bounded(count: int) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from extender.allocation import Snapshot
-from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, GroupSource, Membership
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
@@ -52,10 +52,6 @@ _HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make
 _MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
 _NO_MINIMUM = "no minimum is known"
 _UNSEEN = "the others do not exist, have ended, or are bound without devices"
-_UNSERVED = {  # without its CRD, pods with the label are placed alone
-    GroupSource.CORE: "",
-    GroupSource.SCHEDULER_PLUGINS: "; if the API server does not serve scheduling.x-k8s.io, each pod is placed alone",
-}
 
 
 def explain_gang(
@@ -94,7 +90,9 @@ def explain_gang(
     if problem:
         return replace(found, outcome="blocked", sentence=problem)
     if lacks_pod_group(asking.membership, snapshot):
-        text = f"group {key} waits for PodGroup {asking.membership.owner}, which does not exist{_UNSERVED[key.source]}"
+        text = f"group {key} waits for PodGroup {asking.membership.owner}, which does not exist"
+        if key.source is not GroupSource.CORE:  # without its CRD, pods with the label are placed alone
+            text += f"; if the API server does not serve {NEEDED_OBJECTS[key.source].api}, each pod is placed alone"
         return replace(found, sentence=text)
     if not gang.minimum:
         why = _why_no_gang(asking.membership, snapshot)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from extender.allocation import Snapshot
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
+from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, GroupPolicy, GroupSource, Membership
 from extender.api.pods import Pod
 
 _ANNOTATIONS = ("their minimum (berth.dev/group-min)", "berth.dev/group-topology", "berth.dev/group-timeout in seconds")
@@ -57,8 +57,11 @@ def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
 
 def lacks_pod_group(membership: Membership, snapshot: Snapshot) -> bool:
     """Whether only a PodGroup could say how many members must run together, and it does not exist."""
-    named = membership.key.source in (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS)
-    return named and not membership.minimum and membership.policy_key not in snapshot.group_policies
+    return (
+        membership.key.source in NEEDED_OBJECTS
+        and not membership.minimum
+        and membership.policy_key not in snapshot.group_policies
+    )
 
 
 def is_incomplete(membership: Membership, minimum: int, snapshot: Snapshot) -> bool:

@@ -7,7 +7,15 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner
-from extender.api.pod_groups import OWN_ANNOTATIONS, GroupKey, GroupPolicy, GroupSource, Membership, group_policy_of
+from extender.api.pod_groups import (
+    NEEDED_OBJECTS,
+    OWN_ANNOTATIONS,
+    GroupKey,
+    GroupPolicy,
+    GroupSource,
+    Membership,
+    group_policy_of,
+)
 from extender.api.pods import Pod, decode_pod
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
@@ -94,10 +102,10 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
     where = members[0].location
     minimum = max(minimum_of(one.membership, policy) for one in members)
     named = any(one.membership.minimum for one in members)
-    if key.source in (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS) and policy is None and not named:
-        problem = f"PodGroup {key} is not in these files, so its minimum is unknown"
-        api = "scheduling.k8s.io" if key.source is GroupSource.CORE else "scheduling.x-k8s.io"
-        advice = f"create it: without it the pods wait, or are placed alone if the cluster has no PodGroups of {api}"
+    if key.source in NEEDED_OBJECTS and policy is None and not named:
+        kind, api = NEEDED_OBJECTS[key.source].kind, NEEDED_OBJECTS[key.source].api
+        problem = f"{kind} {key} is not in these files, so its minimum is unknown"
+        advice = f"create it: without it the pods wait, or are placed alone if the cluster has no {kind}s of {api}"
         yield LintFinding("note", where, problem, advice)
     sequential = policy is not None and policy.sequential
     if sequential and any(one.pod.annotations.keys() & OWN_ANNOTATIONS for one in members):

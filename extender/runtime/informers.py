@@ -19,12 +19,11 @@ from extender.api.fields import Json
 from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey, decode_labels
 from extender.api.pod_groups import (
+    GROUP_OBJECTS,
     GroupKey,
+    GroupObject,
     GroupPolicy,
     GroupSource,
-    decode_core_policy,
-    decode_leader_worker_set,
-    decode_scheduler_plugins_policy,
 )
 from extender.api.pods import decode_pod
 from extender.api.resource_claims import decode_claim
@@ -72,29 +71,7 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
         WatchedResource(
             "namespaces", "NamespaceList", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)
         ),
-        # 1.37 serves v1beta1, 1.36 v1alpha2; off by default in both.
-        WatchedResource(
-            "podgroups",
-            "PodGroupList",
-            "/apis/scheduling.k8s.io/v1beta1/podgroups",
-            _policies(cache, GroupSource.CORE, decode_core_policy),
-            optional=True,
-            older=("/apis/scheduling.k8s.io/v1alpha2/podgroups",),
-        ),
-        WatchedResource(
-            "podgroups.scheduling.x-k8s.io",
-            "PodGroupList",
-            "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
-            _policies(cache, GroupSource.SCHEDULER_PLUGINS, decode_scheduler_plugins_policy),
-            optional=True,
-        ),
-        WatchedResource(
-            "leaderworkersets",
-            "LeaderWorkerSetList",
-            "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
-            _policies(cache, GroupSource.LEADER_WORKER_SET, decode_leader_worker_set),
-            optional=True,
-        ),
+        *(_group_objects(cache, one) for one in GROUP_OBJECTS),
         # Only unbound pods: a bound pod leaves this watch as a deletion, and its claims show the devices it uses.
         WatchedResource("pods", "PodList", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
     ]
@@ -110,6 +87,12 @@ def _claims(cache: ClusterCache, *, listed: bool) -> Callable[[str, Json | None]
         cache.apply_claim(ObjectKey(namespace, name), None if obj is None else decode_claim(obj), listed=listed)
 
     return apply
+
+
+def _group_objects(cache: ClusterCache, of: GroupObject) -> WatchedResource:
+    newest, *older = (f"/apis/{of.api}/{version}/{of.plural}" for version in of.versions)
+    apply = _policies(cache, of.source, of.decode)
+    return WatchedResource(of.resource, f"{of.kind}List", newest, apply, optional=True, older=tuple(older))
 
 
 def _policies(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from extender.allocation import Features
 from extender.api.node_names import estimated_len
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupSource
+from extender.api.pod_groups import GROUP_OBJECTS, NEEDED_OBJECTS, GroupSource
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
 # kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
-_POD_GROUPS = {GroupSource.CORE: "podgroups", GroupSource.SCHEDULER_PLUGINS: "podgroups.scheduling.x-k8s.io"}
-_OBSERVED = _SUPPLY | {"pods", "podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"}
+_OBSERVED = _SUPPLY | {"pods", *(one.resource for one in GROUP_OBJECTS)}
 
 
 class Service:
@@ -177,7 +176,7 @@ class Service:
 
     def _is_served(self, source: GroupSource) -> bool:
         """Whether the API server serves the PodGroups of this source."""
-        return self.informers.reflectors[_POD_GROUPS[source]].served
+        return self.informers.reflectors[NEEDED_OBJECTS[source].resource].served
 
 
 class TracedService:
