@@ -1,4 +1,4 @@
-"""The agent's loop: reads the GPUs, publishes changes, and creates a deleted slice again.
+"""The agent's loop: reads the GPUs, publishes changes and a heartbeat, and creates a deleted slice again.
 
 Readings are rounded, so that small changes cause no write.
 """

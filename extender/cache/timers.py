@@ -83,16 +83,19 @@ class Timers:
         return self._heap[0][0] if self._heap else inf
 
 
+_MAX_REMEMBERED = 8192  # keys of a Cooldown
+
+
 class Cooldown:
     """Limits how often changes of a key are used: `burst` at once, and then one in `seconds`.
 
     A change beyond them waits, with all later ones of its key, until the key's timer is due. `waiting` has the keys.
-    At most `remembered` keys with recent changes are kept.
+    At most 8,192 keys with recent changes are kept.
     """
 
-    def __init__(self, timers: Timers, kind: TimerKind, burst: float, seconds: float, remembered: int = 8192) -> None:
+    def __init__(self, timers: Timers, kind: TimerKind, burst: float, seconds: float) -> None:
         self._timers, self._kind = timers, kind
-        self._changes: TokenBuckets[str] = TokenBuckets(burst, seconds, remembered)
+        self._changes: TokenBuckets[str] = TokenBuckets(burst, seconds, _MAX_REMEMBERED)
         self.waiting: set[str] = set()
 
     def __len__(self) -> int:

@@ -12,8 +12,8 @@ An expression takes this way:
 6. `cost` has all prices: the API server's estimate of the worst case, and what the steps above pay, so that no
    expression of a tenant takes long.
 
-The language is our own because no public library is right: they answer 43 to 53 % of the recorded cases as the API
-server does (no types of Kubernetes, no compile errors, no cost; docs/decisions/0009-own-cel.md). Results, error texts
+The language is our own because no public library is right: cel-python answers 545 of 884 probes as the API server
+does (no types of Kubernetes, no compile errors, no cost; docs/decisions/0009-own-cel.md). Results, error texts
 and costs here are the reference's, cel-go v0.26 with k8s.io/apiserver, in all recorded cases. It could be a
 distribution of its own: of the rest of Berth it imports only the quantities and versions of `extender.api`, which
 devices have too, and the root of its errors.

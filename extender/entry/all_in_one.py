@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console, ConsoleCluster
 from extender.policy import Policy
-from extender.runtime.supervisor import Supervisor
 from extender.serve import Service
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import Probes, ServeApp
@@ -28,7 +27,6 @@ def console_over(service: Service, policy: Policy) -> Console:
 async def both(
     api_url: str,
     policy: Policy | None = None,
-    supervisor: Supervisor | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[tuple[ServeApp, ConsoleApp]]:
     """The ASGI applications of serve and console in one process, for an API server without authentication.
@@ -38,7 +36,7 @@ async def both(
     policy = policy or Policy()
     async with (
         ApiClient(Credentials(api_url, None, lambda: None)) as client,
-        Service(client, policy, clock, supervisor=supervisor) as service,
+        Service(client, policy, clock) as service,
         console_over(service, policy) as console,
     ):
         yield ServeApp(service, Probes(service)), ConsoleApp(console)

@@ -57,11 +57,8 @@ def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
 
 def lacks_pod_group(membership: Membership, snapshot: Snapshot) -> bool:
     """Whether only a PodGroup could say how many members must run together, and it does not exist."""
-    return (
-        membership.key.source in NEEDED_OBJECTS
-        and not membership.minimum
-        and membership.policy_key not in snapshot.group_policies
-    )
+    needed = membership.key.source in NEEDED_OBJECTS and not membership.minimum
+    return needed and membership.policy_key not in snapshot.group_policies
 
 
 def is_incomplete(membership: Membership, minimum: int, snapshot: Snapshot) -> bool:

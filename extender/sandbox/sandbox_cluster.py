@@ -92,9 +92,9 @@ class Cluster:
             self.api.registry.patch(_KINDS[kind], key, change, "status", strategic=False)
 
     @asynccontextmanager
-    async def serving(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    async def serving(self, port: int = 0) -> AsyncIterator[str]:
         """Serve the API over HTTP and yield its URL. Raises WireError if the address is in use."""
-        async with listening(self.api, host, port, "--api-port") as url:
+        async with listening(self.api, "127.0.0.1", port, "--api-port") as url:
             try:
                 yield url
             finally:

@@ -2,8 +2,8 @@
 
 `service` puts the rooms together: `filter` (with `evaluations`, which gives calls their time, and `remembered_pods`);
 `wake`, which makes kube-scheduler try rejected pods again; `bind` (with `binding_cycle`, `claims`, `write_barrier` and
-`undo`); `orphans`, which releases what no pod uses; `telemetry`. HTTP, the JSON of the extender protocol and the search
-for devices do not belong here.
+`undo`); `gangs`, the life of a gang; `orphans`, which releases what no pod uses; `telemetry`. HTTP, the JSON of the
+extender protocol and the search for devices do not belong here.
 """
 
 from extender.serve.service import Service, TracedService

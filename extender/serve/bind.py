@@ -5,7 +5,8 @@ give the node's CPU and memory to other pods.
 
 1. Wait for an earlier bind of the same pod; if that one was for the same node, its answer is the answer.
 2. The pod, from the watch or read. A pod that is bound to the node is a success.
-3. A gang's member waits until the binds of the gang's minimum have arrived (`GangBarrier.arrive`).
+3. A gang's member waits until the binds of the gang's minimum have arrived (`GangBarrier.arrive`). Read the PodGroup
+   of a claim, and the DeviceClasses if the cache knows none for an extended resource of the pod.
 4. Wait until no other bind writes a claim of the pod. Then, without an await in between, choose the devices on the
    newest snapshot and assume them in the cache.
 5. Each claim that needs devices: its finalizer and the allocator annotation, then its status. Each claim that is

@@ -105,7 +105,7 @@ def test_version_is_the_changelogs_newest() -> None:
 PATHS = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md")], ids=lambda page: page.name)
 def test_files_that_pages_name_exist(page: Path) -> None:
     root = DOCS.parent
     named = set(PATHS.findall(page.read_text()))
@@ -156,6 +156,10 @@ def names_in(decision: Path) -> set[str]:
 def test_names_in_a_decision_in_force_exist(decision: Path) -> None:
     if status_of(decision) == "accepted":
         assert names_in(decision) - FOREIGN <= python_names()
+
+
+def test_names_in_the_recipes_exist() -> None:
+    assert names_in(ROOT / "CONTRIBUTING.md") - {"SECURITY", "_total"} <= python_names()  # a page, the end of a name
 
 
 def test_foreign_names_are_in_decisions() -> None:

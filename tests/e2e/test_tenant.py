@@ -1,4 +1,4 @@
-"""Attacks of tests/test_tenant*.py on a real control plane, with the rights of ClusterRole `edit` in one namespace."""
+"""Attacks of tests/bind/test_tenant*.py on a real control plane, with ClusterRole `edit` in one namespace."""
 
 from __future__ import annotations
 

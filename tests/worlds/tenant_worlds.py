@@ -1,6 +1,6 @@
 """A tenant of a sandbox cluster: it writes everything in claims and pods of its namespaces but their status.
 
-docs/threat-model.md names the files of tests that use this (tests/test_tenant*.py).
+docs/threat-model.md names the files of tests that use this (tests/bind/test_tenant*.py).
 """
 
 from __future__ import annotations
