@@ -202,7 +202,8 @@ class FleetOverview:
         is_own = epoch == self._epoch and len(numbers) == _CURSOR_NUMBERS
         if not is_own or not all(number.isdecimal() and len(number) < 20 for number in numbers):  # noqa: PLR2004
             return None
-        return _Seen(epoch, *map(int, numbers))
+        seen = _Seen(epoch, *map(int, numbers))
+        return seen if seen.version <= self._cache.snapshot().version else None
 
     def node(self, name: str) -> Json | None:
         """All details of one node; None if the node is unknown."""

@@ -367,7 +367,8 @@ def uses_by_node(question: GangQuestion, names: Iterable[str]) -> dict[str, list
         node_info = snapshot.node_infos[name]
         pools = [pool.key for pool in node_info.inventory.pools]
         uses: dict[object, DeviceUse] = {}
-        for claim in {claim.uid: claim for pool in pools for claim in snapshot.claims_on(pool)}.values():
+        claims = {claim.key: claim for pool in pools for claim in snapshot.claims_on(pool)}
+        for _, claim in sorted(claims.items()):
             if claim.key not in own_of_group and not any(consumer.uid in own for consumer in claim.reserved_for):
                 _add(uses, _of_claim(name, claim, pools))
         for reservation in reserved.get(name, ()):

@@ -40,10 +40,8 @@ class TermStats:
         """The result as a sentence for users."""
         if self.problem:
             return f"{self.source}: `{one_line(self.term)}` does not compile: {one_line(self.problem)}"
-        others = ", ".join(
-            f"{counted(count, 'has', 'have')} {one_line(value)}"
-            for value, count in self.instead.most_common(_MAX_SHOWN)
-        )
+        most = sorted(self.instead.items(), key=lambda one: (-one[1], one[0]))[:_MAX_SHOWN]
+        others = ", ".join(f"{counted(count, 'has', 'have')} {one_line(value)}" for value, count in most)
         asked = counted(self.asked, "device")
         missing = [name for name, count in self.published.items() if not count]
         found = f"{self.source}: `{one_line(self.term)}` matches {self.passed or 'none'} of {asked}"

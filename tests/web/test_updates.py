@@ -56,7 +56,10 @@ async def test_a_decision_and_a_waiting_pod_are_in_one_reply_alone() -> None:
         assert (await asked(b, cursor))["decisions"] == []
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "00000000-1-1-1-1", "-", "1" * 5000, "{epoch}-1-1-1", "{epoch}-1-x-1-1"])
+OTHERS = ["", "x", "00000000-1-1-1-1", "-", "1" * 5000, "{epoch}-1-1-1", "{epoch}-1-x-1-1", "{epoch}-9999999-1-1-1"]
+
+
+@pytest.mark.parametrize("cursor", OTHERS)
 async def test_a_cursor_that_this_process_did_not_give_gets_the_whole_fleet(cursor: str) -> None:
     async with berthing({"n": "t4-4"}) as b:
         own = (await asked(b))["cursor"]
