@@ -54,7 +54,7 @@ class Reads(Protocol):
 
 
 class Turns:
-    """One caller at a time, and at most `most` that wait. `what` says in an error who waits.
+    """One caller runs at a time, and at most `most` others wait. An error says their number and `what` they are.
 
     After a turn, other work has the event loop for `blocked` seconds: the turn writes for how long it blocked the loop.
     """

@@ -221,7 +221,7 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
 
 
 def free_devices(node_info: NodeInfo) -> int:
-    """The number of devices of a node that nobody has."""
+    """The number of devices of a node that a pod could still have for itself alone."""
     return len(node_info.inventory.devices) - node_info.busy.bit_count()
 
 
