@@ -25,7 +25,7 @@ from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import FREEABLE_CODES, Code, Reason
 from extender.base.berth_errors import InvalidClaim, WireError
 from extender.base.bits import members
-from extender.base.deadline import DeadlineExceeded
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, one_line, shown
 from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
@@ -40,8 +40,8 @@ from extender.scheduling import (
     RankingCache,
     ScoredNode,
     Unschedulable,
-    UsableNodes,
     evaluate,
+    may_run,
     requirements_of,
 )
 from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, unprovided_resource
@@ -191,13 +191,24 @@ def _explanation(question: _Question) -> Explanation:
 
 def _excluded(question: _Question) -> Mapping[Code, list[str]]:
     """The nodes that the pod may not use, whatever devices they have, by the reason. Raises DeadlineExceeded."""
-    pod, snapshot, deadline = question.pod, question.snapshot, question.context.deadline
-    nodes = {name: one.node for name, one in snapshot.node_infos.items()}
-    usable = UsableNodes(1).of([pod], nodes, snapshot.version, deadline) if pod.constraints_are_known else {}
-    left = {name: node for name, node in nodes.items() if name in usable[pod.uid]} if usable else nodes
-    found = {Code.NODE_CONSTRAINTS: [name for name in nodes if name not in left]} if usable else {}
+    pod, node_infos, deadline = question.pod, question.snapshot.node_infos, question.context.deadline
+    outside = _outside(pod, node_infos, deadline) if pod.constraints_are_known else []
+    found = {Code.NODE_CONSTRAINTS: outside} if outside else {}
     if question.requirements.node_selectors:
-        found |= question.requirements.mismatches(left.values(), deadline=deadline)
+        hidden = set(outside)
+        left = [one.node for name, one in node_infos.items() if name not in hidden]
+        found |= question.requirements.mismatches(left, deadline=deadline)
+    return found
+
+
+def _outside(pod: Pod, node_infos: NodeInfos, deadline: Deadline) -> list[str]:
+    """The nodes on which the pod may not run. Without node selectors only nodes with taints are compared."""
+    found = []
+    for name, node_info in node_infos.items():
+        if pod.node_selectors or node_info.node.taints:
+            deadline.check_time()  # an affinity may have thousands of conditions
+            if not may_run(pod, node_info.node):
+                found.append(name)
     return found
 
 

@@ -102,5 +102,7 @@ def unprovided_resource(pod: Pod, snapshot: Snapshot) -> str:
     """
     asked = sorted({name for container in pod.containers for name, amount in container.requests if amount})
     unknown = [name for name in asked if class_of_resource(name, snapshot.classes, snapshot.extended_resources) is None]
-    offered = frozenset[str]().union(*(one.node.allocatable for one in snapshot.node_infos.values() if unknown))
+    if not unknown:
+        return ""  # as nearly always: no node is read
+    offered = frozenset[str]().union(*(one.node.allocatable for one in snapshot.node_infos.values()))
     return next((name for name in unknown if name not in offered), "")
