@@ -46,6 +46,9 @@ class Weights(_Strict):
     """Weights of the parts of the score. Only their ratios matter; 0 disables a part."""
 
     link: float = Field(8, ge=0, le=100, description="predicted ring bandwidth, relative to the best in the fleet")
+    affinity: float = Field(
+        8, ge=0, le=100, description="devices of several drivers near each other: a GPU's NIC on its PCIe root"
+    )
     headroom: float = Field(5, ge=0, le=100, description="how well the device memory fits the requested memory")
     fragmentation: float = Field(3, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
     packing: float = Field(1, ge=0, le=100, description="prefer nodes whose own devices are already in use")

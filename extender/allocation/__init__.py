@@ -20,7 +20,7 @@ from extender.allocation.choose import FastPath, Preference, choose
 from extender.allocation.constraints import UNREADABLE, attribute_values
 from extender.allocation.device_rules import Features, blocking_taint, consumption, fits, has_room, refusal, tolerates
 from extender.allocation.nodes.node_info import FleetBaseline, NodeInfo, Snapshot
-from extender.allocation.problem import CAUSES, CauseRecorder, Pick, Problem, Selection, Solution
+from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Selection, Solution
 from extender.allocation.result import allocations
 from extender.allocation.search import Search
 from extender.allocation.selection import derived_value, select
@@ -28,6 +28,7 @@ from extender.allocation.selection import derived_value, select
 __all__ = [
     "CAUSES",
     "UNREADABLE",
+    "Allowed",
     "CauseRecorder",
     "FastPath",
     "Features",

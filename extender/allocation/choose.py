@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from extender.allocation.problem import NULL_OBSERVER, Observer, Pick, Problem, Solution
-from extender.allocation.search import EVERYTHING, MAX_STEPS, Search
+from extender.allocation.problem import EVERY_DEVICE, NULL_OBSERVER, Allowed, Observer, Pick, Problem, Solution
+from extender.allocation.search import MAX_STEPS, Search
 from extender.api.claim_specs import DeviceRequest
 from extender.api.resource_claims import MAX_RESULTS
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
 from extender.base.bits import members
 from extender.base.deadline import NO_DEADLINE, Deadline
 
-Preference = Callable[[Problem, Solution], Iterable[int]]
-"""Returns masks of the devices that a search may use, the most preferred first."""
+Preference = Callable[[Problem, Solution], Iterable[Allowed]]
+"""Returns the devices that a search may use, the most preferred first."""
 
 _SET_STEPS = 500  # steps for one preferred set, which has few more devices than the claims need
 
@@ -53,15 +53,16 @@ class FastPath:
 
     def choose(self, problem: Problem, preference: Preference) -> Solution | None:
         """The result of the function `choose`, found without a search."""
-        first = self.among(EVERYTHING)
+        first = self.among(EVERY_DEVICE)
         if first is None:
             return None
         found = (self.among(allowed) for allowed in preference(problem, first))
         return next((solution for solution in found if solution is not None), first)
 
-    def among(self, allowed: int) -> Solution | None:
-        """The first free devices of the mask `allowed`; None if there are too few."""
-        bits = members(self.free & allowed)[: self.request.count]
+    def among(self, allowed: Allowed) -> Solution | None:
+        """The first free devices that are allowed; None if there are too few."""
+        free = self.free & allowed.devices & allowed.of_request.get((0, self.request.name), -1)
+        bits = members(free)[: self.request.count]
         if len(bits) < self.request.count:
             return None
         return Solution((tuple(Pick(bit, self.request, None) for bit in bits),), ((0,),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.allocation.constraints import UNREADABLE, TypedSet
@@ -86,6 +87,16 @@ class Pick(NamedTuple):
     bit: int
     request: DeviceRequest
     consumed: Mapping[str, Quantity] | None
+
+
+class Allowed(NamedTuple):
+    """The devices that a search may use: `devices` for all requests, and fewer for some requests."""
+
+    devices: int = -1
+    of_request: Mapping[tuple[int, str], int] = MappingProxyType({})  # (position of the claim, request name) to mask
+
+
+EVERY_DEVICE = Allowed()
 
 
 class Solution(NamedTuple):

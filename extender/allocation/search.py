@@ -17,7 +17,16 @@ from extender.allocation.constraints import TypedSet, build_constraints
 from extender.allocation.counters import Counters, ShortOfCounters, is_short, report_short
 from extender.allocation.device_rules import NOTHING, blocking_taint, consumption, fits, has_room, refusal, short_of
 from extender.allocation.nodes import SHARES
-from extender.allocation.problem import NULL_OBSERVER, Observer, Pick, Problem, Selection, Solution
+from extender.allocation.problem import (
+    EVERY_DEVICE,
+    NULL_OBSERVER,
+    Allowed,
+    Observer,
+    Pick,
+    Problem,
+    Selection,
+    Solution,
+)
 from extender.allocation.result import config_entries
 from extender.api.claim_specs import DeviceRequest
 from extender.api.quantity import Quantity
@@ -35,7 +44,6 @@ _TOLERATED_PER_STEP = 32  # pairs of a taint and a toleration
 _COUNTERS_PER_STEP = 8
 _CHECK_STEPS = 32  # steps between two checks of the deadline
 
-EVERYTHING = -1  # a mask with all bits set
 MAX_DEPTH = 700  # frames of Python's stack, which has 1,000, also for the callers
 
 
@@ -146,7 +154,7 @@ class Search:
         self._max_steps = max_steps
         self._deadline = deadline
         self._observer = observer
-        self._allowed = EVERYTHING
+        self._allowed = EVERY_DEVICE
         self._fixed: tuple[tuple[int, ...], ...] | None = None
         self.steps = 0
         self.easy_steps = 200  # after them, the search checks once if the shared counters can suffice
@@ -164,7 +172,7 @@ class Search:
         self._config_excess = ""  # why the API server would refuse the config of an allocation that was tried
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
 
-    def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], max_steps: int) -> Search:
+    def among(self, allowed: Allowed, alternatives: tuple[tuple[int, ...], ...], max_steps: int) -> Search:
         """A search of the same problem, limited to the devices `allowed` and these alternatives. Call `run` first."""
         found = Search(self._problem, max_steps=max_steps, deadline=self._deadline)
         found._allowed, found._fixed = allowed, alternatives
@@ -204,7 +212,11 @@ class Search:
         """Raises ShortOfCounters if the sums of counters prove that there is no solution."""
         forms = [
             [
-                (form.name, form.count, self._selections[claim, form.name].match & self._allowed & ~self._in_use)
+                (
+                    form.name,
+                    form.count,
+                    self._selections[claim, form.name].match & self._mask(claim, form) & ~self._in_use,
+                )
                 for form in request.alternatives
             ]
             for claim, spec in enumerate(self._problem.specs)
@@ -228,8 +240,12 @@ class Search:
             devices[bit].device.allow_multiple for bit in members(wanted)
         )
 
+    def _mask(self, claim: int, request: DeviceRequest) -> int:
+        """The devices that the search may use for a request."""
+        return self._allowed.devices & self._allowed.of_request.get((claim, request.name), -1)
+
     def _free_count(self, claim: int, request: DeviceRequest) -> int:
-        match = self._selections[claim, request.name].match & self._allowed
+        match = self._selections[claim, request.name].match & self._mask(claim, request)
         return (match if request.admin_access else match & ~self._in_use).bit_count()
 
     # -- the search ------------------------------------------------------------------------------------------
@@ -292,7 +308,7 @@ class Search:
         if wanted is not None:
             return self._try(claim, position, request, slot, wanted[slot], must=True)
         selection = self._selections[claim, request.name]
-        bits = (selection.match | selection.error) & self._allowed & ~self._blocked(claim, request)
+        bits = (selection.match | selection.error) & self._mask(claim, request) & ~self._blocked(claim, request)
         for bit in members(bits >> start << start):
             if selection.error >> bit & 1:
                 raise InvalidClaim(selection.explain(bit))

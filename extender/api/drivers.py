@@ -83,3 +83,8 @@ def gpu_identities(device: Device, id_: DeviceId) -> frozenset[tuple[str, ...]]:
     values = (device.attributes.get(name) for name in (*own, "resource.kubernetes.io/pciBusID"))
     found = {("value", value) for value in values if isinstance(value, str)}
     return frozenset(found | {("counters", id_.driver, id_.pool, use.counter_set) for use in device.consumes})
+
+
+def numa_attributes(driver: str) -> tuple[str, ...]:
+    """The names by which a driver publishes the NUMA node of a device, after the standard one."""
+    return (f"{driver}/numaNode", f"{driver}/numa", f"{driver}/numaNodeID", "dra.net/numaNode")

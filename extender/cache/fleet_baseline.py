@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from extender.allocation import FleetBaseline, NodeInfo
+from extender.allocation.nodes import Nearness, Places
 from extender.api.claim_specs import DeviceRequest
 from extender.api.drivers import GPU, OTHER, driver_of
 from extender.api.gpu_topology import Graph
@@ -19,6 +20,7 @@ from extender.api.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShap
 from extender.api.resource_claims import MAX_RESULTS, Claim
 from extender.api.resource_slices import amount_of_memory
 from extender.base.fair_lru import FairLRU
+from extender.topology.affinity import nearest
 from extender.topology.sets import best_gbps
 
 _MAX_CLAIMS = 512  # claims remembered
@@ -119,6 +121,7 @@ class FleetBaselineCounter:
     def __init__(self) -> None:
         self._graphs: Counter[tuple[Graph, int]] = Counter()  # the mask has the GPUs that the node's driver publishes
         self._memory: Counter[int] = Counter()
+        self._places: Counter[Places] = Counter()
         self._baseline: FleetBaseline | None = None
         self._is_changed = False
 
@@ -127,10 +130,13 @@ class FleetBaselineCounter:
             old is not None
             and new is not None
             and old.fabric is new.fabric
+            and old.places is new.places
             and (old.inventory is new.inventory or old.inventory.has_same_gpus(new.inventory))
         ):
             return
         for node_info, amount in ((old, -1), (new, 1)):
+            if node_info is not None and node_info.places is not None:
+                self._add(self._places, node_info.places, amount)
             if node_info is None or node_info.fabric is None:
                 continue
             published = sum(1 << position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0)
@@ -151,14 +157,16 @@ class FleetBaselineCounter:
         """The current baseline; the same object while the facts are the same: a new one makes all scores outdated."""
         mix = estimator.mix(max(self._memory, default=0))
         if self._baseline is None or self._is_changed or self._baseline.request_mix != mix:
-            found = _fleet(self._graphs, self._memory, mix)
+            found = _fleet(self._graphs, self._memory, self._places, mix)
             if found != self._baseline:
                 self._baseline = found
             self._is_changed = False
         return self._baseline
 
 
-def _fleet(graphs: Iterable[tuple[Graph, int]], memory: Iterable[int], mix: RequestMix) -> FleetBaseline:
+def _fleet(
+    graphs: Iterable[tuple[Graph, int]], memory: Iterable[int], places: Iterable[Places], mix: RequestMix
+) -> FleetBaseline:
     best: dict[int, float] = {}
     most = 0
     for graph, published in graphs:
@@ -166,4 +174,9 @@ def _fleet(graphs: Iterable[tuple[Graph, int]], memory: Iterable[int], mix: Requ
         for count in range(2, published.bit_count() + 1):
             best[count] = max(best.get(count, 0.0), best_gbps(graph, published, count))
     known = [amount for amount in memory if amount]
-    return FleetBaseline(best, min(known, default=0), most, mix)
+    near: dict[tuple[str, str], Nearness] = {}
+    for one in places:
+        near.update(
+            {kinds: found for kinds, found in nearest(one).items() if found > near.get(kinds, Nearness.UNKNOWN)}
+        )
+    return FleetBaseline(best, min(known, default=0), most, mix, near)

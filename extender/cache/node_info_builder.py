@@ -30,6 +30,7 @@ from extender.allocation.nodes import (
     KnownPools,
     KnownSlices,
     NodeState,
+    Places,
     Pool,
     PoolGroup,
     PoolUse,
@@ -38,9 +39,11 @@ from extender.allocation.nodes import (
     gpu_uuid,
     inventory,
     live_use,
+    places_of,
     troubled,
     uses_of,
 )
+from extender.api.drivers import numa_attributes
 from extender.api.gpu_topology import Fabric, Source
 from extender.api.nodes import Node
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
@@ -69,6 +72,7 @@ class _Hardware:
     attribute_signature: Interned  # everything that selectors can read, except identities
     hardware_signature: Interned  # everything that search and scoring read from an idle node
     group: PoolGroup | None  # the shared pools; None: the node sees none
+    places: Places | None  # where the devices are
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -102,6 +106,7 @@ class NodeInfoBuilder:
         self._groups: WeakValueDictionary[tuple[Interned | None, ...], PoolGroup] = WeakValueDictionary()
         self._shared_uses: WeakValueDictionary[Hashable, SharedUse] = WeakValueDictionary()
         self._own_states = Interns()
+        self._known_places: WeakValueDictionary[Hashable, Places] = WeakValueDictionary()
         self._states: WeakValueDictionary[_StateKey, NodeState] = WeakValueDictionary()
         self._counters: WeakValueDictionary[PoolKey, _Counters] = WeakValueDictionary()
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
@@ -153,6 +158,7 @@ class NodeInfoBuilder:
             agent_is_fresh,
             hardware.partitions,
             hardware.troubled,
+            hardware.places,
         )
 
     def forget(self, node: str) -> None:
@@ -180,6 +186,7 @@ class NodeInfoBuilder:
             "shared_uses": self._shared_uses,
             "shared_pools": self._shared_pools,
             "hardware": self._hardware,
+            "places": self._known_places,
             "counters": self._counters,
         }
         return {name: len(table) for name, table in tables.items()}
@@ -274,7 +281,8 @@ class NodeInfoBuilder:
             fabric, gpu_bits = self._fabric(node.name, live, found, known)
             is_same = known is not None and known.fabric is fabric and found.has_same_gpus(known.inventory)
             partitions = known.partitions if known is not None and is_same else partitions_of(found, gpu_bits)
-            hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions)
+            places = self._places_of(found, fabric, gpu_bits)
+            hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions, places)
             seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
             attribute_signature = self._attribute_signatures.of(seen)
             known = self._hardware[node.name] = _Hardware(
@@ -289,6 +297,7 @@ class NodeInfoBuilder:
                 attribute_signature,
                 hardware_signature,
                 self._group(found),
+                places,
             )
         return known
 
@@ -327,8 +336,17 @@ class NodeInfoBuilder:
         set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
+    def _places_of(self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Places | None:
+        places = places_of(found, fabric, gpu_bits, numa_attributes)
+        return self._known_places.setdefault(places.key, places) if places is not None else None
+
     def _hardware_signature(
-        self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
+        self,
+        found: Inventory,
+        fabric: Fabric | None,
+        gpu_bits: tuple[int, ...],
+        partitions: tuple[int, ...] | None,
+        places: Places | None,
     ) -> Interned:
         devices = tuple(part.hardware for _, part in found.parts)
         fabric_key: object = None
@@ -336,7 +354,7 @@ class NodeInfoBuilder:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
-        hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions)
+        hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions, places)
         return self._hardware_signatures.of(hardware_signature)
 
 

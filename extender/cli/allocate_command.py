@@ -22,10 +22,11 @@ from extender.allocation import (
     allocations,
     choose,
 )
-from extender.allocation.nodes import gpu_uuid, troubled
+from extender.allocation.nodes import gpu_uuid, places_of, troubled
 from extender.allocation.what_if import problem_of, usage_of
 from extender.api.device_classes import DeviceClass, decode_class, extended_resources
 from extender.api.documents import json_value
+from extender.api.drivers import numa_attributes
 from extender.api.fields import Json, inner, many, need, quantities, strings
 from extender.api.nodes import Node, decode_node
 from extender.api.object_meta import ObjectKey
@@ -184,6 +185,7 @@ def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preferen
         gpu_bits=positions,
         busy=problem.taken,
         troubled=troubled(inventory, fabric, positions),
+        places=places_of(inventory, fabric, positions, numa_attributes),
     )
     return ByTopology(node_info, Policy())
 

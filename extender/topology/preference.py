@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import combinations, groupby, islice
+from math import comb
 
-from extender.allocation import NodeInfo, Problem, Solution, attribute_values
+from extender.allocation import Allowed, NodeInfo, Problem, Selection, Solution, attribute_values, blocking_taint
 from extender.allocation.nodes import UNUSED, CounterKey
+from extender.api.claim_specs import DeviceRequest
 from extender.api.resource_slices import Device, amount_of_memory
-from extender.base.bits import members
+from extender.base.bits import lowest, members, union
 from extender.policy import Policy
+from extender.topology.affinity import Slot, Together
 from extender.topology.score_parts import troubled_devices
-from extender.topology.sets import ranked
+from extender.topology.sets import bandwidth, links_inside, ranked
 
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 
@@ -20,18 +24,22 @@ class ByTopology:
 
     def __init__(self, node_info: NodeInfo, policy: Policy) -> None:
         self._node_info = node_info
+        self._policy = policy
         self._weights: dict[tuple[int, str, str], int] | None = None
         self._possible: int | None = None
         self._troubled = troubled_devices(node_info, policy)
 
-    def __call__(self, problem: Problem, first: Solution) -> Iterator[int]:
+    def __call__(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
         chosen = first.mask
         count = self._node_info.positions(chosen).bit_count()
         eligible = self._eligible(problem, first)
+        yield from self._near_each_other(problem, first)
         if count and self._node_info.fabric is not None:
-            yield from self._gpu_sets(problem, count, eligible)
+            everything = self._node_info.devices(self._node_info.positions(-1))
+            for positions in islice(self._gpu_sets(problem, count, eligible), _MAX_SETS):
+                yield Allowed(~everything | self._node_info.devices(positions))
         elif chosen:
-            yield from self._single_devices(chosen, eligible)
+            yield from map(Allowed, self._single_devices(chosen, eligible))
 
     def _eligible(self, problem: Problem, first: Solution) -> int:
         """Mask of the devices that some request of the solution could have."""
@@ -39,26 +47,87 @@ class ByTopology:
         for name, spec, alternatives in zip(problem.names, problem.specs, first.alternatives, strict=True):
             for request, chosen in zip(spec.requests, alternatives, strict=True):
                 option = request.alternatives[chosen]
-                selection = problem.select(name, option)
-                usable = selection.match & ~selection.error
-                found |= usable if option.admin_access else usable & ~self._node_info.busy
+                found |= self._usable(problem.select(name, option), option)
         return found
 
+    def _usable(self, selection: Selection, option: DeviceRequest) -> int:
+        usable = selection.match & ~selection.error
+        return usable if option.admin_access else usable & ~self._node_info.busy
+
     def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
-        fabric = self._node_info.fabric
+        """Sets of whole GPUs as masks of positions, the best ring first."""
+        fabric, partitions = self._node_info.fabric, self._node_info.partitions
         assert fabric is not None
-        partitions = self._node_info.partitions
-        everything = self._node_info.devices(self._node_info.positions(-1))
         free = members(self._node_info.positions(eligible))
-        tried = 0
         for group in self._healthy_first(self._agreeing(problem, free)):
             for positions in ranked(fabric.graph, sum(1 << p for p in group), count):
-                if partitions is not None and positions not in partitions:
-                    continue  # Fabric Manager joins only its partitions
-                yield ~everything | self._node_info.devices(positions)
-                tried += 1
-                if tried >= _MAX_SETS:
-                    return
+                if partitions is None or positions in partitions:  # Fabric Manager joins only its partitions
+                    yield positions
+
+    # -- devices of several drivers --------------------------------------------------------------------------
+
+    def _near_each_other(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
+        """The devices of several drivers, so that they are near each other.
+
+        The part of the score with the larger weight comes first: links of the GPUs, or nearness.
+        """
+        places, weights = self._node_info.places, self._policy.weights
+        if places is None or not weights.affinity:
+            return
+        kinds: dict[str, list[Slot]] = {}
+        for slot in self._slots(problem, first):
+            kinds.setdefault(places.kind(lowest(slot.eligible)), []).append(slot)
+        kinds.pop("", None)
+        if len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
+            return
+        anchor = max(kinds, key=lambda kind: self._node_info.positions(union([s.eligible for s in kinds[kind]])) > 0)
+        anchors = kinds.pop(anchor)
+        together = Together(places, anchors, list(kinds.values()), self._troubled)
+        sets = self._sets_of_anchors(problem, anchors)
+        groups = [list(sets)] if weights.affinity > weights.link else [list(g) for _, g in groupby(sets, self._rings)]
+        for group in groups:
+            yield from (Allowed(of_request=masks) for masks in islice(together.choices(group), _MAX_SETS))
+
+    def _slots(self, problem: Problem, first: Solution) -> Iterator[Slot]:
+        """The devices that the solution needs, in the order of the pod; without those of admin access."""
+        for position, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
+            for request, chosen in zip(spec.requests, first.alternatives[position], strict=True):
+                option = request.alternatives[chosen]
+                if option.admin_access:
+                    continue
+                bits = [pick.bit for pick in first.picks[position] if pick.request.name == option.name]
+                usable = self._untainted(self._usable(problem.select(name, option), option), option)
+                usable = usable if option.mode == "ExactCount" else sum(1 << bit for bit in bits)
+                yield from (Slot(position, name, option.name, usable | 1 << bit) for bit in bits)
+
+    def _untainted(self, usable: int, option: DeviceRequest) -> int:
+        """The devices without those that the search would reject for a taint or for counters."""
+        usable &= self._possible_mask()
+        devices = self._node_info.inventory.devices
+        for bit in members(usable & ~self._node_info.inventory.simple):
+            if blocking_taint(devices[bit].device, option.tolerations) is not None:
+                usable &= ~(1 << bit)
+        return usable
+
+    def _sets_of_anchors(self, problem: Problem, anchors: list[Slot]) -> Iterator[int]:
+        """Sets of the anchors as device masks, the preferred ones first, without regard to other devices."""
+        eligible, count = union([slot.eligible for slot in anchors]), len(anchors)
+        if self._node_info.fabric is not None and self._node_info.positions(eligible):
+            found: Iterable[int] = self._gpu_sets(problem, count, eligible)
+            return map(self._node_info.devices, found)
+        order = sorted(members(eligible), key=self._device_key)
+        while comb(len(order), count) > _MAX_SETS:
+            order.pop()
+        return (sum(1 << bit for bit in chosen) for chosen in combinations(order, count))
+
+    def _rings(self, devices: int) -> tuple[float, int]:
+        """What the links of a set of GPUs give: bandwidth, and the number of links inside."""
+        fabric, positions = self._node_info.fabric, self._node_info.positions(devices)
+        if fabric is None or not positions:
+            return 0.0, 0
+        return bandwidth(fabric.graph, positions), links_inside(fabric.graph, positions)
+
+    # -- sets of GPUs ----------------------------------------------------------------------------------------
 
     def _agreeing(self, problem: Problem, free: list[int]) -> list[list[int]]:
         """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests."""

@@ -11,19 +11,21 @@ mix cannot use there. The gradient of a placement is the fragment that it adds; 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
-from extender.allocation.nodes import UNUSED
+from extender.allocation.nodes import UNUSED, Nearness, Places, kinds_in
 from extender.api.quantity import Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.api.resource_slices import amount_of_memory
 from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.policy import Policy
+from extender.topology.affinity import Pair, pair_up
 from extender.topology.sets import bandwidth, best_gbps, links_inside
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
@@ -106,6 +108,7 @@ def parts(
     """The parts of the score that apply to this choice. `expected_bytes` is the memory that the pod expects, or 0."""
     found = (
         _link(choice, baseline),
+        _affinity(choice, baseline),
         _headroom(choice, baseline, policy, expected_bytes),
         _fragmentation(choice, baseline),
         _packing(choice, policy),
@@ -140,6 +143,43 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     return ScorePart(
         "link", share, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, the fleet's best {best:.0f} ({source})"
     )
+
+
+_NEARNESS = {Nearness.ROOT: 1.0, Nearness.NUMA: 0.75, Nearness.NUMA_LIST: 0.5, Nearness.FAR: 0.0}
+_WORDS = {
+    Nearness.ROOT: "on one PCIe root",
+    Nearness.NUMA: "on one NUMA node",
+    Nearness.NUMA_LIST: "on near NUMA nodes",
+    Nearness.FAR: "apart",
+}
+
+
+def chosen_pairs(places: Places | None, devices: int, gpus: int) -> list[Pair]:
+    """The pairs of the chosen devices; none if they are all of one driver. `gpus` are the whole GPUs among them."""
+    kinds = kinds_in(places, devices) if places is not None else []
+    if places is None or len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
+        return []
+    anchors = max(kinds, key=lambda bits: (bool(gpus >> bits[0] & 1), -bits[0]))
+    return [pair for bits in kinds if bits is not anchors for pair in pair_up(places, anchors, bits)]
+
+
+def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
+    """How near the chosen devices of several drivers are, relative to the fleet's best for these drivers.
+
+    Pairs of which one device names no place do not count.
+    """
+    places = choice.node_info.places
+    known = [p for p in chosen_pairs(places, choice.devices, choice.node_info.devices(choice.gpus)) if p.nearness >= 0]
+    if places is None or not known:
+        return None
+    mine = best = 0.0
+    for pair in known:
+        a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
+        mine += _NEARNESS[pair.nearness]
+        best += max(_NEARNESS[max(baseline.nearest.get((a, b), Nearness.FAR), pair.nearness)], _NEARNESS[Nearness.NUMA])
+    counts = Counter(_WORDS[pair.nearness] for pair in known)
+    found = ", ".join(f"{number} {words}" for words, number in sorted(counts.items()))
+    return ScorePart("affinity", mine / best, f"{counted(len(known), 'pair')} of devices: {found}")
 
 
 def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import FastPath, Search
+from extender.allocation import Allowed, FastPath, Search
 from tests.worlds.oracle import brute_force, compare, random_world
 from tests.worlds.oracle_worlds import problem
 
@@ -45,11 +45,11 @@ def test_the_fast_path_answers_as_the_search_does(seed: int, some: list[int]) ->
     path, search = FastPath.of(problem(world)), Search(problem(world))
     first = search.run()
     assert path is not None
-    assert path.among(-1) == first
+    assert path.among(Allowed()) == first
     for allowed in some:
         if first is None:
             break
-        assert path.among(allowed) == search.among(allowed, first.alternatives, 500).run()
+        assert path.among(Allowed(allowed)) == search.among(Allowed(allowed), first.alternatives, 500).run()
     odd = rng.randrange(len(devices))
     devices[odd] |= rng.choice([{"shared": True}, {"counters": 1}, {"tainted": True}])
     assert (FastPath.of(problem(world)) is None) == (wanted["kind"] in ("", devices[odd]["kind"]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.allocation import CauseRecorder, Features, Problem, Search, Solution, choose
+from extender.allocation import Allowed, CauseRecorder, Features, Problem, Search, Solution, choose
 from extender.api.claim_specs import MAX_ALTERNATIVES
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import MAX_CLAIMS, Pod
@@ -231,10 +231,10 @@ def test_constraints_beyond_the_usual_number_cost_steps() -> None:
 def test_few_preferred_sets_are_tried_if_each_search_must_make_many_constraints() -> None:
     tried = []
 
-    def none(_: Problem, __: Solution) -> Iterator[int]:
+    def none(_: Problem, __: Solution) -> Iterator[Allowed]:
         for i in range(1_000):
             tried.append(i)
-            yield 0
+            yield Allowed(0)
 
     assert choose(problem_with(32, 8), none, max_steps=2_000) is not None
     assert len(tried) < 10

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from extender.allocation import Search, choose
+from extender.allocation import Allowed, Search, choose
 from extender.base.berth_errors import InvalidClaim
 
 DRIVER = "d.example.com"
@@ -145,7 +145,9 @@ def compare(seed: int) -> str:
     expected = brute_force(world)
     try:
         found = Search(problem(world), max_steps=500_000).run() is not None
-        preferred = choose(problem(world), lambda p, s: [0, 1, -1], max_steps=500_000) is not None
+        preferred = (
+            choose(problem(world), lambda p, s: [Allowed(0), Allowed(1), Allowed()], max_steps=500_000) is not None
+        )
     except InvalidClaim:
         # 'All' that a constraint forbids is an error in the reference; brute force calls it impossible.
         return (

@@ -16,6 +16,7 @@ from typing import Final
 from extender.allocation.nodes.allocated import UNUSED, AllocatedState, PoolUse
 from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
 from extender.allocation.nodes.inventory import Inventory
+from extender.allocation.nodes.places import Nearness, Places
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
 from extender.api.nodes import Node
@@ -119,6 +120,7 @@ class NodeInfo:
     agent_is_fresh: Final[bool] = True  # whether the agent's last report is recent
     partitions: Final[tuple[int, ...] | None] = None  # masks of GPU positions; None: Fabric Manager publishes none
     troubled: Final[int] = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
+    places: Final[Places | None] = None  # where the devices are; None: no two drivers have devices here
 
     def gained(self, before: NodeInfo) -> bool:
         """Whether the node may have room that it did not have before. False if it only lost devices to claims."""
@@ -174,6 +176,8 @@ class FleetBaseline:
     least_memory_bytes: int = 0  # memory of the smallest GPU
     most_gpus: int = 0  # largest number of GPUs in one node
     request_mix: RequestMix = DEFAULT_MIX
+    # Names of two drivers, sorted, to how near their devices are on the node where they are nearest.
+    nearest: Mapping[tuple[str, str], Nearness] = field(default_factory=dict)
 
 
 class ChangeLog:

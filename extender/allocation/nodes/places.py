@@ -1,0 +1,154 @@
+"""Where the devices of a node are: their PCIe roots and NUMA nodes, and how near two devices are by them.
+
+Sources, the first one counts: for the PCIe root the standard attribute, then the agent; for the NUMA node the standard
+attribute, then the driver's own name for it, then the agent, then a device on the same PCIe root. A part of a GPU that
+says nothing takes the place of its GPU. An absent or impossible value is unknown, which is neither near nor far.
+
+A driver may name the NUMA node of a GPU's own memory, where the agent names the socket beside the GPU (Grace). So the
+agent's NUMA node, if it differs, is a further one of the device: it is near by it, but less than by the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from extender.allocation.nodes.devices import first_attribute, gpu_uuid
+from extender.allocation.nodes.inventory import Inventory
+from extender.api.gpu_topology import Fabric
+from extender.api.resource_slices import Device
+from extender.base.bits import members
+
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+_NUMA_NODE = "resource.kubernetes.io/numaNode"
+_MOST_NUMA_NODES = 1024  # Linux supports no more
+
+
+class Nearness(IntEnum):
+    """How near two devices of a node are. A larger number is nearer; UNKNOWN is neutral."""
+
+    UNKNOWN = -1
+    FAR = 0
+    NUMA_LIST = 1  # their lists of NUMA nodes have a node in common
+    NUMA = 2  # the same NUMA node
+    ROOT = 3  # the same PCIe root
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Places:
+    """The places of a node's own devices. Nodes whose devices are placed in the same way share one object.
+
+    `kinds` has each driver with the mask of its devices. `roots` and `numa` have an entry per device bit: the mask of
+    its PCIe roots, which are numbered in the order of the devices, and its NUMA nodes, its own one first.
+    """
+
+    kinds: tuple[tuple[str, int], ...]
+    roots: tuple[int, ...]
+    numa: tuple[tuple[int, ...], ...]
+
+    def nearness(self, a: int, b: int) -> Nearness:
+        """How near the devices at two bits are."""
+        roots, others = self.roots[a], self.roots[b]
+        if roots & others:
+            return Nearness.ROOT
+        mine, theirs = self.numa[a], self.numa[b]
+        if mine and theirs:
+            if mine[0] == theirs[0]:
+                return Nearness.NUMA
+            return Nearness.FAR if set(mine).isdisjoint(theirs) else Nearness.NUMA_LIST
+        return Nearness.FAR if roots and others else Nearness.UNKNOWN
+
+    def kind(self, bit: int) -> str:
+        """The driver of the device at a bit; '' for a device that the node shares with others."""
+        return next((driver for driver, mask in self.kinds if mask >> bit & 1), "")
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal keys describe equal places."""
+        return self.kinds, self.roots, self.numa
+
+
+def places_of(
+    found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], numa_names: Callable[[str], Iterable[str]]
+) -> Places | None:
+    """The places of the node's own devices; None if one driver has all of them, or if no place is known.
+
+    `numa_names` gives the names of the attributes by which a driver publishes NUMA nodes, after the standard one.
+    """
+    own = found.reachable & ~found.shared
+    bits = [first + bit for first, part in found.parts if part.shared is None for bit in range(len(part.devices))]
+    bits = [bit for bit in bits if own >> bit & 1]
+    kinds: dict[str, int] = {}
+    for bit in bits:
+        driver = found.devices[bit].id.driver
+        kinds[driver] = kinds.get(driver, 0) | 1 << bit
+    if len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
+        return None
+    by_uuid = _places_of_gpus(found, fabric, gpu_bits, numa_names)
+    numbers: dict[str, int] = {}
+    roots, numa = [0] * len(found.devices), [()] * len(found.devices)  # type: list[int], list[tuple[int, ...]]
+    for bit in bits:
+        device, driver = found.devices[bit].device, found.devices[bit].id.driver
+        own_roots, numa[bit] = _place(device, driver, by_uuid, numa_names)
+        roots[bit] = sum(1 << numbers.setdefault(root, len(numbers)) for root in dict.fromkeys(own_roots))
+    if not any(roots) and not any(numa):
+        return None
+    return Places(tuple(sorted(kinds.items())), tuple(roots), tuple(_as_on_its_root(roots, numa)))
+
+
+def _as_on_its_root(roots: list[int], numa: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The NUMA nodes, with those that devices lack from devices on their PCIe root, if all of these agree."""
+    of_root: dict[int, set[int]] = {}
+    for mask, nodes in zip(roots, numa, strict=True):
+        if mask.bit_count() == 1 and nodes:
+            of_root.setdefault(mask, set()).add(nodes[0])
+    agreed = {mask: tuple(nodes) for mask, nodes in of_root.items() if len(nodes) == 1}
+    return [nodes or agreed.get(mask, ()) for mask, nodes in zip(roots, numa, strict=True)]
+
+
+_Place = tuple[tuple[str, ...], tuple[int, ...]]  # PCIe roots, NUMA nodes
+_NOWHERE: _Place = ((), ())
+
+
+def _place(
+    device: Device, driver: str, by_uuid: Mapping[str, _Place], numa_names: Callable[[str], Iterable[str]]
+) -> _Place:
+    """The place of a device. What it does not publish is that of its GPU, or of the GPU that it is a part of."""
+    uuid = gpu_uuid(device) or first_attribute(device, (f"{driver}/parentUUID", "parentUUID"), str) or ""
+    roots, numa = by_uuid.get(uuid, _NOWHERE)
+    own_roots, own_numa = _published(device, driver, numa_names)
+    return own_roots or roots, own_numa + tuple(node for node in numa if node not in own_numa)
+
+
+def _places_of_gpus(
+    found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], numa_names: Callable[[str], Iterable[str]]
+) -> dict[str, _Place]:
+    """The place of each GPU by UUID, as driver and agent say it."""
+    places: dict[str, _Place] = {}
+    for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
+        pool_device = found.devices[bit] if bit >= 0 else None
+        roots, numa = _published(pool_device.device, pool_device.id.driver, numa_names) if pool_device else _NOWHERE
+        said = (state.numa,) if state.numa is not None and state.numa not in numa else ()
+        places[state.uuid] = roots or ((state.pcie_root,) if state.pcie_root else ()), numa + said
+    return places
+
+
+def _published(device: Device, driver: str, numa_names: Callable[[str], Iterable[str]]) -> _Place:
+    """The place that the driver publishes."""
+    roots = tuple(root for root in _values(device, PCIE_ROOT) if isinstance(root, str) and root)
+    for name in (_NUMA_NODE, *numa_names(driver)):
+        nodes = tuple(node for node in _values(device, name) if type(node) is int and 0 <= node < _MOST_NUMA_NODES)
+        if nodes:
+            return roots, tuple(dict.fromkeys(nodes))
+    return roots, ()
+
+
+def _values(device: Device, name: str) -> tuple[object, ...]:
+    value = device.attributes.get(name)
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def kinds_in(places: Places, devices: int) -> list[list[int]]:
+    """The devices of a mask by driver, as lists of bits; devices that the node shares with others are left out."""
+    return [members(devices & mask) for _, mask in places.kinds if devices & mask]

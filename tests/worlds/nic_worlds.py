@@ -1,0 +1,174 @@
+"""Machines with GPUs and NICs of tests/cases/machines_with_nics.yaml, in a cache, and pods that ask for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from extender.allocation import Features, NodeInfo
+from extender.api.device_classes import decode_class
+from extender.api.nodes import decode_node
+from extender.api.pods import Pod
+from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_slices import SliceDecoder
+from extender.cache import ClusterCache
+from extender.policy import Policy
+from extender.scheduling import Evaluator, FilterStatus, PodRequirements, evaluate, requirements_of
+from extender.topology.agent_slices import DRIVER, Reading, attributes_of
+
+Json = dict[str, Any]
+GPU, NIC = "gpu.nvidia.com", "dra.net"
+MACHINES: dict[str, Json] = yaml.safe_load(
+    (Path(__file__).parent.parent / "cases" / "machines_with_nics.yaml").read_text()
+)
+
+
+def _value(value: object) -> Json:
+    many = isinstance(value, list)
+    first = value[0] if isinstance(value, list) else value
+    kind = "bool" if isinstance(first, bool) else "int" if isinstance(first, int) else "string"
+    return {kind + "s" if many else kind: value}
+
+
+def _attributes(entry: Sequence[Any], numa_name: str) -> Json:
+    root, numa = entry
+    found: Json = {}
+    if root is not None:
+        roots = [f"pci0000:{one}" for one in root] if isinstance(root, list) else f"pci0000:{root}"
+        found["resource.kubernetes.io/pcieRoot"] = _value(roots)
+    if numa is not None:
+        found[numa_name] = _value(numa)
+    return found
+
+
+def slices(node: str, machine: Json) -> list[Json]:
+    """The slices of a node: of the GPUs' driver, of the NICs' driver, and of Berth's agent."""
+    memory = {"memory": {"value": "80Gi"}}
+    gpus = [
+        {
+            "name": f"gpu-{i}",
+            "attributes": {
+                "type": {"string": "gpu"},
+                "uuid": {"string": f"{node}-{i}"},
+                "productName": {"string": machine["product"]},
+                **_attributes(entry, "resource.kubernetes.io/numaNode"),
+            },
+            "capacity": memory,
+        }
+        for i, entry in enumerate(machine["gpus"])
+    ]
+    nics = [
+        {"name": f"nic-{i}", "attributes": {"rdma": {"bool": True}, **_attributes(entry, "dra.net/numaNode")}}
+        for i, entry in enumerate(machine["nics"])
+    ]
+    found = [_slice(node, GPU, gpus), _slice(node, NIC, nics)]
+    if "agent" in machine or "links" in machine:
+        found.append(_slice(node, DRIVER, _agent_devices(node, machine)))
+    return found
+
+
+def _agent_devices(node: str, machine: Json) -> list[Json]:
+    count = len(machine["gpus"])
+    peers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for a, b in machine.get("links", ()):
+        peers[a].append((b, 4))
+        peers[b].append((a, 4))
+    devices = []
+    for i in range(count):
+        said = attributes_of(
+            Reading(
+                f"{node}-{i}",
+                machine["product"],
+                links=tuple(peers[i]),
+                switch_links=0 if "links" in machine else 18,
+                link_mbps=25_000,
+                nvlink_version=3,
+                numa=machine.get("agent", [0] * count)[i],
+            )
+        )
+        if "agent" not in machine:
+            said.pop("numaNode", None)
+        devices.append({"name": f"gpu-{i}", "attributes": {f"{DRIVER}/{k}": _value(v) for k, v in said.items()}})
+    return devices
+
+
+def _slice(node: str, driver: str, devices: list[Json]) -> Json:
+    return {
+        "metadata": {"name": f"{node}-{driver}"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    }
+
+
+@dataclass
+class NicFleet:
+    """Nodes by name with their machines. Evaluates pods on them as filter does."""
+
+    machines: dict[str, Json]
+    policy: Policy = field(default_factory=Policy)
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        self.cache, self.evaluator, decoder = ClusterCache(), Evaluator(Features()), SliceDecoder()
+        for driver in (GPU, NIC):
+            text = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}
+            self.cache.apply_class(driver, decode_class({"metadata": {"name": driver}, "spec": text}))
+        for name, machine in self.machines.items():
+            self.cache.apply_node(name, decode_node({"metadata": {"name": name}}))
+            for one in slices(name, machine):
+                self.cache.apply_slice(one["metadata"]["name"], decoder.decode(one))
+
+    def hold(self, node: str, devices: Iterable[tuple[str, str]]) -> None:
+        """A claim of another pod gets these devices, each given by driver and name."""
+        results = [{"request": "r", "driver": driver, "pool": node, "device": name} for driver, name in devices]
+        self._claim({"allocation": {"devices": {"results": results}}}, [{"name": "r", "exactly": {}}])
+
+    def asking(self, requests: list[Json], constraints: Sequence[Json] = ()) -> PodRequirements:
+        """The requirements of a pod with one claim of these requests."""
+        key = self._claim({}, requests, constraints)
+        pod = Pod(key, f"uid-{key.name}", (PodClaim("g", key.name),))
+        found = requirements_of(pod, self.cache.snapshot(), self.policy)
+        assert isinstance(found, PodRequirements), found
+        return found
+
+    def _claim(self, status: Json, requests: list[Json], constraints: Sequence[Json] = ()) -> Any:
+        self.made += 1
+        name = f"c{self.made}"
+        decoded = decode_claim(
+            {
+                "metadata": {"namespace": "default", "name": name, "uid": name},
+                "spec": {"devices": {"requests": requests, "constraints": list(constraints)}},
+                "status": status,
+            }
+        )
+        self.cache.apply_claim(decoded.key, decoded)
+        return decoded.key
+
+    def node_info(self, name: str) -> NodeInfo:
+        return self.cache.snapshot().node_infos[name]
+
+    def evaluate(self, name: str, requirements: PodRequirements) -> FilterStatus:
+        snapshot = self.cache.snapshot()
+        return evaluate(snapshot.node_infos[name], requirements, self.evaluator.evaluation_context(snapshot))
+
+
+def counted(gpus: int, nics: int) -> list[Json]:
+    """One request for the GPUs, and one for the NICs."""
+    return [_request("gpu", GPU, gpus), _request("nic", NIC, nics)]
+
+
+def paired(count: int) -> list[Json]:
+    """Requests gpu-0, nic-0, gpu-1, nic-1, ... of one device each."""
+    return [_request(f"{kind}-{i}", class_, 1) for i in range(count) for kind, class_ in (("gpu", GPU), ("nic", NIC))]
+
+
+def _request(name: str, class_: str, count: int) -> Json:
+    return {"name": name, "exactly": {"deviceClassName": class_, "allocationMode": "ExactCount", "count": count}}
