@@ -83,6 +83,8 @@ class GpuState:
     memory_reserved_bytes: int | None = None  # reserved by the driver
     healthy: bool = True
     note: str = ""
+    numa: int | None = None  # the NUMA node with CPUs next to the GPU. Graph.numa has 0 where it is unknown
+    pcie_root: str = ""  # in the form of resource.kubernetes.io/pcieRoot; '' if the agent could not read it
 
 
 @dataclass(frozen=True, slots=True)
