@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from extender.allocation.nodes import first_attribute, gpu_uuid
+from extender.api.drivers import parent_uuid
 from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.api.resource_slices import Device, Slice, newest_slices
 from extender.base.text_limits import one_line
@@ -34,12 +35,12 @@ def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tup
 
 
 def live_fabric(
-    live: Slice, gpus: Sequence[Device], published_by: Callable[[str], str]
+    live: Slice, gpus: Sequence[Device], published_by: Callable[[str], str], parents: Collection[str] = ()
 ) -> tuple[Fabric | None, tuple[str, ...]]:
     """(fabric that the agent of a node publishes, or None if it is not credible; problems as sentences).
 
-    `gpus` are the whole GPUs of the node that its driver publishes. `published_by` returns the name of the other node
-    whose driver publishes a UUID, or ''.
+    `gpus` are the whole GPUs of the node that its driver publishes, and `parents` the UUIDs of those that it publishes
+    in parts. `published_by` returns the name of the other node whose driver publishes a UUID, or ''.
     """
     if live.problem:
         return None, (live.problem,)
@@ -49,12 +50,22 @@ def live_fabric(
     for gpu in found.gpus:
         if node := published_by(gpu.uuid):
             return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
-    known = {gpu_uuid(device) for device in gpus}
+    known = {gpu_uuid(device) for device in gpus} | set(parents)
     if not any(gpu.uuid in known for gpu in found.gpus):
         return None, problems
     uuids = [gpu.uuid for gpu in found.gpus]
     graph, excess = _within_limits(_with_numa(found.graph, uuids, _silent_about_numa(live), gpus), uuids, gpus)
     return replace(found, graph=graph), (*excess, *problems)[:MAX_PROBLEMS]
+
+
+def agent_state(fabric: Fabric | None, device: Device, driver: str) -> GpuState | None:
+    """The state of the GPU that a device is, or is a part of; None for any other device.
+
+    So a MIG device has the NUMA node and the PCIe root of its GPU.
+    """
+    uuid = gpu_uuid(device) or parent_uuid(device, driver)
+    position = fabric.position(uuid) if fabric is not None and uuid else None
+    return fabric.gpus[position] if fabric is not None and position is not None else None
 
 
 def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
