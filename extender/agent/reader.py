@@ -1,7 +1,7 @@
 """Reads GPUs through NVML. A value that NVML does not give stays unknown; it is never an error.
 
 As a program it is the agent's reader process: it prints the readings as a line of JSON for each line that it gets.
-That process imports nothing else of Berth, and no package but `pynvml`, so that it needs little memory.
+That process imports nothing else of Berth but `sysfs`, and no package but `pynvml`, so that it needs little memory.
 
 Sources: NVIDIA's NVML reference (fields, events), its XID catalogue, logs of real machines.
 """
@@ -16,12 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from ctypes import byref
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
+
+from extender.agent.sysfs import Sysfs
 
 T = TypeVar("T")
 
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GPU, _SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 # NVML's enum of NVLink versions (1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0) to the major version.
 _VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
@@ -44,23 +44,12 @@ _ERROR_FIELDS = (
 Field = Callable[[Any, str], int]
 
 
-def sysfs_numa(address: str, devices: Path = _PCI_DEVICES) -> int:
-    """Return the NUMA node of a PCI device; 0 if the kernel does not know it.
-
-    NVML is not used: on Grace machines it returns the NUMA node of the GPU's memory, not the one next to the GPU.
-    """
-    try:
-        return max(int((devices / address / "numa_node").read_text()), 0) if address else 0
-    except (OSError, ValueError):
-        return 0
-
-
 class Reader:
     """Reads all GPUs of a node. `nvml` is the pynvml module. One instance per process, one call at a time."""
 
-    def __init__(self, nvml: Any, numa_of: Callable[[str], int] = sysfs_numa) -> None:
+    def __init__(self, nvml: Any, sysfs: Sysfs) -> None:
         self._nvml = nvml
-        self._numa_of = numa_of
+        self._sysfs = sysfs
         self._health = HealthMonitor(nvml)
         self._readings = -1  # since NVML was begun; -1: it was not
         self._lost = False
@@ -103,12 +92,14 @@ class Reader:
         uuid = self._text(lambda: nvml.nvmlDeviceGetUUID(handle))
         errors = self._health.link_errors(uuid, handle, self._field)
         rows = self._try(lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
+        address = self._address(handle)
         note = self._health.note(uuid, self._field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"), rows)
         return {
             "uuid": uuid,
             "product": self._text(lambda: nvml.nvmlDeviceGetName(handle)),
-            "pci_bus_id": self._address(handle),
-            "numa": self._numa_of(self._address(handle)),
+            "pci_bus_id": address,
+            "numa": self._sysfs.numa(address),
+            "pcie_root": self._sysfs.pcie_root(address),
             "links": links,
             "switch_links": switched,
             "link_mbps": self._field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") if links or switched else 0,
@@ -344,7 +335,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the agent, whose end closes standard input
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    reader = Reader(pynvml)
+    reader = Reader(pynvml, Sysfs())
     for line in sys.stdin:
         answer: dict[str, Any]
         try:

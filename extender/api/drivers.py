@@ -41,6 +41,7 @@ DRIVERS: Final[Mapping[str, Driver]] = MappingProxyType(
         "qat.intel.com": Driver(OTHER),
     }
 )
+_PARENT = "parentUUID"
 _BY_WORD = {"gpu": Driver(GPU), "net": Driver(NIC), "nic": Driver(NIC), "cpu": Driver(CPU)}
 _UNKNOWN = Driver(OTHER)
 
@@ -77,9 +78,15 @@ def is_part(device: Device, driver: str) -> bool:
     return device.attributes.get(f"{driver}/type") in driver_of(driver).parts
 
 
+def parent_uuid(device: Device, driver: str) -> str:
+    """The UUID of the GPU of which a device is a part, such as a MIG device; '' if it names none."""
+    value = device.attributes.get(f"{driver}/{_PARENT}")
+    return value if isinstance(value, str) else ""
+
+
 def gpu_identities(device: Device, id_: DeviceId) -> frozenset[tuple[str, ...]]:
     """What tells the GPU that a device is, or is a part of: UUID, bus address, and the counter sets it draws on."""
-    own = (f"{id_.driver}/{name}" for name in ("uuid", "parentUUID", "pciAddr"))
+    own = (f"{id_.driver}/{name}" for name in ("uuid", _PARENT, "pciAddr"))
     values = (device.attributes.get(name) for name in (*own, "resource.kubernetes.io/pciBusID"))
     found = {("value", value) for value in values if isinstance(value, str)}
     return frozenset(found | {("counters", id_.driver, id_.pool, use.counter_set) for use in device.consumes})

@@ -43,7 +43,7 @@ from extender.allocation.nodes import (
     troubled,
     uses_of,
 )
-from extender.api.drivers import numa_attributes
+from extender.api.drivers import GPU, driver_of, numa_attributes, parent_uuid
 from extender.api.gpu_topology import Fabric, Source
 from extender.api.nodes import Node
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
@@ -321,18 +321,20 @@ class NodeInfoBuilder:
         if known is not None and _reads_the_same(known, live, found, node, self._slices.publishers):
             fabric: Fabric | None = known.fabric
         else:
-            reported = self._agent_fabric(node, live, devices)
-            fabric = choose_fabric(reported, devices, self._graphs) if gpus else None
+            reported = self._agent_fabric(node, live, devices, frozenset() if gpus else _parents(found))
+            fabric = choose_fabric(reported, devices, self._graphs)
         if fabric is None:
             return None, ()
         bits = {gpu_uuid(device): bit for bit, device in gpus.items()}
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
-    def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device]) -> Fabric | None:
+    def _agent_fabric(
+        self, node: str, live: Slice | None, gpus: list[Device], parents: frozenset[str]
+    ) -> Fabric | None:
         reported, problems = None, tuple[str, ...]()
         if live is not None:
             publisher = partial(_other_publisher, self._slices.publishers, node, {gpu_uuid(device) for device in gpus})
-            reported, problems = live_fabric(live, gpus, publisher)
+            reported, problems = live_fabric(live, gpus, publisher, parents)
         set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
@@ -373,6 +375,17 @@ def _whole_gpus(found: Inventory) -> dict[int, Device]:
     return {first + bit: part.devices[bit].device for first, part in found.parts for bit in part.gpus}
 
 
+def _parents(found: Inventory) -> frozenset[str]:
+    """The UUIDs of the GPUs that the node's drivers publish in parts (MIG)."""
+    return frozenset(
+        uuid
+        for _, part in found.parts
+        if driver_of(part.key.driver).kind == GPU
+        for pool_device in part.devices
+        if (uuid := parent_uuid(pool_device.device, part.key.driver))
+    )
+
+
 def _other_publisher(publishers: Mapping[str, str], node: str, own: Collection[str], uuid: str) -> str:
     """The other node whose driver publishes a UUID, or '' if the node's own driver publishes it, too.
 
@@ -394,6 +407,8 @@ def _reads_the_same(
         return False
     elsewhere = {gpu.uuid for gpu in known.fabric.gpus if live and publishers.get(gpu.uuid, node) != node}
     if elsewhere and not elsewhere <= {gpu_uuid(device) for device in _whole_gpus(found).values()}:
+        return False
+    if not _whole_gpus(found) and _parents(found) != _parents(known.inventory):
         return False
     if known.inventory.has_same_gpus(found):
         return True

@@ -15,6 +15,7 @@ from extender.allocation import NodeInfo
 from extender.allocation.nodes import gpu_uuid
 from extender.api.device_classes import MARKER_CLASS
 from extender.api.documents import one_value
+from extender.api.drivers import parent_uuid
 from extender.api.fields import Json, inner, many, need, quantities, strings
 from extender.api.gpu_topology import Source
 from extender.api.pods import SCHEDULER, decode_pod
@@ -525,8 +526,8 @@ def _disagree(node_info: NodeInfo) -> bool:
     """Whether the live agent and the driver's slices name different GPUs."""
     if node_info.fabric is None or node_info.fabric.source is not Source.LIVE:
         return False
-    published = {uuid for pool_device in node_info.inventory.devices if (uuid := gpu_uuid(pool_device.device))}
-    return {gpu.uuid for gpu in node_info.fabric.gpus} != published
+    published = {gpu_uuid(one.device) or parent_uuid(one.device, one.id.driver) for one in node_info.inventory.devices}
+    return {gpu.uuid for gpu in node_info.fabric.gpus} != published - {""}
 
 
 def _some(names: list[str]) -> str:

@@ -46,13 +46,12 @@ _ARCHITECTURES = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One decoded machine file. `readings` and `roots` (PCIe roots) have one entry per GPU."""
+    """One decoded machine file. `readings` has one entry per GPU."""
 
     name: str
     product: str
     memory_bytes: int
     readings: tuple[Reading, ...]  # without UUIDs: `fabric_slice` adds those of a node
-    roots: tuple[str, ...]
 
     @property
     def count(self) -> int:
@@ -117,7 +116,7 @@ def _read(content: bytes, where: str) -> Machine:
 def _machine(file: MachineFile, where: str) -> Machine:
     nothing, zeros = [None] * file.gpus, [0] * file.gpus
     buses, roots = file.pci_bus_ids or nothing, file.pcie_roots or nothing
-    numa, into_switches = file.numa or zeros, file.links_per_gpu or zeros
+    numa, into_switches = file.numa, file.links_per_gpu or zeros
     link_mbps, nvlink_version = _rates(file)
     links = _links(file, where)
     readings = tuple(
@@ -125,7 +124,8 @@ def _machine(file: MachineFile, where: str) -> Machine:
             uuid="",
             product=file.gpu_product,
             pci_bus_id=buses[i] or "",
-            numa=max(numa[i], 0),
+            numa=numa[i] if numa and numa[i] >= 0 else None,
+            pcie_root=roots[i] or "",
             links=() if file.nvswitch else tuple((j, n) for j, n in enumerate(links[i]) if n),
             switch_links=into_switches[i] if file.nvswitch else 0,
             link_mbps=link_mbps,
@@ -137,7 +137,7 @@ def _machine(file: MachineFile, where: str) -> Machine:
         )
         for i in range(file.gpus)
     )
-    return Machine(file.name, file.gpu_product, file.vram_bytes, readings, tuple(root or "" for root in roots))
+    return Machine(file.name, file.gpu_product, file.vram_bytes, readings)
 
 
 def _rates(file: MachineFile) -> tuple[int, int]:
@@ -215,8 +215,8 @@ def gpu_slice(name: str, machine: Machine) -> Json:
         }
         if reading.pci_bus_id:
             attributes["resource.kubernetes.io/pciBusID"] = {"string": reading.pci_bus_id}
-        if machine.roots[i]:
-            attributes["resource.kubernetes.io/pcieRoot"] = {"string": machine.roots[i]}
+        if reading.pcie_root:
+            attributes["resource.kubernetes.io/pcieRoot"] = {"string": reading.pcie_root}
         capacity = {"memory": {"value": f"{machine.memory_bytes >> 20}Mi"}}
         devices.append({"name": f"gpu-{i}", "attributes": attributes, "capacity": capacity})
     return _slice(f"00000-{GPU_DRIVER}-{name}", GPU_DRIVER, name, devices)

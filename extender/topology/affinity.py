@@ -18,7 +18,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from extender.allocation.nodes import Nearness, Places
+from extender.allocation.nodes import Nearness, Places, kinds_in
 from extender.base.bits import members
 
 _WEIGHT = {Nearness.ROOT: 64 * 64, Nearness.NUMA: 64, Nearness.NUMA_LIST: 1}  # a claim has at most 32 devices
@@ -82,6 +82,15 @@ def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> li
     pairs = [(row, columns[found]) for row, found in zip(many, partners, strict=True)]
     pairs = pairs if many is anchors else [(anchor, other) for other, anchor in pairs]
     return [Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs)]
+
+
+def pairs_of(places: Places | None, devices: int, gpus: int) -> list[Pair]:
+    """The pairs of the chosen devices; none if they are all of one driver. `gpus` are the whole GPUs among them."""
+    kinds = kinds_in(places, devices) if places is not None else []
+    if places is None or len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
+        return []
+    anchors = max(kinds, key=lambda bits: (bool(gpus >> bits[0] & 1), -bits[0]))
+    return [pair for bits in kinds if bits is not anchors for pair in pair_up(places, anchors, bits)]
 
 
 class Together:

@@ -3,7 +3,9 @@
 It has one device per GPU, named gpu-<position>. All attributes have the domain fabric.berth.dev:
 
 uuid, productName, pciBusID, clique, note   strings
-numaNode, pcieGeneration, nvlinkVersion     integers
+pcieRoot                                    string: as resource.kubernetes.io/pcieRoot; absent if unknown
+numaNode                                    integer: the node with CPUs next to the GPU; absent if unknown
+pcieGeneration, nvlinkVersion               integers
 linkMBps                                    integer: nominal rate of one link, one direction
 switchLinks                                 integer: working links into an NVSwitch
 links                                       string: 'peer:count,peer:count', working links to other GPUs
@@ -40,6 +42,7 @@ MAX_PROBLEMS = 8  # problems reported per node
 MAX_TEXT = 64  # characters; the API server's limit for a string attribute
 _SHOWN = 40  # characters of a value that a problem quotes
 _DOMAIN = f"{DRIVER}/"
+_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _LINK = re.compile(r"([0-9]{1,2}):([0-9]{1,2})")  # [0-9]: str.isdigit also accepts digits that int() rejects
 
 _MIB = 1 << 20
@@ -91,14 +94,26 @@ class AgentFacts:
         """Whether the attribute is present and equals `value`."""
         return self._values.get(name) is value
 
-    def count(self, name: str) -> int:
-        """The integer attribute, or 0 if it is absent or outside BOUNDS."""
+    def known_count(self, name: str) -> int | None:
+        """The integer attribute, or None if it is absent or outside BOUNDS."""
         least, most = BOUNDS[name]
-        value = self._values.get(name, 0)
-        if type(value) is int and least <= value <= most:
+        value = self._values.get(name)
+        if value is None or (type(value) is int and least <= value <= most):
             return value
         self.wrong(name, f"is not an integer from {least} to {most}")
-        return 0
+        return None
+
+    def count(self, name: str) -> int:
+        """The integer attribute, or 0 if it is absent or outside BOUNDS."""
+        return self.known_count(name) or 0
+
+    def pcie_root(self) -> str:
+        """The PCIe root, or '' if it is absent or has another form."""
+        root = self.text("pcieRoot")
+        if not root or _PCIE_ROOT.fullmatch(root):
+            return root
+        self.wrong("pcieRoot", "is not of the form pci0000:64")
+        return ""
 
     def memory_mib(self, name: str, total: int) -> int | None:
         """An amount of memory in MiB, or None if it is absent or above `total` MiB."""
@@ -142,7 +157,8 @@ class Reading:
     uuid: str
     product: str
     pci_bus_id: str = ""
-    numa: int = 0
+    numa: int | None = None
+    pcie_root: str = ""
     links: tuple[tuple[int, int], ...] = ()  # (peer position, working links)
     switch_links: int = 0
     link_mbps: int = 0
@@ -166,7 +182,7 @@ def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
         "uuid": reading.uuid,
         "productName": reading.product[:64],
         "pciBusID": reading.pci_bus_id,
-        "numaNode": reading.numa,
+        "pcieRoot": reading.pcie_root,
         "links": ",".join(f"{peer}:{count}" for peer, count in reading.links),
         "switchLinks": reading.switch_links,
         "linkMBps": reading.link_mbps,
@@ -178,6 +194,8 @@ def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
         "healthy": reading.healthy,
         "note": reading.note[:64],
     }
+    if reading.numa is not None:
+        found["numaNode"] = reading.numa
     if reading.memory_free_bytes is not None:
         found["memoryFreeMiB"] = reading.memory_free_bytes // _MIB
     if reading.memory_reserved_bytes is not None:
@@ -270,6 +288,8 @@ def _state(uuid: str, fact: AgentFacts) -> GpuState:
         _bytes(fact.memory_mib("memoryReservedMiB", total)),
         healthy=not fact.says("healthy", value=False),
         note=one_line(fact.text("note")),
+        numa=fact.known_count("numaNode"),
+        pcie_root=fact.pcie_root(),
     )
 
 

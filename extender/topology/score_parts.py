@@ -18,14 +18,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
-from extender.allocation.nodes import UNUSED, Nearness, Places, kinds_in
+from extender.allocation.nodes import UNUSED, Nearness
 from extender.api.quantity import Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.api.resource_slices import amount_of_memory
 from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.policy import Policy
-from extender.topology.affinity import Pair, pair_up
+from extender.topology.affinity import pairs_of
 from extender.topology.sets import bandwidth, best_gbps, links_inside
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
@@ -154,22 +154,13 @@ _WORDS = {
 }
 
 
-def chosen_pairs(places: Places | None, devices: int, gpus: int) -> list[Pair]:
-    """The pairs of the chosen devices; none if they are all of one driver. `gpus` are the whole GPUs among them."""
-    kinds = kinds_in(places, devices) if places is not None else []
-    if places is None or len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
-        return []
-    anchors = max(kinds, key=lambda bits: (bool(gpus >> bits[0] & 1), -bits[0]))
-    return [pair for bits in kinds if bits is not anchors for pair in pair_up(places, anchors, bits)]
-
-
 def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     """How near the chosen devices of several drivers are, relative to the fleet's best for these drivers.
 
     Pairs of which one device names no place do not count.
     """
     places = choice.node_info.places
-    known = [p for p in chosen_pairs(places, choice.devices, choice.node_info.devices(choice.gpus)) if p.nearness >= 0]
+    known = [p for p in pairs_of(places, choice.devices, choice.node_info.devices(choice.gpus)) if p.nearness >= 0]
     if places is None or not known:
         return None
     mine = best = 0.0

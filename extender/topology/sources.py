@@ -34,12 +34,12 @@ def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tup
 
 
 def live_fabric(
-    live: Slice, gpus: Sequence[Device], published_by: Callable[[str], str]
+    live: Slice, gpus: Sequence[Device], published_by: Callable[[str], str], parents: Collection[str] = ()
 ) -> tuple[Fabric | None, tuple[str, ...]]:
     """(fabric that the agent of a node publishes, or None if it is not credible; problems as sentences).
 
-    `gpus` are the whole GPUs of the node that its driver publishes. `published_by` returns the name of the other node
-    whose driver publishes a UUID, or ''.
+    `gpus` are the whole GPUs of the node that its driver publishes, and `parents` the UUIDs of those that it publishes
+    in parts. `published_by` returns the name of the other node whose driver publishes a UUID, or ''.
     """
     if live.problem:
         return None, (live.problem,)
@@ -49,7 +49,7 @@ def live_fabric(
     for gpu in found.gpus:
         if node := published_by(gpu.uuid):
             return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
-    known = {gpu_uuid(device) for device in gpus}
+    known = {gpu_uuid(device) for device in gpus} | set(parents)
     if not any(gpu.uuid in known for gpu in found.gpus):
         return None, problems
     uuids = [gpu.uuid for gpu in found.gpus]

@@ -16,7 +16,6 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from extender.agent.reader import sysfs_numa
 from extender.agent.reader_process import AgentApp, ReaderProcess, as_reading
 from extender.agent.slice_publisher import SlicePublisher, quantize
 from extender.api.gpu_topology import Fabric
@@ -70,6 +69,8 @@ async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
         assert (found.graph.links, found.graph.switch_links) == (wanted.graph.links, wanted.graph.switch_links)
         assert (found.graph.link_gbps, found.graph.pcie_gbps) == (wanted.graph.link_gbps, wanted.graph.pcie_gbps)
         assert found.graph.numa == wanted.graph.numa
+        places = [(gpu.numa, gpu.pcie_root) for gpu in found.gpus]
+        assert places == [(gpu.numa, gpu.pcie_root) for gpu in wanted.gpus]
         assert [g.uuid for g in found.gpus] == [g.uuid for g in wanted.gpus]
         obj = cluster.store["resourceslices", NAME]
         assert all(d["taints"][0]["effect"] == "NoSchedule" for d in obj["spec"]["devices"])
@@ -316,14 +317,6 @@ def test_all_machines_of_the_collection_are_chosen_exhaustively() -> None:
                 subset = (subset - 1) & free
             for count, wanted in best.items():
                 assert by_mask[ranked(graph, free, count)[0]] == wanted
-
-
-@pytest.mark.parametrize(("text", "numa"), [("1\n", 1), ("-1\n", 0), ("", 0), (None, 0)])
-def test_the_numa_node_comes_from_the_kernel_s_pci_device(tmp_path: Path, text: str | None, numa: int) -> None:
-    if text is not None:
-        (tmp_path / "0000:65:00.0").mkdir()
-        (tmp_path / "0000:65:00.0" / "numa_node").write_text(text)
-    assert sysfs_numa("0000:65:00.0", tmp_path) == numa
 
 
 async def test_the_slice_shows_xids_link_errors_and_mig() -> None:

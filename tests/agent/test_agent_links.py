@@ -228,6 +228,42 @@ def test_a_mig_device_is_no_gpu_of_the_baseline() -> None:
     assert baseline(cache).best_ring_gbps == {2: 10, 3: 10, 4: 10}
 
 
+@pytest.mark.parametrize("whole", [0, 2])
+def test_a_mig_device_has_the_place_of_its_gpu(whole: int) -> None:
+    """Also on a node whose GPUs are all in MIG mode. NVIDIA's driver 0.4 publishes no NUMA node."""
+    cache = cache_of(n1="gb200-nvl72-tray")
+    put(cache, device_slice("n1", "dra.net", [{"name": "nic", "attributes": {"dra.net/numaNode": {"int": 0}}}]))
+    partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
+    for number, device in enumerate(partitioned["spec"]["devices"][whole:]):
+        device["attributes"]["type"] = {"string": "mig"}
+        device["attributes"]["parentUUID"] = device["attributes"]["uuid"]
+        device["attributes"]["uuid"] = {"string": f"MIG-{number}"}
+        device["attributes"].pop("resource.kubernetes.io/pcieRoot", None)
+    put(cache, partitioned)
+    info = cache.snapshot().node_infos["n1"]
+    assert info.places is not None
+    gpus = [bit for bit, one in enumerate(info.inventory.devices) if one.id.driver == "gpu.nvidia.com"]
+    assert [info.places.numa[bit] for bit in gpus] == [(0,), (0,), (1,), (1,)]
+    assert len({info.places.roots[bit] for bit in gpus} - {0}) == 4
+    assert [bit >= 0 for bit in info.gpu_bits] == [number < whole for number in range(4)]
+    assert not cache.agent_problems
+    put(cache, gpu_slice("n1", MACHINES["t4-4"]) | {"metadata": partitioned["metadata"]})
+    info = cache.snapshot().node_infos["n1"]
+    assert [bit >= 0 for bit in info.gpu_bits] == [True] * 4
+
+
+def test_the_agent_of_a_node_that_lost_its_mig_devices_has_no_fabric() -> None:
+    cache = cache_of(n1="gb200-nvl72-tray")
+    partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
+    for device in partitioned["spec"]["devices"]:
+        device["attributes"] |= {"type": {"string": "mig"}, "parentUUID": device["attributes"].pop("uuid")}
+    put(cache, partitioned)
+    assert cache.snapshot().node_infos["n1"].fabric is not None
+    partitioned["spec"]["devices"] = []
+    put(cache, partitioned)
+    assert cache.snapshot().node_infos["n1"].fabric is None
+
+
 def test_gpus_that_no_driver_publishes_belong_to_every_agent_that_names_them() -> None:
     """A node whose GPUs are in MIG mode loses nothing if the agent of another node names their UUIDs."""
     cache = cache_of(n1="t4-4", n2="gb200-nvl72-tray")

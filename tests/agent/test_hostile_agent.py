@@ -56,6 +56,12 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"nvlinkVersion": 17}, "nvlinkVersion"),
     ({"pcieGeneration": 17}, "pcieGeneration"),
     ({"numaNode": 1024}, "numaNode"),
+    ({"numaNode": -1}, "numaNode"),
+    ({"pcieRoot": "pci0000:640"}, "pcieRoot"),
+    ({"pcieRoot": "0000:64"}, "pcieRoot"),
+    ({"pcieRoot": "pci0000:\u0661\u0661"}, "pcieRoot"),
+    ({"pcieRoot": "pci0000:64\n"}, "pcieRoot"),
+    ({"pcieRoot": 64}, "pcieRoot"),
     ({"memoryTotalMiB": 4194305}, "memoryTotalMiB"),
     ({"memoryTotalMiB": 1 << 40}, "memoryTotalMiB"),
     ({"memoryFreeMiB": 1 << 40}, "memoryFreeMiB"),
@@ -101,7 +107,19 @@ values = st.one_of(
     st.sampled_from([a for one, _ in IMPOSSIBLE for a in one.values()]),
 )
 names = st.sampled_from(
-    ["uuid", "links", "distances", "clique", "note", "healthy", "stale", "memoryFreeMiB", "memoryReservedMiB", *BOUNDS]
+    [
+        "uuid",
+        "links",
+        "distances",
+        "pcieRoot",
+        "clique",
+        "note",
+        "healthy",
+        "stale",
+        "memoryFreeMiB",
+        "memoryReservedMiB",
+        *BOUNDS,
+    ]
 )
 
 
@@ -118,6 +136,8 @@ def test_any_value_gives_a_fabric_within_bounds(attributes: dict, position: int)
         )
         assert found.graph.link_gbps <= 200
         assert all(0 <= numa < 1024 for numa in found.graph.numa)
+        assert all(gpu.numa is None or 0 <= gpu.numa < 1024 for gpu in found.gpus)
+        assert all(len(gpu.pcie_root) in {0, *range(10, 15)} for gpu in found.gpus)
 
 
 def test_real_machines_have_no_problem() -> None:

@@ -87,7 +87,7 @@ def test_every_declared_function_is_called_by_the_agent() -> None:
 def test_the_answers_of_a_real_gpu_make_this_reading(case: dict[str, Any]) -> None:
     product, memory = case["product"], case["memory"]
     gpu = Reading("", product, pcie_generation=case["pcieGeneration"], distances=(0,))
-    nvml = Library(Machine("real", product, memory["total"], (gpu,), ("",)))
+    nvml = Library(Machine("real", product, memory["total"], (gpu,)))
     nvml.buses, nvml.uuids, nvml.errors = [case["bus"].encode()], [case["uuid"].encode()], case["errors"]
     nvml.free, nvml.reserved, nvml.fields = {0: memory["free"]}, memory["reserved"], {0: case["fields"]}
     assert library.reader(nvml).read() == [{**case["reading"], "links": ()}]

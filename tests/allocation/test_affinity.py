@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations, permutations
+from itertools import chain, combinations, permutations
 from typing import Any
 
 import pytest
@@ -68,22 +68,14 @@ def cases() -> list[Any]:
                     [(driver, i) for i in range(len(machine[key])) if rng.random() < number / 10]
                     for key, driver in (("gpus", GPU), ("nics", NIC))
                 ]
-                found.append(pytest.param(name, count, sum(held, []), id=f"{name}-{count}-{number}"))
+                found.append(pytest.param(name, count, list(chain(*held)), id=f"{name}-{count}-{number}"))
     return found
-
-
-def bits(fleet: NicFleet, kind: str, number: int) -> int:
-    info = fleet.node_info("n")
-    return next(
-        bit
-        for bit, one in enumerate(info.inventory.devices)
-        if one.id.driver == kind and one.id.device.endswith(f"-{number}")
-    )
 
 
 def of_kind(fleet: NicFleet, placement: Placement, kind: str) -> dict[str, list[int]]:
     """The devices of a driver by request, as numbers."""
-    devices, found = fleet.node_info("n").inventory.devices, {}
+    devices = fleet.node_info("n").inventory.devices
+    found: dict[str, list[int]] = {}
     for pick in placement.solution.picks[0]:
         if devices[pick.bit].id.driver == kind:
             found.setdefault(pick.request.name, []).append(int(devices[pick.bit].id.device.partition("-")[2]))
@@ -92,7 +84,9 @@ def of_kind(fleet: NicFleet, placement: Placement, kind: str) -> dict[str, list[
 
 @pytest.mark.parametrize("requests", [counted, paired], ids=["counted", "paired"])
 @pytest.mark.parametrize(("name", "count", "held"), cases())
-def test_pairs_are_as_near_as_a_brute_force_finds_them(name: str, count: int, held: Chosen, requests: Any) -> None:
+def test_pairs_are_as_near_as_a_brute_force_finds_them(
+    name: str, count: int, held: list[tuple[str, int]], requests: Any
+) -> None:
     machine, fleet = MACHINES[name], NicFleet({"n": MACHINES[name]})
     prefix = {GPU: "gpu", NIC: "nic"}
     fleet.hold("n", [(driver, f"{prefix[driver]}-{number}") for driver, number in held])
@@ -121,9 +115,26 @@ def test_pairs_are_as_near_as_a_brute_force_finds_them(name: str, count: int, he
         for nics in combinations(free[NIC], count)
     )
     gpus, nics = of_kind(fleet, status, GPU), of_kind(fleet, status, NIC)
-    assert ring(tuple(sum(gpus.values(), []))) == best_ring
+    assert ring(tuple(chain(*gpus.values()))) == best_ring
     if requests is counted:
         assert oracle.best(tuple(gpus["gpu"]), tuple(nics["nic"])) == best
     else:
         pairs = [(gpus[f"gpu-{i}"][0], nics[f"nic-{i}"][0]) for i in range(count)]
         assert oracle.value(pairs) == best
+
+
+def place(machine: dict[str, Any] | str, requests: list[Any], policy: Policy | None = None, **held: Any) -> Placement:
+    """The placement on a node with this machine; `held` are the numbers of GPUs and NICs in use."""
+    fleet = NicFleet({"n": MACHINES[machine] if isinstance(machine, str) else machine}, policy or Policy())
+    fleet.hold("n", [(GPU if kind == "gpus" else NIC, f"{kind[:3]}-{i}") for kind in held for i in held[kind]])
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement), found
+    return found
+
+
+def part(placement: Placement) -> tuple[float, str] | None:
+    return next(((one.value, one.sentence) for one in placement.parts if one.name == "affinity"), None)
+
+
+def devices(placement: Placement, fleet: NicFleet) -> list[str]:
+    return sorted(name.rpartition("/")[2] for name in placement.devices(fleet.node_info("n")))

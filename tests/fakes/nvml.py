@@ -243,11 +243,17 @@ class Library:
         reading = self.machine.readings[i]
         return [peer for peer, count in reading.links for _ in range(count)] + [-1] * reading.switch_links
 
-    def numa_of(self, address: str) -> int:
+    def numa(self, address: str) -> int | None:
         """The NUMA node in sysfs, by PCI address."""
-        return next(
-            (r.numa for i, r in enumerate(self.machine.readings) if self.buses[i][4:].lower().decode() == address), 0
-        )
+        return next((reading.numa for reading in self._at(address)), None)
+
+    def pcie_root(self, address: str) -> str:
+        """The PCIe root in sysfs, by PCI address."""
+        return next((reading.pcie_root for reading in self._at(address)), "")
+
+    def _at(self, address: str) -> list[Reading]:
+        buses = [bus[4:].lower().decode(errors="replace") for bus in self.buses]
+        return [reading for reading, bus in zip(self.machine.readings, buses, strict=True) if bus == address]
 
     def _nvmlInitWithFlags(self, flags: int) -> None:
         self.begun += 1
@@ -360,7 +366,7 @@ def install(library: Library | None) -> None:
 
 def reader(library: Library) -> agent_reader.Reader:
     install(library)
-    return agent_reader.Reader(pynvml, library.numa_of)
+    return agent_reader.Reader(pynvml, library)
 
 
 def reading(library: Library) -> Callable[[], Awaitable[tuple[Reading, ...]]]:

@@ -65,9 +65,9 @@ def slices(node: str, machine: Json) -> list[Json]:
         {"name": f"nic-{i}", "attributes": {"rdma": {"bool": True}, **_attributes(entry, "dra.net/numaNode")}}
         for i, entry in enumerate(machine["nics"])
     ]
-    found = [_slice(node, GPU, gpus), _slice(node, NIC, nics)]
+    found = [device_slice(node, GPU, gpus), device_slice(node, NIC, nics)]
     if "agent" in machine or "links" in machine:
-        found.append(_slice(node, DRIVER, _agent_devices(node, machine)))
+        found.append(device_slice(node, DRIVER, _agent_devices(node, machine)))
     return found
 
 
@@ -96,7 +96,8 @@ def _agent_devices(node: str, machine: Json) -> list[Json]:
     return devices
 
 
-def _slice(node: str, driver: str, devices: list[Json]) -> Json:
+def device_slice(node: str, driver: str, devices: list[Json]) -> Json:
+    """A slice of a driver that has one pool per node."""
     return {
         "metadata": {"name": f"{node}-{driver}"},
         "spec": {

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from extender.allocation.nodes.devices import first_attribute, gpu_uuid
+from extender.allocation.nodes.devices import gpu_uuid
 from extender.allocation.nodes.inventory import Inventory
+from extender.api.drivers import parent_uuid
 from extender.api.gpu_topology import Fabric
 from extender.api.resource_slices import Device
 from extender.base.bits import members
@@ -115,7 +116,7 @@ def _place(
     device: Device, driver: str, by_uuid: Mapping[str, _Place], numa_names: Callable[[str], Iterable[str]]
 ) -> _Place:
     """The place of a device. What it does not publish is that of its GPU, or of the GPU that it is a part of."""
-    uuid = gpu_uuid(device) or first_attribute(device, (f"{driver}/parentUUID", "parentUUID"), str) or ""
+    uuid = gpu_uuid(device) or parent_uuid(device, driver)
     roots, numa = by_uuid.get(uuid, _NOWHERE)
     own_roots, own_numa = _published(device, driver, numa_names)
     return own_roots or roots, own_numa + tuple(node for node in numa if node not in own_numa)

@@ -1,0 +1,76 @@
+"""The places of GPUs: what sysfs says arrives in the fabric, and unknown stays apart from NUMA node 0."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+import yaml
+
+from extender.agent.reader import Reader
+from extender.agent.reader_process import as_reading
+from extender.agent.slice_publisher import slice_body
+from extender.agent.sysfs import Sysfs
+from extender.api.gpu_topology import Fabric
+from extender.api.resource_slices import SliceDecoder
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import Machine
+from extender.topology.agent_slices import Reading, fabric_of, read_fabric
+from tests.fakes import nvml as library
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "sysfs.yaml").read_text())
+
+
+def written(root: Path, case: dict[str, Any]) -> Sysfs:
+    """A sysfs with these NUMA nodes and devices."""
+    for number, (cpus, distance) in case["nodes"].items():
+        node = root / f"devices/system/node/node{number}"
+        node.mkdir(parents=True)
+        (node / "cpulist").write_text(f"{cpus}\n")
+        (node / "distance").write_text(f"{distance}\n")
+    for address, device in case["gpus"].items():
+        link = root / "bus/pci/devices" / address
+        if device["at"] is None:
+            continue
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if device["at"] == "circle":
+            link.symlink_to(link)
+            continue
+        place = root / "devices" / device["at"] / address
+        place.mkdir(parents=True)
+        (place / "numa_node").write_text(f"{device['numa_node']}\n")
+        link.symlink_to(os.path.relpath(place, link.parent))
+    return Sysfs(root)
+
+
+def published(addresses: list[str], sysfs: Sysfs) -> Fabric:
+    """The fabric of the slice that the agent publishes for GPUs with these addresses."""
+    gpu = Reading("", "NVIDIA GB200", distances=(6,) * len(addresses))
+    nvml = library.Library(Machine("m", gpu.product, 1 << 30, (gpu,) * len(addresses)))
+    nvml.buses = [f"0000{address}".encode() for address in addresses]
+    for number, address in enumerate(addresses):
+        if address.startswith("ffff"):
+            nvml.buses[number] = b"ffffffff:ff:ff.f"
+    library.install(nvml)
+    readings = tuple(as_reading(one) for one in Reader(pynvml, sysfs).read())
+    found, problems = read_fabric(SliceDecoder().decode(slice_body("n", "u", readings, 1, stale=False)).devices)
+    assert problems == ()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_the_place_in_sysfs_arrives_in_the_fabric(tmp_path: Path, case: dict[str, Any]) -> None:
+    found = published(list(case["gpus"]), written(tmp_path, case))
+    assert [[gpu.numa, gpu.pcie_root] for gpu in found.gpus] == case["places"]
+    assert found.graph.numa == tuple(numa or 0 for numa, _ in case["places"])
+
+
+def test_a_machine_of_the_sandbox_has_its_places() -> None:
+    found = fabric_of(SliceDecoder().decode(fabric_slice("n", carried_machines()["gb200-nvl72-tray"])).devices)
+    assert found is not None
+    roots = ["pci0008:00", "pci0009:00", "pci0018:00", "pci0019:00"]
+    assert [(gpu.numa, gpu.pcie_root) for gpu in found.gpus] == list(zip([0, 0, 1, 1], roots, strict=True))
