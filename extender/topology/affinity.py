@@ -204,16 +204,17 @@ class Together:
     def _in_slots(self, choice: Choice) -> list[tuple[Slot, int]] | None:
         """Each device with a slot that accepts it. A pair gets slots that belong together, where that is possible."""
         found: list[tuple[Slot, int]] = []
-        order = _matching([[_accepts(slot, anchor) for slot in self._anchors] for anchor in choice.anchors])
+        order = _slots_for(choice.anchors, self._anchors)
         if order is None:
             return None
         found += [(self._anchors[slot], anchor) for anchor, slot in zip(choice.anchors, order, strict=True)]
         for slots, others in zip(self._others, choice.others, strict=True):
             if len(others) < len(slots):
                 return None
-            wanted = self._in_pairs(choice.anchors, order, others)
+            is_counted = slots[0].request == slots[-1].request and slots[0].claim == slots[-1].claim
+            wanted = others if is_counted else self._in_pairs(choice.anchors, order, others)
             if not all(_accepts(slot, bit) for slot, bit in zip(slots, wanted, strict=True)):
-                accepted = _matching([[_accepts(slot, bit) for slot in slots] for bit in others])
+                accepted = _slots_for(others, slots)
                 if accepted is None:
                     return None
                 wanted = [bit for _, bit in sorted(zip(accepted, others, strict=True))]
@@ -246,12 +247,14 @@ def _in_order(slots: Sequence[Slot]) -> list[Slot]:
     return [slot for _, slot in sorted(zip([int(n[1]) for n in numbers if n], slots, strict=True))]
 
 
-def _matching(accepts: list[list[bool]]) -> list[int] | None:
-    """A slot for each device, each slot at most once; None if there is no such matching. The first slots come first."""
+def _slots_for(devices: list[int], slots: list[Slot]) -> list[int] | None:
+    """The position of a slot for each device that accepts it; None if there are no such slots for all of them."""
+    if len({slot.eligible for slot in slots}) == 1:
+        return list(range(len(devices)))
     slot_of: dict[int, int] = {}  # slot to device
 
     def place(device: int, seen: set[int]) -> bool:
-        accepted = [slot for slot, accepts_it in enumerate(accepts[device]) if accepts_it and slot not in seen]
+        accepted = [i for i, slot in enumerate(slots) if i not in seen and _accepts(slot, devices[device])]
         for slot in sorted(accepted, key=lambda slot: slot in slot_of):
             seen.add(slot)
             if slot not in slot_of or place(slot_of[slot], seen):
@@ -259,7 +262,7 @@ def _matching(accepts: list[list[bool]]) -> list[int] | None:
                 return True
         return False
 
-    if not all(place(device, set()) for device in range(len(accepts))):
+    if not all(place(device, set()) for device in range(len(devices))):
         return None
     return [slot for _, slot in sorted((device, slot) for slot, device in slot_of.items())]
 
