@@ -1,8 +1,8 @@
 """Devices of different drivers near each other: which GPU works with which NIC, and which sets of both are near.
 
-The devices of one driver among those of a pod are its anchors: its GPUs, else those that it asks for first. The devices
-of each other driver are joined to the anchors in pairs. With as many devices as anchors, each device is in one pair.
-With fewer, a device is in several pairs; with more, an anchor is.
+The devices of one driver among those of a pod are its anchors: its GPUs, if it has any. The devices of each other
+driver are joined to the anchors in pairs. With as many devices as anchors, each device is in one pair. With fewer, a
+device is in several pairs; with more, an anchor is.
 
 A set of devices is better the more of its pairs are on one PCIe root; among equal ones, the more are on one NUMA node.
 `pair_up` finds the best pairs of given devices (the assignment problem, solved by the Hungarian method). `Together`
@@ -18,7 +18,8 @@ from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from extender.allocation.nodes import Nearness, Places, kinds_in
+from extender.allocation.nodes import Nearness, Places
+from extender.api.drivers import CHANNEL, CPU, GPU, NIC, OTHER, driver_of
 from extender.base.bits import members
 
 _WEIGHT = {Nearness.ROOT: 64 * 64, Nearness.NUMA: 64, Nearness.NUMA_LIST: 1}  # a claim has at most 32 devices
@@ -84,13 +85,19 @@ def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> li
     return [Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs)]
 
 
-def pairs_of(places: Places | None, devices: int, gpus: int) -> list[Pair]:
-    """The pairs of the chosen devices; none if they are all of one driver. `gpus` are the whole GPUs among them."""
-    kinds = kinds_in(places, devices) if places is not None else []
+def anchor_of(drivers: Iterable[str]) -> str:
+    """The driver whose devices are the anchors: one of GPUs, else of NICs, else of CPUs, else the first by name."""
+    order = (GPU, NIC, CPU, OTHER, CHANNEL)
+    return min(drivers, key=lambda driver: (order.index(driver_of(driver).kind), driver))
+
+
+def pairs_of(places: Places | None, devices: int) -> list[Pair]:
+    """The pairs among the chosen devices, a mask; none if they are all of one driver."""
+    kinds = {driver: members(devices & mask) for driver, mask in places.kinds if devices & mask} if places else {}
     if places is None or len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
         return []
-    anchors = max(kinds, key=lambda bits: (bool(gpus >> bits[0] & 1), -bits[0]))
-    return [pair for bits in kinds if bits is not anchors for pair in pair_up(places, anchors, bits)]
+    anchors = kinds.pop(anchor_of(kinds))
+    return [pair for others in kinds.values() for pair in pair_up(places, anchors, others)]
 
 
 class Together:

@@ -160,7 +160,7 @@ def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None
     Pairs of which one device names no place do not count.
     """
     places = choice.node_info.places
-    known = [p for p in pairs_of(places, choice.devices, choice.node_info.devices(choice.gpus)) if p.nearness >= 0]
+    known = [p for p in pairs_of(places, choice.devices) if p.nearness >= 0]
     if places is None or not known:
         return None
     mine = best = 0.0

@@ -246,6 +246,6 @@ def test_every_chosen_device_is_in_a_pair(gpus: int, nics: int) -> None:
     found = fleet.evaluate("n", fleet.asking(counted(gpus, nics)))
     assert isinstance(found, Placement)
     info = fleet.node_info("n")
-    pairs = pairs_of(info.places, found.solution.mask, info.devices(info.positions(found.solution.mask)))
+    pairs = pairs_of(info.places, found.solution.mask)
     assert len(pairs) == max(gpus, nics)
     assert {p.anchor for p in pairs} | {p.other for p in pairs} == set(members(found.solution.mask))

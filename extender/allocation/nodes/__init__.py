@@ -22,7 +22,7 @@ from extender.allocation.nodes.devices import (
 )
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
-from extender.allocation.nodes.places import Nearness, Places, kinds_in, places_of
+from extender.allocation.nodes.places import Nearness, Places, places_of
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
 
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
     "gather",
     "gpu_uuid",
     "inventory",
-    "kinds_in",
     "live_use",
     "overdrawn_counters",
     "places_of",
