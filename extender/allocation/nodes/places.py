@@ -40,8 +40,9 @@ class Nearness(IntEnum):
 class Places:
     """The places of a node's own devices. Nodes whose devices are placed in the same way share one object.
 
-    `kinds` has each driver of which some place is known, with the mask of its devices. `roots` and `numa` have an entry per device bit: the mask of
-    its PCIe roots, which are numbered in the order of the devices, and its NUMA nodes, its own one first.
+    `kinds` has each driver of which some place is known, with the mask of its devices. `roots` and `numa` have an entry
+    per device bit: the mask of its PCIe roots, which are numbered in the order of the devices, and its NUMA nodes, its
+    own one first.
     """
 
     kinds: tuple[tuple[str, int], ...]
