@@ -22,7 +22,7 @@ from extender.api.drivers import GPU, driver_of
 from extender.api.quantity import Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.api.resource_slices import amount_of_memory
-from extender.base.bits import members
+from extender.base.bits import lowest, members
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.topology.sets import bandwidth, best_gbps, links_inside
@@ -288,7 +288,7 @@ def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     own = inventory.packed.bit_count()
     if not own:
         return None
-    first = inventory.devices[members(inventory.packed)[0]]
+    first = inventory.devices[lowest(inventory.packed)]
     counted_as = "GPU" if driver_of(first.id.driver).kind == GPU else "device"
     share = used / own
     value = share if policy.packing == "pack" else 1 - share
