@@ -11,8 +11,7 @@ import yaml
 from extender.base.berth_errors import WireError
 from extender.sandbox import carried_machines, load_machine
 from extender.sandbox.machines import gpu_slice, nic_slice
-from tests.worlds.dra_worlds import claim, pod
-from tests.worlds.running_berth import berthing
+from tests.worlds.running_berth import berthing, claim, pod
 from tests.worlds.shared_folder import SHARED, needs
 
 MACHINES = carried_machines()
