@@ -335,8 +335,8 @@ class PlacementCache:
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:
     """The cache key: equal keys have equal placements.
 
-    If no GPU of the fabric matches, the score reads only the number of the node's devices in use. So nodes of one
-    hardware share the choice among the devices of a pool that all of them reach.
+    If no GPU of the fabric matches, the score reads only `own_in_use` of the node's use. So nodes of one hardware share
+    the choice among the devices of a pool that all of them reach.
     """
     policy = IdentityKey(requirements.policy)  # comparing policies by value would take a tenth of the time
     (_, request, free), *_ = path.asked
