@@ -42,7 +42,7 @@ GPU_CLASS: Json = {
 NIC_CLASS: Json = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
-    "metadata": {"name": NIC_DRIVER},
+    "metadata": {"name": "dranet.net"},  # as in DRANET's examples
     "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{NIC_DRIVER}'"}}]},
 }
 MARKER_CLASS: Json = {
