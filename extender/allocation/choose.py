@@ -34,6 +34,7 @@ class FastPath:
 
     request: DeviceRequest
     free: int  # mask of the free devices that match the request
+    least_memory: int  # bytes of memory that the selectors demand of each device; 0 for nothing
 
     @classmethod
     def of(cls, problem: Problem) -> FastPath | None:
@@ -49,7 +50,7 @@ class FastPath:
         selection = problem.select(problem.names[0], request)
         if selection.error or selection.match & ~problem.inventory.simple:
             return None
-        return cls(request, selection.match & ~problem.taken)
+        return cls(request, selection.match & ~problem.taken, selection.least_memory)
 
     def choose(self, problem: Problem, preference: Preference) -> Solution | None:
         """The result of the function `choose`, found without a search."""

@@ -333,13 +333,13 @@ class PlacementCache:
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:
-    """The cache key: equal keys have equal placements.
+    """The cache key: equal keys have equal placements. Selectors that match the same devices may demand other memory.
 
     If no GPU of the fabric matches, the score reads only the number of the node's devices in use. So nodes of one
     hardware share the choice among the devices of a pool that all of them reach.
     """
     policy = IdentityKey(requirements.policy)  # comparing policies by value would take a tenth of the time
-    asked = path.free, path.request.count, requirements.intent, policy
+    asked = path.free, path.request.count, path.least_memory, requirements.intent, policy
     if not node_info.positions(path.free):
         return node_info.state.hardware_signature, node_info.own_in_use, *asked
     return node_info.state.own_signature, *asked
