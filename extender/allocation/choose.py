@@ -50,6 +50,8 @@ class FastPath:
         selection = problem.select(problem.names[0], request)
         if selection.error or selection.match & ~problem.inventory.simple:
             return None
+        if problem.partitions is not None and selection.match & problem.partitions.gpus:
+            return None
         return cls(request, selection.match & ~problem.taken, selection.least_memory)
 
     def choose(self, problem: Problem, preference: Preference) -> Solution | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from extender.allocation import NodeInfo, Problem, Solution, attribute_values
 from extender.allocation.nodes import UNUSED, CounterKey
 from extender.api.resource_slices import Device, amount_of_memory
-from extender.base.bits import members
+from extender.base.bits import members, union
 from extender.policy import Policy
 from extender.topology.score_parts import troubled_devices
-from extender.topology.sets import ranked
+from extender.topology.sets import quality, ranked
 
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 
@@ -26,10 +26,9 @@ class ByTopology:
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[int]:
         chosen = first.mask
-        count = self._node_info.positions(chosen).bit_count()
         eligible = self._eligible(problem, first)
-        if count and self._node_info.fabric is not None:
-            yield from self._gpu_sets(problem, count, eligible)
+        if self._node_info.positions(chosen) and self._node_info.fabric is not None:
+            yield from self._gpu_sets(problem, first, eligible)
         elif chosen:
             yield from self._single_devices(chosen, eligible)
 
@@ -44,21 +43,35 @@ class ByTopology:
                 found |= usable if option.admin_access else usable & ~self._node_info.busy
         return found
 
-    def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
-        fabric = self._node_info.fabric
-        assert fabric is not None
-        partitions = self._node_info.partitions
+    def _gpu_sets(self, problem: Problem, first: Solution, eligible: int) -> Iterator[int]:
         everything = self._node_info.devices(self._node_info.positions(-1))
         free = members(self._node_info.positions(eligible))
         tried = 0
         for group in self._healthy_first(self._agreeing(problem, free)):
-            for positions in ranked(fabric.graph, sum(1 << p for p in group), count):
-                if partitions is not None and positions not in partitions:
-                    continue  # Fabric Manager joins only its partitions
+            for positions in self._ranked(sum(1 << p for p in group), first):
                 yield ~everything | self._node_info.devices(positions)
                 tried += 1
                 if tried >= _MAX_SETS:
                     return
+
+    def _ranked(self, free: int, first: Solution) -> Iterable[int]:
+        """The sets of so many of these GPUs as the solution has, as masks of positions, the best first.
+
+        Where only partitions are joined, the sets of one claim are partitions, and those of several claims are made up
+        of partitions of their sizes.
+        """
+        node_info = self._node_info
+        assert node_info.fabric is not None
+        graph, count = node_info.fabric.graph, node_info.positions(first.mask).bit_count()
+        if node_info.partitions is None:
+            return ranked(graph, free, count)
+        claims = (node_info.positions(union([1 << pick.bit for pick in claim])) for claim in first.picks)
+        sizes = [mask.bit_count() for mask in claims if mask]
+        known = (node_info.positions(one) for one in node_info.partitions.sets)
+        partitions = [one for one in known if not one & ~free and one.bit_count() in sizes]
+        if len(sizes) == 1:
+            return sorted(partitions, key=lambda one: quality(graph, one, free))
+        return (one for one in ranked(graph, free, count) if union([p for p in partitions if not p & ~one]) == one)
 
     def _agreeing(self, problem: Problem, free: list[int]) -> list[list[int]]:
         """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests."""

@@ -215,9 +215,15 @@ async def test_only_partitions_of_fabric_manager_are_taken() -> None:
             await b.settled()
             taken.append({int(device[-1]) for _, device in b.held()} - set().union(*taken))
         assert sorted(map(sorted, taken)) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+        b.cluster.store.remove("resourceclaims", ("default", "p1"))
+        b.cluster.store.remove("resourceclaims", ("default", "p2"))
+        await ask(b, "four", 4)
+        found = await why(b, "four")
+        assert "no partition of 4 GPUs is free" in found["sentence"], found
+        assert found["misses"] == ["fits on n1 if gpu-0, gpu-2, held by default/p0, were free"]
     async with berthing({"n1": H100}) as b:
         await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
-        assert failed(await ask(b, "three", 3)) == {"n1": "no free set of 3 GPUs is a partition of Fabric Manager"}
+        assert failed(await ask(b, "three", 3)) == {"n1": "the node has no partition of 3 GPUs"}
 
 
 def spec(count: int, memory: str = "") -> ClaimSpec:

@@ -22,6 +22,7 @@ from extender.allocation.nodes.devices import (
 )
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
+from extender.allocation.nodes.partitions import Partitions, partitions_of
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "KnownPools",
     "KnownSlices",
     "NodeState",
+    "Partitions",
     "Pool",
     "PoolDevice",
     "PoolGroup",
@@ -48,6 +50,7 @@ __all__ = [
     "inventory",
     "live_use",
     "overdrawn_counters",
+    "partitions_of",
     "troubled",
     "uses_of",
 ]

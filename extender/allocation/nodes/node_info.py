@@ -16,6 +16,7 @@ from typing import Final
 from extender.allocation.nodes.allocated import UNUSED, AllocatedState, PoolUse
 from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
 from extender.allocation.nodes.inventory import Inventory
+from extender.allocation.nodes.partitions import Partitions
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
 from extender.api.nodes import Node
@@ -117,7 +118,7 @@ class NodeInfo:
     drift: Final[int] = 0  # mask of devices in use that no claim holds
     overuse: Final[Mapping[int, int]] = field(default_factory=dict)  # bit to bytes beyond the claims, in coarse steps
     agent_is_fresh: Final[bool] = True  # whether the agent's last report is recent
-    partitions: Final[tuple[int, ...] | None] = None  # masks of GPU positions; None: Fabric Manager publishes none
+    partitions: Final[Partitions | None] = None  # the sets of GPUs that a claim can have; None: all sets
     troubled: Final[int] = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
 
     def gained(self, before: NodeInfo) -> bool:
