@@ -114,6 +114,10 @@ class Code(Enum):
         "node is in another ComputeDomain",
         "The pod's channel claim is of another ComputeDomain than the node's label says.",
     )
+    CLIQUE = (
+        "another ComputeDomain has channels in the node's NVLink clique",
+        "Two of them in one clique can break each other (`compute_domains: require`). The pod waits for the other.",
+    )
     OUT_OF_BUDGET = (
         "gave up searching: the claims allow too many combinations",
         "The search used up its steps. Berth does not know whether a solution exists.",

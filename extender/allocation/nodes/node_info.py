@@ -234,6 +234,8 @@ class Snapshot:
     group_policies: Final[Mapping[GroupKey, GroupPolicy]] = field(default_factory=dict)
     # UID to node of bound members, from a recent read; only of groups whose bound members have too few claims.
     bound_members: Final[Mapping[GroupKey, Mapping[str, str]]] = field(default_factory=dict)
+    # NVLink clique to the UIDs of the ComputeDomains in it, see extender/cache/channels.py.
+    compute_domains: Final[Mapping[str, Collection[str]]] = field(default_factory=dict)
 
     def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:
         """The claims that the group's pods have devices in, each with its node."""
