@@ -35,7 +35,7 @@ def partitions_of(found: Inventory) -> Partitions | None:
         gpus |= 1 << bit
         attributes = found.devices[bit].device.attributes
         for size, name in _ATTRIBUTES.items():
-            number = attributes.get(name)
+            number = attributes.typed(name)  # the usual answer, None, takes a tenth of the time that `get` takes
             if number is not None:
                 sets[size, number] = sets.get((size, number), 0) | 1 << bit
     # A partition with a GPU that the node lacks cannot be had.
