@@ -282,7 +282,10 @@ def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> R
     """The reason of an unsolvable problem if it could be solved with any sets of GPUs, else None."""
     if problem.partitions is None:
         return None
-    solution = choose(replace(problem, partitions=None), None, max_steps=policy.search_steps, deadline=deadline)
+    try:
+        solution = choose(replace(problem, partitions=None), None, max_steps=policy.search_steps, deadline=deadline)
+    except OutOfSteps:  # that no solution exists is proven all the same
+        return None
     if solution is None:
         return None
     gpus, sets = problem.partitions
