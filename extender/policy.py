@@ -73,6 +73,7 @@ class Intent(_Strict):
 Headroom = Literal["tight", "roomy"]
 Packing = Literal["pack", "spread"]
 Drift = Literal["penalise", "filter", "ignore"]
+ComputeDomains = Literal["prefer", "require", "ignore"]
 
 
 class Override(_Strict):
@@ -132,6 +133,11 @@ class Policy(_Strict):
     drift: Drift = Field(
         "penalise",
         description="GPUs in use without a claim; penalise: lower health; filter: never allocate; ignore: no effect",
+    )
+    compute_domains: ComputeDomains = Field(
+        "prefer",
+        description="NVLink cliques in which another ComputeDomain has channels; prefer: after the others; "
+        "require: never; ignore: no effect",
     )
     live_memory_seconds: float = Field(
         900, ge=60, le=86_400, description="seconds after which Berth ignores the agent's memory readings"

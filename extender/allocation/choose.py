@@ -31,11 +31,12 @@ _SET_STEPS = 500  # steps for one preferred set, which has few more devices than
 
 
 class Asked(NamedTuple):
-    """A request on the fast path: the position of its claim, and the mask of the free devices that match it."""
+    """A request on the fast path, with the position of its claim."""
 
     claim: int
     request: DeviceRequest
-    free: int
+    free: int  # mask of the free devices that match the request
+    least_memory: int  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class FastPath:
         """The fast path for a problem, or None if it needs a search. Raises InvalidClaim as the search."""
         if any(spec.constraints or (len(spec.requests) > 1 and _has_config(problem, spec)) for spec in problem.specs):
             return None
+        plain = problem.inventory.simple & ~(problem.partitions.gpus if problem.partitions is not None else 0)
         found: list[Asked] = []
         for claim, spec in enumerate(problem.specs):
             for asked in spec.requests:
@@ -56,9 +58,9 @@ class FastPath:
                 if asked.prioritized or not _is_plain(request):
                     return None
                 selection = problem.select(problem.names[claim], request)
-                if selection.error or selection.match & ~problem.inventory.simple:
+                if selection.error or selection.match & ~plain:
                     return None
-                found.append(Asked(claim, request, selection.match & ~problem.taken))
+                found.append(Asked(claim, request, selection.match & ~problem.taken, selection.least_memory))
             if not 0 < sum(one.request.count for one in found if one.claim == claim) <= MAX_RESULTS:
                 return None
         masks = [one.free for one in found]
@@ -77,7 +79,7 @@ class FastPath:
     def among(self, allowed: Allowed) -> Solution | None:
         """The first free devices that are allowed; None if there are too few."""
         taken, picks = 0, list[list[Pick]]()
-        for claim, request, free in self.asked:
+        for claim, request, free, _ in self.asked:
             of_request = allowed.of_request.get((claim, request.name), -1)
             bits = members(free & allowed.devices & of_request & ~taken)[: request.count]
             if len(bits) < request.count:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.device_rules import Features
-from extender.allocation.nodes import UNUSED, AllocatedState, Inventory, PoolDevice
+from extender.allocation.nodes import UNUSED, AllocatedState, Inventory, Partitions, PoolDevice
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.device_classes import DeviceClass
 from extender.api.quantity import Quantity
@@ -30,6 +30,7 @@ CAUSES = {
     "counters": "its shared counters are used up",
     "tainted": "has a taint that the request does not tolerate",
     "constraint": "would break a constraint of the claim",
+    "partition": "is in no free partition with the other GPUs of the claim",
     "compatibility-groups": "has no compatibility group in common with the devices in use of its counter set",
     "node-allocatable": "has a field that Berth does not support yet",
 }
@@ -56,6 +57,7 @@ class Selection(NamedTuple):
     explain: Callable[[int], str]  # bit of `error` to the text of the failure
     unsupported: int = 0  # devices that match but have unsupported fields (Inventory.unsupported)
     drifting: int = 0  # devices that match but are left out, because their memory is in use without a claim
+    least_memory: int = 0  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Problem:
     classes: Callable[[str], DeviceClass | None] = lambda _: None  # by name
     # The value of a CEL expression on a device, for an attribute that a request derives. Raises InvalidClaim.
     derive: Callable[[str, PoolDevice], TypedSet] = lambda *_: UNREADABLE
+    # The sets of GPUs that a claim can have; None: all sets, as in the reference.
+    partitions: Partitions | None = None
 
     def shares(self, bit: int) -> Mapping[str, int] | None:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
 from extender.allocation.constraints import TypedSet, build_constraints
 from extender.allocation.counters import Counters, ShortOfCounters, is_short, report_short
 from extender.allocation.device_rules import NOTHING, blocking_taint, consumption, fits, has_room, refusal, short_of
-from extender.allocation.nodes import SHARES
+from extender.allocation.nodes import SHARES, Partitions
 from extender.allocation.problem import (
     EVERY_DEVICE,
     NULL_OBSERVER,
@@ -47,6 +48,13 @@ _CHECK_STEPS = 32  # steps between two checks of the deadline
 MAX_DEPTH = 700  # frames of Python's stack, which has 1,000, also for the callers
 
 
+class _Partitions(NamedTuple):
+    """The partitions that a claim can get if no other claim of the pod has a device."""
+
+    fitting: tuple[int, ...]
+    end: int  # position of the first request after all those that can have a GPU
+
+
 class MatchingDevices:
     """The devices that match each request. All searches of one problem share this object."""
 
@@ -55,6 +63,7 @@ class MatchingDevices:
         self._observer = observer
         self.selections: dict[tuple[int, str], Selection] = {}  # by claim and request name; empty until `find`
         self.mode_all: dict[tuple[int, str], list[int]] = {}  # the devices of the requests of mode All
+        self.partitions: list[_Partitions] = []  # by claim; empty if a claim can have any set of GPUs
 
     @property
     def can_fail(self) -> bool:
@@ -79,6 +88,34 @@ class MatchingDevices:
                 )
         if depth > MAX_DEPTH:
             raise OutOfSteps
+        if (partitions := self._problem.partitions) is not None:
+            self.partitions = [self._partitions(claim, partitions) for claim in range(len(self._problem.specs))]
+
+    def _partitions(self, claim: int, partitions: Partitions) -> _Partitions:
+        """Without it, a search for 8 of 16 GPUs tries thousands of sets, and each set with all sets of NICs."""
+        obtainable = least = most = end = 0
+        for position, request in enumerate(self._problem.specs[claim].requests):
+            found = [self._gpus(claim, option, partitions.gpus) for option in request.alternatives]
+            least += min(fewest for _, fewest, _ in found)
+            most += max(count for _, _, count in found)
+            obtainable |= union([gpus for gpus, _, _ in found])
+            if any(count for _, _, count in found):
+                end = position + 1
+        return _Partitions(partitions.within(obtainable, least, most), end)
+
+    def _gpus(self, claim: int, request: DeviceRequest, gpus: int) -> tuple[int, int, int]:
+        """(the GPUs that the request could have, the fewest that it takes, the most)."""
+        match, devices = self.selections[claim, request.name].match, self._problem.inventory.devices
+        matching = match & gpus
+        wanted = self.mode_all.get((claim, request.name))
+        count = (request.count if wanted is None else len(wanted)) if matching else 0
+        # Several picks may be shares of one GPU.
+        is_sure = matching == match and not any(devices[bit].device.allow_multiple for bit in members(match))
+        return (
+            matching if request.admin_access else matching & ~self._problem.taken,
+            count if is_sure else 0,
+            count,
+        )
 
     def _count(self, claim: int, request: DeviceRequest, spend: Callable[[int], None]) -> int:
         """The number of devices that the request needs on this node. Raises InvalidClaim."""
@@ -266,6 +303,8 @@ class Search:
 
     def _request(self, claim: int, position: int) -> Outcome:
         requests = self._problem.specs[claim].requests
+        if self._matching.partitions and not self._is_partition(claim, position):
+            return Outcome.NO
         if position >= len(requests):
             if self._has_too_much_config(claim):
                 return Outcome.NO
@@ -364,6 +403,8 @@ class Search:
         shared = device.allow_multiple and features.consumable_capacity
         if not self._is_free(claim, request, bit, shared=shared):
             return False
+        if self._matching.partitions and not self._fits_partition(claim, request, bit):
+            return False
         taken = self._consumption(request, bit)
         if taken is None:
             return False
@@ -391,6 +432,26 @@ class Search:
         else:
             already_chosen = self._chosen >> bit & 1
         return not already_chosen or self._reject(request, bit, "taken-here", "")
+
+    def _fits_partition(self, claim: int, request: DeviceRequest, bit: int) -> bool:
+        """Whether some partition has the device and the GPUs that the claim has so far."""
+        gpus = self._gpus_of(claim, 1 << bit)
+        if not gpus >> bit & 1 or any(not gpus & ~one for one in self._matching.partitions[claim].fitting):
+            return True
+        return self._reject(request, bit, "partition", "")
+
+    def _is_partition(self, claim: int, position: int) -> bool:
+        """Whether the claim has no GPUs or a whole partition, once it has all its GPUs."""
+        partitions = self._matching.partitions[claim]
+        gpus = self._gpus_of(claim) if position == partitions.end else 0
+        return not gpus or gpus in partitions.fitting
+
+    def _gpus_of(self, claim: int, more: int = 0) -> int:
+        """The whole GPUs among the devices that a claim has so far, and among those of the mask `more`."""
+        assert self._problem.partitions is not None
+        for pick in self._picks[claim]:
+            more |= 1 << pick.bit
+        return more & self._problem.partitions.gpus
 
     def _consumption(self, request: DeviceRequest, bit: int) -> Mapping[str, Quantity] | None:
         """The capacities that the request consumes of a device. None after a report if the device cannot serve it."""

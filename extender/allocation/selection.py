@@ -57,7 +57,7 @@ def select(
     sources += [
         (f"claim {claim}: request {request.name}: selector #{i}", text) for i, text in enumerate(request.selectors)
     ]
-    alive = error = 0
+    alive = error = least_memory = 0
     for slice_, offset in inventory.offsets:
         part = (1 << len(slice_.devices)) - 1
         if not features.binding_conditions:
@@ -69,13 +69,15 @@ def select(
             mask = masks.of(expression, slice_, deadline)
             failed |= part & mask.error
             part &= mask.match
+            least_memory = max(least_memory, mask.least_memory)
         alive |= part << offset
         error |= failed << offset
     matching = alive & inventory.reachable
     left_out = 0
     for _, devices in inventory.unsupported:
         left_out |= matching & devices
-    return Selection(matching & ~left_out, error, partial(_explained, sources, inventory, masks, deadline), left_out)
+    explain = partial(_explained, sources, inventory, masks, deadline)
+    return Selection(matching & ~left_out, error, explain, left_out, least_memory=least_memory)
 
 
 def derived_value(masks: Masks, deadline: Deadline, expression: str, pool_device: PoolDevice) -> TypedSet:

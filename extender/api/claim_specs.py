@@ -19,6 +19,7 @@ from extender.base.text_limits import cut, decoded_bytes
 
 MAX_ALTERNATIVES = 512  # of all requests of one pod's claims; a request without alternatives counts as one
 COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
+CLIQUE_LABEL = "nvidia.com/gpu.clique"  # on a node: the NVLink fabric that joins it with other nodes
 COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"  # on a node: the UID of the only domain that can use it
 _SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
 _MAX_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 10 KiB, but a tenant's may have 1.4 MB

@@ -67,8 +67,12 @@ class Code(Enum):
         "No wait helps. A constraint of the claim compares an attribute that matching devices do not have.",
     )
     PARTITION = (
-        "no free set of {0} GPUs is a partition of Fabric Manager",
-        "Fabric Manager connects GPUs only within its partitions. The driver rejects any other set.",
+        "no partition of {0} is free",
+        "The GPUs of a claim must be a partition of Fabric Manager, or its driver does not prepare the claim.",
+    )
+    NO_PARTITION = (
+        "the node has no partition of {0}",
+        "No wait helps. The GPUs of a claim must be a partition of Fabric Manager, such as 1, 2, 4 or 8 GPUs.",
     )
     COUNTERS = (
         "shared counters are used up for request {0}",
@@ -109,6 +113,10 @@ class Code(Enum):
     COMPUTE_DOMAIN = (
         "node is in another ComputeDomain",
         "The pod's channel claim is of another ComputeDomain than the node's label says.",
+    )
+    CLIQUE = (
+        "another ComputeDomain has channels in the node's NVLink clique",
+        "Two of them in one clique can break each other (`compute_domains: require`). The pod waits for the other.",
     )
     OUT_OF_BUDGET = (
         "gave up searching: the claims allow too many combinations",
@@ -241,6 +249,7 @@ FREEABLE_CODES = frozenset(
         Code.CAPACITY,
         Code.CONSTRAINT,
         Code.COMBINATION,
+        Code.PARTITION,
         Code.TOPOLOGY,
         Code.BANDWIDTH,
     }

@@ -5,7 +5,7 @@ Every holder has its own key. `drop` undoes `put` completely, in any order of ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from extender.allocation.nodes import SHARES, UNUSED, PoolUse
 from extender.api.resource_claims import Result
@@ -23,7 +23,9 @@ class AllocatedDevices:
     Devices of a claim count once: when the watch shows the allocation, the caller drops the bind's entry.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[Holder, tuple[Result, ...]], None] = lambda *_: None) -> None:
+        """`changed` is called with a holder and its new results."""
+        self._changed = changed
         self._by_holder: dict[Holder, tuple[Result, ...]] = {}
         self._by_pool: dict[PoolKey, _Pool] = {}
 
@@ -33,6 +35,7 @@ class AllocatedDevices:
         before = self._by_holder.get(holder, ())
         if counted == before:
             return set()
+        self._changed(holder, counted)
         touched = self._remove(holder, before)
         if counted:
             self._by_holder[holder] = counted

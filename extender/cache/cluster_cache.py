@@ -18,7 +18,8 @@ from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Reservation, ReservationState, Result
 from extender.api.resource_slices import PoolKey, Slice, TaintRule
-from extender.cache.allocated_devices import CLAIM, AllocatedDevices
+from extender.cache.allocated_devices import CLAIM, AllocatedDevices, Holder
+from extender.cache.channels import Channels
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.cache.node_infos import NodeInfos
@@ -59,7 +60,8 @@ class ClusterCache:
     ) -> None:
         self.listeners = [listener] if listener is not None else []
         self._timers = Timers(self._deadline_moved)
-        self.allocated_devices = AllocatedDevices()
+        self.channels = Channels()
+        self.allocated_devices = AllocatedDevices(self._put_channels)
         self.slices = SliceIndex(self._timers)
         self.store = ObjectIndex(self.allocated_devices, self.slices)
         self.reservations = Reservations(self.allocated_devices, self._timers)
@@ -113,6 +115,7 @@ class ClusterCache:
     def apply_node(self, name: str, new: Node | None) -> None:
         """Apply a node. A new node may find an old fabric slice of its name: its agent counts as silent."""
         self.store.put_node(name, new)
+        self.channels.put_node(name, new)
         self._snapshot = None
 
     def apply_pod(self, uid: str, new: Pod | None) -> None:
@@ -205,6 +208,9 @@ class ClusterCache:
         self.slices.touch_pools(pools)
         self._snapshot = None
         return True
+
+    def _put_channels(self, holder: Holder, results: tuple[Result, ...]) -> None:
+        self.channels.put_results(holder, self.store.compute_domain_of(holder[1]), results)
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -344,4 +350,5 @@ class ClusterCache:
             store.members,
             store.group_policies,
             store.bound_members,
+            self.channels.by_clique,
         )

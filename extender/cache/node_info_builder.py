@@ -30,6 +30,7 @@ from extender.allocation.nodes import (
     KnownPools,
     KnownSlices,
     NodeState,
+    Partitions,
     Places,
     Pool,
     PoolGroup,
@@ -39,6 +40,7 @@ from extender.allocation.nodes import (
     gpu_uuid,
     inventory,
     live_use,
+    partitions_of,
     places_of,
     troubled,
     uses_of,
@@ -53,7 +55,6 @@ from extender.topology.agent_slices import MAX_NODE_GPUS
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
 
-_PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
 
 
@@ -66,7 +67,7 @@ class _Hardware:
     fabric: Fabric | None
     gpu_bits: tuple[int, ...]  # device bit of each GPU of the fabric, -1 for none
     uses: tuple[int, ...]
-    partitions: tuple[int, ...] | None
+    partitions: Partitions | None
     troubled: int
     own: int  # mask of the devices whose use the score reads from the node: unshared devices, and GPUs
     attribute_signature: Interned  # everything that selectors can read, except identities
@@ -279,8 +280,8 @@ class NodeInfoBuilder:
             live = known.live
         if known is None or known.inventory is not found or known.live is not live:
             fabric, gpu_bits = self._fabric(node.name, live, found, known)
-            is_same = known is not None and known.fabric is fabric and found.has_same_gpus(known.inventory)
-            partitions = known.partitions if known is not None and is_same else partitions_of(found, gpu_bits)
+            is_same = known is not None and known.inventory is found
+            partitions = known.partitions if known is not None and is_same else partitions_of(found)
             places = self._places_of(found, fabric, gpu_bits)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions, places)
             seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
@@ -347,7 +348,7 @@ class NodeInfoBuilder:
         found: Inventory,
         fabric: Fabric | None,
         gpu_bits: tuple[int, ...],
-        partitions: tuple[int, ...] | None,
+        partitions: Partitions | None,
         places: Places | None,
     ) -> Interned:
         devices = tuple(part.hardware for _, part in found.parts)
@@ -459,15 +460,3 @@ def sorted_shares(use: PoolUse) -> list[tuple[str, list[tuple[str, int]]]]:
 def digest(amounts: object) -> bytes:
     """A short key for amounts: a MIG node has hundreds of them, and keys stay in memory."""
     return blake2b(repr(amounts).encode(), digest_size=16).digest()
-
-
-def partitions_of(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Masks of GPU positions that Fabric Manager can join; None if no GPU names a partition."""
-    sets: dict[tuple[int, object], int] = {}
-    for position, bit in enumerate(gpu_bits):
-        attributes = found.devices[bit].device.attributes if bit >= 0 else {}
-        for size in _PARTITION_SIZES:
-            number = attributes.get(f"gpu.nvidia.com/partition{size}")
-            if number is not None:
-                sets[size, number] = sets.get((size, number), 0) | 1 << position
-    return tuple(sorted(mask for (size, _), mask in sets.items() if mask.bit_count() == size)) if sets else None

@@ -139,6 +139,11 @@ class ObjectIndex:
         """The claims that have devices of a pool."""
         return [self.claims[self._key_of[uid]] for uid in self._allocated_devices.claims(pool)]
 
+    def compute_domain_of(self, claim_uid: str) -> str:
+        """UID of the ComputeDomain that a claim is for; '' for none."""
+        claim = self.claims.get(self._key_of[claim_uid]) if claim_uid in self._key_of else None
+        return claim.spec.compute_domain if claim is not None else ""
+
     def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
         """Two processes that bind one pod make two special claims for it."""
         if old is not None:

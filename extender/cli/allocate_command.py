@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ from extender.allocation import (
     allocations,
     choose,
 )
-from extender.allocation.nodes import gpu_uuid, places_of, troubled
+from extender.allocation.nodes import gpu_uuid, partitions_of, places_of, troubled
 from extender.allocation.what_if import problem_of, usage_of
 from extender.api.device_classes import DeviceClass, decode_class, extended_resources
 from extender.api.documents import json_value
@@ -155,6 +155,8 @@ def _one_node(found: DecodedObjects, node: Node, order: str) -> Json:
     allocated_state = usage_of(found.slices, found.taken, found.shares)
     named = [(str(claim.key), claim.spec) for claim in _asked(found, node)]
     problem = problem_of(node, found.slices, found.classes, named, allocated_state, Features(), masks)
+    if order != "in-tree":
+        problem = replace(problem, partitions=partitions_of(problem.inventory))
     recorder = CauseRecorder()
     try:
         solution = _search(problem, order, _preference(found, node, problem), recorder)
@@ -184,6 +186,7 @@ def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preferen
         fabric=fabric,
         gpu_bits=positions,
         busy=problem.taken,
+        partitions=problem.partitions,
         troubled=troubled(inventory, fabric, positions),
         places=places_of(inventory, fabric, positions, numa_attributes),
     )

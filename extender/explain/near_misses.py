@@ -272,7 +272,7 @@ class _Releases:
         """The status of a node without these claims; None if the pod cannot use the node then."""
         self._tries += 1
         changed = self._shared.without(released)
-        if changed is None or changed.mismatch(node_info.node) is not None:
+        if changed is None or changed.mismatch(node_info.node, self._refusal.snapshot) is not None:
             return None
         hypothetical = with_devices_released(node_info, _results(released))
         return evaluate(hypothetical, changed.for_node(node_info.node), self._refusal.context)

@@ -197,7 +197,7 @@ def _excluded(question: _Question) -> Mapping[Code, list[str]]:
     if question.requirements.node_selectors:
         hidden = set(outside)
         left = [one.node for name, one in node_infos.items() if name not in hidden]
-        found |= question.requirements.mismatches(left, deadline=deadline)
+        found |= question.requirements.mismatches(left, question.snapshot, deadline=deadline)
     return found
 
 

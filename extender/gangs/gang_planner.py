@@ -8,18 +8,19 @@ alternatives are tried, up to a number of steps. The plan depends on the snapsho
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import fsum
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural, spread
-from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
 from extender.gangs.node_rooms import NodeRooms
-from extender.scheduling import EvaluationContext, Placement, RankingCache
+from extender.scheduling import EvaluationContext, Placement, RankingCache, in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
@@ -67,6 +68,13 @@ def lacking_members(
     return max(len(rooms.units) - sum(rooms.most.values()), 1)
 
 
+def _crowded_nodes(members: Iterable[GangMember], snapshot: Snapshot) -> frozenset[str]:
+    """The nodes in NVLink cliques with other ComputeDomains than those of the members, unless the policy ignores it."""
+    of_domains = {one.requirements.compute_domain: one.requirements for one in members}
+    cliques = (one.crowded_cliques(snapshot) for one in of_domains.values())
+    return in_cliques(frozenset[str]().union(*cliques), snapshot)
+
+
 class _Planner:
     def __init__(
         self,
@@ -81,12 +89,16 @@ class _Planner:
         self._context = context
         self._rooms = rooms
         self._steps = steps
-        self._domains = Domains(problem, snapshot, dict.fromkeys(name for one in rooms for name in one.most))
+        self._crowded = _crowded_nodes(problem.members, snapshot)
+        forbids = problem.members[0].requirements.policy.compute_domains == "require"
+        self._forbidden = self._crowded if forbids else frozenset[str]()
+        self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
+        self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
 
     def plan(self) -> GangPlan | GangShortage:
-        for level in self._levels():
+        for level in self._free_cliques_first():
             enough = [domain for domain in level if self._may_fit(domain)]
             for attempt in (self._preferred, self._searched):
                 for domain in self._distinct(self._tightest_first(enough)):
@@ -97,10 +109,20 @@ class _Planner:
 
     # -- which domain ----------------------------------------------------------------------------------------
 
+    def _free_cliques_first(self) -> Iterator[list[Domain]]:
+        """The levels; each one first without the nodes in cliques of other ComputeDomains."""
+        for level in self._levels():
+            if self._crowded and not self._forbidden:
+                yield [
+                    replace(domain, nodes=[name for name in domain.nodes if name not in self._crowded])
+                    for domain in level
+                ]
+            yield level
+
     def _levels(self) -> Iterator[list[Domain]]:
         needs = [(rooms.most, len(rooms.units)) for rooms in self._rooms]
         first, wanted = needs[0]
-        alone = [name for name, most in first.items() if most >= wanted]
+        alone = [name for name, most in first.items() if most >= wanted and name not in self._forbidden]
         for most, wanted in needs[1:]:
             alone = [name for name in alone if most.get(name, 0) >= wanted]
         yield self._domains.single(alone)
@@ -193,7 +215,7 @@ class _Planner:
         levels = list(self._domains.wider())
         for domains in (
             *reversed(levels),
-            self._domains.single({n: None for rooms in self._rooms for n in rooms.most}),
+            self._domains.single(dict.fromkeys(self._names)),
         ):
             bounds = [(self._bounded_members(domain), natural(domain.name), domain) for domain in domains]
             for bound, _, domain in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):

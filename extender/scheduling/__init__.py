@@ -23,7 +23,7 @@ from extender.scheduling.evaluate import (
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist
+from extender.scheduling.shortlist import CollectedDomain, in_cliques, proximity_of, scores, shortlist
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "attributes_like",
     "evaluate",
     "ignores_identity",
+    "in_cliques",
     "may_reject_sets",
     "may_run",
     "parse_decision",

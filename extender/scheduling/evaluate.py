@@ -8,7 +8,7 @@ devices match each request; the NodeInfo says which of them are in use. Most pro
 devices: they need no search, and their placements are shared by all pods that match the same devices
 (PlacementCache). All others are searched as Kubernetes searches them. In both cases ByTopology proposes sets of
 devices, the best first, and the first one that solves the problem is taken. A set that breaks a demand of the pod
-(links, bandwidth) or of the node (partitions) is rejected; any other gets the parts of its score, and is a Placement.
+(links, bandwidth) is rejected; any other gets the parts of its score, and is a Placement.
 Without a solution, unschedulable_reason.py chooses one reason from the causes that the search recorded. At the end
 shortlist.py takes the best nodes of the ranking, or the reason of each node.
 
@@ -47,9 +47,11 @@ from extender.api.nodes import NodeSelector
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
+from extender.base.bits import union
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.base.fair_lru import FairLRU
 from extender.cel.dra import Masks
+from extender.policy import Policy
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import IdentityKey, PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
@@ -193,6 +195,7 @@ class EvaluationContext:
             self.features,
             classes.get,
             partial(derived_value, self.masks, self.deadline),
+            node_info.partitions,
         )
 
 
@@ -257,6 +260,8 @@ def _solve(
         )
     intent = requirements.intent
     if solution is None:
+        if (partition := _partition_reason(problem, requirements.policy, context.deadline)) is not None:
+            return Unschedulable(partition)
         return Unschedulable(
             # On the fast path device counts give the reason.
             unschedulable_reason(
@@ -273,11 +278,26 @@ def _solve(
     return Placement(solution, found, total(found, requirements.policy), achieved_gbps(choice))
 
 
+def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> Reason | None:
+    """The reason of an unsolvable problem if it could be solved with any sets of GPUs, else None."""
+    if problem.partitions is None:
+        return None
+    try:
+        solution = choose(replace(problem, partitions=None), None, max_steps=policy.search_steps, deadline=deadline)
+    except OutOfSteps:  # that no solution exists is proven all the same
+        return None
+    if solution is None:
+        return None
+    gpus, sets = problem.partitions
+    masks = (union([1 << pick.bit for pick in claim]) & gpus for claim in solution.picks)
+    sizes = sorted(mask.bit_count() for mask in masks if mask)
+    code = Code.PARTITION if {one.bit_count() for one in sets}.issuperset(sizes) else Code.NO_PARTITION
+    return Reason(code, (" + ".join(map(str, sizes)) + (" GPU" if sizes == [1] else " GPUs"),))
+
+
 def _rejection(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:
-    """Why the pod or the node does not accept this set of devices; None if both do."""
+    """Why the pod does not accept this set of devices; None if it does."""
     mask = choice.gpus
-    if mask and choice.node_info.partitions is not None and mask not in choice.node_info.partitions:
-        return Reason(Code.PARTITION, (str(mask.bit_count()),))
     if mask.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
         return None
     graph = choice.node_info.fabric.graph if choice.node_info.fabric is not None else None
@@ -289,7 +309,7 @@ def _rejection(choice: DeviceChoice, requirements: PodRequirements) -> Reason | 
 
 
 def may_reject_sets(node_info: NodeInfo, requirements: PodRequirements) -> bool:
-    """Whether `_rejection` may reject some set of free devices. If not, only the number of devices counts."""
+    """Whether `_rejection` or a partition may exclude some set of free devices. If not, only their number counts."""
     intent = requirements.intent
     return intent.topology == "required" or bool(intent.min_gbps) or node_info.partitions is not None
 
@@ -333,14 +353,14 @@ class PlacementCache:
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:
-    """The cache key: equal keys have equal placements.
+    """The cache key: equal keys have equal placements. Selectors that match the same devices may demand other memory.
 
     If no GPU of the fabric matches, the score reads only `own_in_use` of the node's use. So nodes of one hardware share
     the choice among the devices of a pool that all of them reach.
     """
     policy = IdentityKey(requirements.policy)  # comparing policies by value would take a tenth of the time
-    (_, request, free), *_ = path.asked
-    asked = free, request.count, requirements.intent, policy
+    (_, request, free, least_memory), *_ = path.asked
+    asked = free, request.count, least_memory, requirements.intent, policy
     if not node_info.positions(free):
         return node_info.state.hardware_signature, node_info.own_in_use, *asked
     return node_info.state.own_signature, *asked

@@ -1,8 +1,8 @@
 """The results of filter and prioritize, computed from a ranking.
 
-Two things depend on the one pod and are no part of the ranking, so they are added to its few best placements: the
-domain whose freed devices are kept for a gang, and the proximity to other members of the pod's group. That is the same
-node, then the same NVLink clique, then rack, then spine.
+Three things depend on the one pod and are no part of the ranking: the domain whose freed devices are kept for a gang;
+the NVLink cliques of other ComputeDomains, which come last; and the proximity to other members of the pod's group. That
+is the same node, then the same NVLink clique, then rack, then spine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.node_names import has_all
 from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
@@ -59,12 +60,22 @@ def shortlist(
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, {}, collected))
     excluded = _excluded(requirements, snapshot, names, selected)
     wanted = set(names).difference(kept, *excluded.values())
-    best = _best_of(wanted, ranking, requirements, snapshot)
+    crowded = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
+    best: list[tuple[str, Placement]] = []
+    for nodes in (wanted - crowded, wanted & crowded) if crowded else (wanted,):
+        found = _best_of(nodes, ranking, requirements, snapshot)
+        if found and proximity is not None:
+            found = _by_proximity(proximity, ranking, requirements, snapshot, found, nodes)
+        best += found[: requirements.policy.candidates - len(best)]
     if best:
-        if proximity is not None:
-            best = _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
         return Shortlist(dict(best))
     return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, excluded, collected))
+
+
+def in_cliques(cliques: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
+    """The names of the nodes in these NVLink cliques."""
+    by_clique = snapshot.nodes_by_label(CLIQUE_LABEL) if cliques else {}
+    return frozenset[str]().union(*(by_clique.get(one, ()) for one in cliques))
 
 
 def _excluded(
@@ -74,7 +85,7 @@ def _excluded(
         return {}
     node_infos = snapshot.node_infos
     nodes = (found.node for name in names if (found := node_infos.get(name)) is not None)
-    return requirements.mismatches(nodes, selected)
+    return requirements.mismatches(nodes, snapshot, selected)
 
 
 def _best_of(

@@ -329,7 +329,7 @@ class Binder:
         if isinstance(status, Unschedulable):
             raise BindError(f"node {node}: {status.reason}")
         node_info = snapshot.node_infos[node]
-        mismatch = requirements.mismatch(node_info.node)
+        mismatch = requirements.mismatch(node_info.node, snapshot)
         if mismatch is not None:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)

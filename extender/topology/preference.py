@@ -14,7 +14,7 @@ from extender.base.bits import lowest, members, union
 from extender.policy import Policy
 from extender.topology.affinity import Slot, Together, anchor_of
 from extender.topology.score_parts import troubled_devices
-from extender.topology.sets import bandwidth, links_inside, ranked
+from extender.topology.sets import bandwidth, links_inside, quality, ranked
 
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 
@@ -31,13 +31,12 @@ class ByTopology:
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
         chosen = first.mask
-        count = self._node_info.positions(chosen).bit_count()
         eligible = self._eligible(problem, first)
         yield from self._near_each_other(problem, first)
-        if count and self._node_info.fabric is not None:
+        if self._node_info.positions(chosen) and self._node_info.fabric is not None:
             everything = self._node_info.devices(self._node_info.positions(-1))
-            for positions in islice(self._gpu_sets(problem, count, eligible), _MAX_SETS):
-                yield Allowed(~everything | self._node_info.devices(positions))
+            for gpus in islice(self._gpu_sets(problem, first, eligible), _MAX_SETS):
+                yield Allowed(~everything | gpus)
         elif chosen:
             yield from map(Allowed, self._single_devices(chosen, eligible))
 
@@ -54,15 +53,30 @@ class ByTopology:
         usable = selection.match & ~selection.error
         return usable if option.admin_access else usable & ~self._node_info.busy
 
-    def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
-        """Sets of whole GPUs as masks of positions, the best ring first."""
-        fabric, partitions = self._node_info.fabric, self._node_info.partitions
-        assert fabric is not None
+    def _gpu_sets(self, problem: Problem, first: Solution, eligible: int) -> Iterator[int]:
+        """Sets of whole GPUs as device masks, the best ring first."""
         free = members(self._node_info.positions(eligible))
         for group in self._healthy_first(self._agreeing(problem, free)):
-            for positions in ranked(fabric.graph, sum(1 << p for p in group), count):
-                if partitions is None or positions in partitions:  # Fabric Manager joins only its partitions
-                    yield positions
+            yield from map(self._node_info.devices, self._ranked(sum(1 << p for p in group), first))
+
+    def _ranked(self, free: int, first: Solution) -> Iterable[int]:
+        """The sets of so many of these GPUs as the solution has, as masks of positions, the best first.
+
+        Where only partitions are joined, the sets of one claim are partitions, and those of several claims are made up
+        of partitions of their sizes.
+        """
+        node_info = self._node_info
+        assert node_info.fabric is not None
+        graph, count = node_info.fabric.graph, node_info.positions(first.mask).bit_count()
+        if node_info.partitions is None:
+            return ranked(graph, free, count)
+        claims = (node_info.positions(union([1 << pick.bit for pick in claim])) for claim in first.picks)
+        sizes = [mask.bit_count() for mask in claims if mask]
+        known = (node_info.positions(one) for one in node_info.partitions.sets)
+        partitions = [one for one in known if not one & ~free and one.bit_count() in sizes]
+        if len(sizes) == 1:
+            return sorted(partitions, key=lambda one: quality(graph, one, free))
+        return (one for one in ranked(graph, free, count) if union([p for p in partitions if not p & ~one]) == one)
 
     # -- devices of several drivers --------------------------------------------------------------------------
 
@@ -82,7 +96,7 @@ class ByTopology:
             return
         anchors = kinds.pop(anchor_of(kinds))
         together = Together(places, anchors, list(kinds.values()), self._troubled)
-        sets = self._sets_of_anchors(problem, anchors)
+        sets = self._sets_of_anchors(problem, first, anchors)
         groups = [list(sets)] if weights.affinity > weights.link else [list(g) for _, g in groupby(sets, self._rings)]
         for group in groups:
             yield from (Allowed(of_request=masks) for masks in islice(together.choices(group), _MAX_SETS))
@@ -108,12 +122,11 @@ class ByTopology:
                 usable &= ~(1 << bit)
         return usable
 
-    def _sets_of_anchors(self, problem: Problem, anchors: list[Slot]) -> Iterator[int]:
+    def _sets_of_anchors(self, problem: Problem, first: Solution, anchors: list[Slot]) -> Iterator[int]:
         """Sets of the anchors as device masks, the preferred ones first, without regard to other devices."""
         eligible, count = union([slot.eligible for slot in anchors]), len(anchors)
         if self._node_info.fabric is not None and self._node_info.positions(eligible):
-            found: Iterable[int] = self._gpu_sets(problem, count, eligible)
-            return map(self._node_info.devices, found)
+            return self._gpu_sets(problem, first, eligible)
         order = sorted(members(eligible), key=self._device_key)
         while comb(len(order), count) > _MAX_SETS:
             order.pop()

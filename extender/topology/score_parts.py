@@ -177,14 +177,18 @@ def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None
 def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:
     """Requested memory divided by unclaimed memory.
 
-    Without a request, the memory of the fleet's smallest GPU is assumed. Use beyond claims lowers the value.
+    The amount of the request comes first, then the pod's annotation: both are the user's own figure. Then comes what
+    the selectors demand, which only bounds it. Without any of these, the memory of the fleet's smallest GPU is assumed.
+    Use beyond claims lowers the value.
     """
     asked = have = overused = assumed = 0
-    for claim in choice.solution.picks:
+    problem = choice.problem
+    for name, claim in zip(problem.names, choice.solution.picks, strict=True):
         for pick in claim:
             memory = unclaimed_bytes(choice.node_info, pick.bit)
             if memory:
                 wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
+                wanted = wanted or problem.select(name, pick.request).least_memory
                 asked += min(wanted or baseline.least_memory_bytes or memory, memory)
                 assumed += not wanted
                 have += memory

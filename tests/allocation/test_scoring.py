@@ -106,6 +106,45 @@ async def test_expected_memory_leaves_small_cards_out_and_names_their_memory() -
         )
 
 
+@pytest.mark.parametrize(
+    ("exactly", "annotations", "need"),
+    [
+        ({}, {}, "70 GiB needed of 80 GiB unclaimed"),
+        ({}, {"berth.dev/expected-memory": "75Gi"}, "75 GiB needed of 80 GiB unclaimed"),
+        ({"capacity": {"requests": {"memory": "72Gi"}}}, {"berth.dev/expected-memory": "75Gi"}, "72 GiB needed of 80"),
+    ],
+    ids=["selector", "annotation", "request"],
+)
+async def test_memory_in_a_selector_is_a_request(exactly: Json, annotations: dict[str, str], need: str) -> None:
+    """The user's own figure comes before the bound of the selector."""
+    at_least = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("70Gi")) >= 0'
+    async with berthing({"n1": H100, "n2": T4}) as b:
+        await ask(b, "plain")
+        assert (await ask(b, "p", 1, annotations, selectors=[{"cel": {"expression": at_least}}], **exactly))[
+            "NodeNames"
+        ]
+        parts = {part["name"]: part["sentence"] for part in (await why(b, "p"))["best"][0]["parts"]}
+        assert parts["headroom"].startswith(need), parts
+
+
+async def test_memory_in_the_selector_of_a_class_is_a_request() -> None:
+    """Two pods match the same devices by other selectors; each is told its own need."""
+    bound = 'device.capacity["gpu.nvidia.com"].memory.isGreaterThan(quantity("40Gi"))'
+    async with berthing({"n1": H100}) as b:
+        class_ = copy.deepcopy(b.cluster.store["deviceclasses", ("", "gpu.nvidia.com")])
+        class_["metadata"] = {"name": "large"}
+        class_["spec"]["selectors"].append({"cel": {"expression": bound}})
+        await b.create(class_)
+        await ask(b, "plain")
+        await ask(b, "large", deviceClassName="large")
+        found = {
+            name: [part["sentence"] for part in (await why(b, name))["best"][0]["parts"] if part["name"] == "headroom"]
+            for name in ("plain", "large")
+        }
+        assert "no memory requested" in found["plain"][0]
+        assert found["large"][0].startswith("40 GiB needed of 80 GiB"), found
+
+
 async def test_eighty_gi_never_fit_a_card_of_eighty_gb() -> None:
     async with berthing({"n1": H100}) as b:
         refused = await ask(b, "p", 1, capacity={"requests": {"memory": "80Gi"}})
@@ -178,9 +217,15 @@ async def test_only_partitions_of_fabric_manager_are_taken() -> None:
             await b.settled()
             taken.append({int(device[-1]) for _, device in b.held()} - set().union(*taken))
         assert sorted(map(sorted, taken)) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+        b.cluster.store.remove("resourceclaims", ("default", "p1"))
+        b.cluster.store.remove("resourceclaims", ("default", "p2"))
+        await ask(b, "four", 4)
+        found = await why(b, "four")
+        assert "no partition of 4 GPUs is free" in found["sentence"], found
+        assert found["misses"] == ["fits on n1 if gpu-0, gpu-2, held by default/p0, were free"]
     async with berthing({"n1": H100}) as b:
         await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
-        assert failed(await ask(b, "three", 3)) == {"n1": "no free set of 3 GPUs is a partition of Fabric Manager"}
+        assert failed(await ask(b, "three", 3)) == {"n1": "the node has no partition of 3 GPUs"}
 
 
 def spec(count: int, memory: str = "") -> ClaimSpec:

@@ -259,10 +259,10 @@ def test_masks_follow_slices_and_stay_bounded() -> None:
     raw = gpu_slice("n", carried_machines()["t4-4"])
     slice_ = decoder.decode(raw)
     text = 'device.attributes["gpu.nvidia.com"].productName == "Tesla T4"'
-    assert masks.of(text, slice_) == (0b1111, 0)
+    assert masks.of(text, slice_)[:2] == (0b1111, 0)
     assert masks.of(text, slice_) is masks.of(text, slice_)
     raw["spec"]["devices"][1]["attributes"].pop("productName")
-    assert masks.of(text, decoder.decode(raw)) == (0b1101, 0b0010)
+    assert masks.of(text, decoder.decode(raw))[:2] == (0b1101, 0b0010)
     assert "no such key: productName" in masks.error(text, decoder.decode(raw).devices[1], "gpu.nvidia.com")
     for other in ("true", "false", "1 == 1"):
         masks.of(other, slice_)

@@ -86,3 +86,27 @@ def test_node_selectors() -> None:
     asked = asking({})
     asked[-1]["spec"]["nodeSelector"] = {"zone": "b"}
     assert fitting(objects, asked) == ["n2"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_partitions_of_fabric_manager(count: int) -> None:
+    """Of four GPUs, the first and the last are a partition, and the two others."""
+    driver = "gpu.nvidia.com"
+    devices: list[Json] = [
+        {
+            "name": f"g{i}",
+            "driver": driver,
+            "attributes": {
+                "type": {"string": "gpu"},
+                "uuid": {"string": f"GPU-{i}"},
+                "partition2": {"int": int(i in (1, 2))},
+            },
+        }
+        for i in range(4)
+    ]
+    objects, asked = objects_of_world(devices), asking({"count": count, "deviceClassName": driver})
+    assert fitting(objects, asked) == (["n1"] if count == 2 else [])
+    if count == 2:
+        (found,) = answers_of(decoded_objects([("", one) for one in [*objects, *asked]]), "preferred", None)
+        results = found["allocations"][0]["devices"]["results"]
+        assert [one["device"] for one in results] in (["g0", "g3"], ["g1", "g2"])

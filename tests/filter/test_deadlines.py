@@ -96,7 +96,7 @@ def test_a_piece_longer_than_the_rest_of_a_call_waits_for_the_next_one(text: str
     with pytest.raises(DeadlineExceeded):
         masks.of(text, slice_, Deadline(0.01, lambda: 0.0))
     all_devices = (1 << len(slice_.devices)) - 1
-    assert masks.of(text, slice_, Deadline(0.1, lambda: 0.0, ends_one=True)) == (all_devices, 0)
+    assert masks.of(text, slice_, Deadline(0.1, lambda: 0.0, ends_one=True))[:2] == (all_devices, 0)
 
 
 def test_half_made_masks_are_bounded_with_the_others() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.allocation import mig_slices
+from extender.api.claim_specs import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from extender.api.nodes import decode_node
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
@@ -16,6 +18,7 @@ from tests.worlds.gang_worlds import (
     CLIQUE,
     RACK,
     SPINE,
+    TRAY,
     GangWorld,
     allocated,
     cluster,
@@ -340,3 +343,31 @@ def test_a_member_with_two_shared_claims_joins_both_groups(order: tuple[str, ...
     plan = world.plan([world.member(name, rank) for rank, name in enumerate(order)])
     assert isinstance(plan, GangPlan), plan
     assert len({node for node, _ in plan.placements.values()}) == 1
+
+
+# -- ComputeDomains ------------------------------------------------------------------------------------------------
+
+
+def of_domain(world: GangWorld, domain: str, size: int) -> list[str]:
+    """Pods of a ComputeDomain that take a node each."""
+    parameters = {"kind": "ComputeDomainChannelConfig", "domainID": domain}
+    for i in range(size):
+        obj = claim(f"{domain}-{i}", 4)
+        obj["spec"]["devices"]["config"] = [{"opaque": {"driver": COMPUTE_DOMAIN_DRIVER, "parameters": parameters}}]
+        world.add_claim(obj)
+        world.add_pod(f"{domain}-{i}", f"{domain}-{i}")
+    return [f"{domain}-{i}" for i in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("size", "cliques", "level"),
+    [(3, {"a"}, CLIQUE), (5, {"a", "c"}, RACK), (8, {"a", "c"}, RACK), (9, {"a", "b", "c"}, RACK)],
+)
+def test_a_gang_uses_the_clique_of_another_domain_last(size: int, cliques: set[str], level: str) -> None:
+    """Clique b has three nodes left: the tightest domain for three members, and for the rest of five."""
+    world = cluster("s/r/a:4 s/r/b:4 s/r/c:4", TRAY)
+    node = world.cache.store.nodes["n4"]
+    world.cache.apply_node("n4", replace(node, labels={**node.labels, COMPUTE_DOMAIN_LABEL: "y"}))
+    plan = world.plan_problem(problem(world, of_domain(world, "x", size)))
+    assert {world.cache.store.nodes[name].labels[CLIQUE] for name in nodes_of(plan)} == cliques
+    assert found_in(plan)[0] == level

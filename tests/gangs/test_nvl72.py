@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from extender.api.claim_specs import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
-from extender.policy import Policy
+from extender.policy import Policy, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
@@ -30,6 +30,7 @@ CHANNEL_CLASS = {
     "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{COMPUTE_DOMAIN_DRIVER}"'}}]},
 }
 ANOTHER = "node is in another ComputeDomain"
+CROWDED = "another ComputeDomain has channels in the node's NVLink clique"
 
 
 def channel_slice(node: str) -> Json:
@@ -67,8 +68,8 @@ def tray_claim(name: str, domain: str) -> Json:
 
 
 @asynccontextmanager
-async def racks(*, labelled: bool = True) -> AsyncIterator[Berthing]:
-    async with berthing({}) as b:
+async def racks(*, labelled: bool = True, policy: str = "") -> AsyncIterator[Berthing]:
+    async with berthing({}, load_policy(policy) if policy else None) as b:
         b.cluster.apply(CHANNEL_CLASS)
         for rack in range(RACKS):
             for tray in range(TRAYS):
@@ -184,6 +185,67 @@ async def test_pods_of_a_domain_are_drawn_to_its_clique_without_an_annotation() 
             node = (await b.filter(one))["NodeNames"][0]
             assert await b.bind(one, node) == ""
         assert len(racks_of({one: b.node_of(one) for one in (f"plain-{index}" for index in range(4))})) == 1
+
+
+@pytest.mark.parametrize(("policy", "shared"), [("prefer", False), ("require", False), ("ignore", True)])
+async def test_two_domains_share_a_rack_only_if_the_policy_ignores_it(policy: str, shared: bool) -> None:
+    """Two in one clique break each other. Without the rule, a rack is filled before the next is used."""
+    async with racks(policy=f"compute_domains: {policy}") as b:
+        first = await gang(b, "first", 4)
+        second = await gang(b, "second", 4)
+        assert (racks_of(first).keys() == racks_of(second).keys()) is shared
+        again = member(b, "first", 9, 0)
+        await b.settled()
+        (node, *_) = (await b.filter(again))["NodeNames"]
+        assert node.partition("-")[0] in racks_of(first), "a pod joins its own domain"
+
+
+async def test_a_pod_alone_avoids_the_rack_of_another_domain_while_there_is_another() -> None:
+    async with racks() as b:
+        taken = await gang(b, "taken", 4)
+        alone = member(b, "alone", 0, 0)
+        await b.settled()
+        answer = await b.filter(alone)
+        racks_in_order = [node.partition("-")[0] for node in answer["NodeNames"]]
+        assert racks_in_order[0] not in racks_of(taken)
+        assert racks_in_order == sorted(racks_in_order, key=lambda rack: rack in racks_of(taken))
+        assert set(racks_in_order[18:]) == racks_of(taken).keys(), "the other rack comes last, and is not refused"
+
+
+async def test_a_domain_waits_for_a_rack_of_its_own_if_the_policy_requires_it() -> None:
+    async with racks(policy="compute_domains: require") as b:
+        pods = [member(b, group, 0, 0) for group in ("a", "b")]
+        await b.settled()
+        for one in pods:
+            assert await b.bind(one, (await b.filter(one))["NodeNames"][0]) == ""
+            await b.settled()
+        assert len(racks_of({one: b.node_of(one) for one in pods})) == 2
+        waits = member(b, "c", 0, 0)
+        whole = [member(b, "d", index, 4) for index in range(4)]
+        await b.settled()
+        answer = await b.filter(waits)
+        assert answer["NodeNames"] in (None, [])
+        assert set(answer["FailedAndUnresolvableNodes"].values()) == {CROWDED}
+        explained = (await b.client.get(f"/v1/explain/default/{waits}")).json()
+        assert f"{CROWDED} on 36 of 36 nodes" in explained["sentence"]
+        assert not (await b.filter(whole[0]))["NodeNames"]
+        touches, ended = b.app.service.requeuer.touches, b.node_of("a-0")
+        registry = b.cluster.api.registry
+        registry.delete(RESOURCES["", "pods"], ("default", "a-0"))
+        registry.delete(RESOURCES["resource.k8s.io", "resourceclaims"], ("default", "a-0-tray"))
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the pod is requeued")
+        (node, *_) = (await b.filter(waits))["NodeNames"]
+        assert node.partition("-")[0] == ended.partition("-")[0]
+
+
+async def test_the_label_of_another_domain_keeps_its_rack() -> None:
+    """The daemons of a domain may still run where its claims have ended."""
+    async with racks(policy="compute_domains: require") as b:
+        label(b, name(0, 3), "domain-of-another")
+        alone = member(b, "alone", 0, 0)
+        await b.settled()
+        answer = await b.filter(alone)
+        assert {node.partition("-")[0] for node in answer["NodeNames"]} == {"r1"}
 
 
 @pytest.mark.parametrize("topology", ["required", "preferred"])

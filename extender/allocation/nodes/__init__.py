@@ -22,6 +22,7 @@ from extender.allocation.nodes.devices import (
 )
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
+from extender.allocation.nodes.partitions import Partitions, partitions_of
 from extender.allocation.nodes.places import Nearness, Places, places_of
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
 
@@ -38,6 +39,7 @@ __all__ = [
     "KnownSlices",
     "Nearness",
     "NodeState",
+    "Partitions",
     "Places",
     "Pool",
     "PoolDevice",
@@ -51,6 +53,7 @@ __all__ = [
     "inventory",
     "live_use",
     "overdrawn_counters",
+    "partitions_of",
     "places_of",
     "troubled",
     "uses_of",

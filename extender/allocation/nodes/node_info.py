@@ -16,6 +16,7 @@ from typing import Final
 from extender.allocation.nodes.allocated import UNUSED, AllocatedState, PoolUse
 from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
 from extender.allocation.nodes.inventory import Inventory
+from extender.allocation.nodes.partitions import Partitions
 from extender.allocation.nodes.places import Nearness, Places
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
@@ -118,7 +119,7 @@ class NodeInfo:
     drift: Final[int] = 0  # mask of devices in use that no claim holds
     overuse: Final[Mapping[int, int]] = field(default_factory=dict)  # bit to bytes beyond the claims, in coarse steps
     agent_is_fresh: Final[bool] = True  # whether the agent's last report is recent
-    partitions: Final[tuple[int, ...] | None] = None  # masks of GPU positions; None: Fabric Manager publishes none
+    partitions: Final[Partitions | None] = None  # the sets of GPUs that a claim can have; None: all sets
     troubled: Final[int] = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
     places: Final[Places | None] = None  # where the devices are; None: no two drivers have devices here
 
@@ -242,6 +243,8 @@ class Snapshot:
     group_policies: Final[Mapping[GroupKey, GroupPolicy]] = field(default_factory=dict)
     # UID to node of bound members, from a recent read; only of groups whose bound members have too few claims.
     bound_members: Final[Mapping[GroupKey, Mapping[str, str]]] = field(default_factory=dict)
+    # NVLink clique to the UIDs of the ComputeDomains in it, see extender/cache/channels.py.
+    compute_domains: Final[Mapping[str, Collection[str]]] = field(default_factory=dict)
 
     def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:
         """The claims that the group's pods have devices in, each with its node."""

@@ -202,7 +202,7 @@ class DeviceBinding:
         """The closure for a constant path such as device.attributes[d].i or its parts, or for has() of one."""
         if "device" in hidden:
             return None
-        path, test = _path(node), isinstance(node, ast.Select) and node.test
+        path, test = constant_path(node), isinstance(node, ast.Select) and node.test
         if path is None:
             path, test = _tested_path(node), True
         if path is None:
@@ -234,7 +234,7 @@ class DeviceBinding:
         if node.function not in ("_==_", "@in") or "device" in hidden:
             return None
         left, right = node.parts
-        path = None if isinstance(left, ast.Select) and left.test else _path(left)
+        path = None if isinstance(left, ast.Select) and left.test else constant_path(left)
         if path is None:
             return None
         match path:
@@ -249,7 +249,7 @@ class DeviceBinding:
         return None
 
 
-def _path(node: ast.Node) -> Path | None:
+def constant_path(node: ast.Node) -> Path | None:
     """('attributes', domain, id) for a constant path into the device."""
     parts: list[str] = []
     outermost = node
@@ -272,6 +272,6 @@ def _tested_path(node: ast.Node) -> Path | None:
     """The path that '"id" in device.attributes[domain]' tests; has() is the same test."""
     match node:
         case ast.Call(function="@in", args=[ast.Literal(value=str() as name), operand]):
-            path = _path(operand)
+            path = constant_path(operand)
             return (*path, name) if path is not None and len(path) == _DEPTH - 1 else None
     return None

@@ -33,10 +33,14 @@ _LONGEST_MATCH = COST_LIMIT * _UNIT_SECONDS  # seconds
 
 
 class Mask(NamedTuple):
-    """The devices that match, and the devices on which the expression has no value; bit i is devices[i]."""
+    """The devices that match, and the devices on which the expression has no value; bit i is devices[i].
+
+    `least_memory` is what the expression demands of each device, in bytes; 0 for nothing.
+    """
 
     match: int
     error: int
+    least_memory: int = 0
 
 
 class _Compiled(NamedTuple):
@@ -186,7 +190,7 @@ class Masks:
         all_devices = (1 << len(slice_.devices)) - 1
         if isinstance(selector, CompileError) or known.exhausted:
             return Mask(0, all_devices)
-        _, (match, error), begun_slice, begun = known.by_name.get(slice_.name) or (None, (0, 0), None, 0)
+        _, (match, error, _), begun_slice, begun = known.by_name.get(slice_.name) or (None, Mask(0, 0), None, 0)
         if begun_slice is not slice_:
             match = error = begun = 0
         driver = slice_.pool.driver
@@ -204,7 +208,7 @@ class Masks:
                 self._bytes += known.put((None, Mask(match, error), slice_, position))
                 raise
             deadline.mark_progress()
-        return Mask(match, error)
+        return Mask(match, error, selector.least_memory)
 
 
 def evaluated(

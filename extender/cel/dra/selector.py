@@ -13,7 +13,8 @@ from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.cost import UNBOUNDED, Size, Work
 from extender.cel.dra.device_binding import INPUTS, DeviceBinding
-from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError
+from extender.cel.dra.memory_bound import least_memory
+from extender.cel.errors import BudgetExceeded, CelError, CompileError, Compiling, EvalError
 from extender.cel.library import kubernetes_library
 from extender.cel.program import Checked, Environment, Program, build, check, cost
 from extender.cel.values import type_name
@@ -79,13 +80,15 @@ class Selector:
     """A compiled selector. `reads` are the names of the parts of a device that it reads (see DeviceBinding), `terms`
     the texts of a, (b && c) and d in a && (b && c) && d.
 
-    `most_bytes` is the most memory that it takes, estimated.
+    `most_bytes` is the most memory that it takes, estimated; `least_memory` the bytes of memory that it demands of a
+    device, or 0.
     """
 
-    __slots__ = ("_locals", "_run", "expression", "most_bytes", "reads", "terms")
+    __slots__ = ("_locals", "_run", "expression", "least_memory", "most_bytes", "reads", "terms")
 
-    def __init__(self, program: Program, reads: frozenset[str], terms: tuple[str, ...]) -> None:
+    def __init__(self, program: Program, reads: frozenset[str], terms: tuple[str, ...], least_memory: int) -> None:
         self.expression = program.expression
+        self.least_memory = least_memory
         self.most_bytes = program.most_bytes
         self.reads = reads
         self.terms = terms
@@ -141,7 +144,8 @@ def _selector(checked: Checked) -> Selector:
     binding = DeviceBinding()
     program = build(checked, binding)
     terms = terms_of(checked.expression, checked.tree)
-    return Selector(program, frozenset(binding.reads), terms)
+    with Compiling(checked.expression):
+        return Selector(program, frozenset(binding.reads), terms, least_memory(checked.tree))
 
 
 def terms_of(expression: str, tree: ast.Node) -> tuple[str, ...]:

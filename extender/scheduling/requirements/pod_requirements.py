@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from extender.allocation import Snapshot
-from extender.api.claim_specs import COMPUTE_DOMAIN_LABEL, ClaimSpec
+from extender.api.claim_specs import CLIQUE_LABEL, COMPUTE_DOMAIN_LABEL, ClaimSpec
 from extender.api.device_classes import DeviceClass
 from extender.api.nodes import Node, NodeSelector, lacks_label_or_has, only_node
 from extender.api.object_meta import ObjectKey
@@ -164,23 +164,38 @@ class PodRequirements:
             return self.claim_selectors
         return (*self.claim_selectors, lacks_label_or_has(COMPUTE_DOMAIN_LABEL, self.compute_domain))
 
-    def mismatch(self, node: Node) -> Code | None:
-        """Why the node does not match `node_selectors`; None if it does."""
-        return next((code for code, names in self.mismatches([node]).items() if names), None)
+    def crowded_cliques(self, snapshot: Snapshot) -> frozenset[str]:
+        """The NVLink cliques in which other ComputeDomains have channels, and the pod's has none yet."""
+        own = self.compute_domain
+        if not own or self.policy.compute_domains == "ignore":
+            return frozenset()
+        return frozenset(clique for clique, domains in snapshot.compute_domains.items() if own not in domains)
+
+    def mismatch(self, node: Node, snapshot: Snapshot) -> Code | None:
+        """Why the pod must not use the node, whatever devices it has; None if it may."""
+        return next((code for code, names in self.mismatches([node], snapshot).items() if names), None)
 
     def mismatches(
-        self, nodes: Iterable[Node], selected: SelectedNodes | None = None, deadline: Deadline = NO_DEADLINE
+        self,
+        nodes: Iterable[Node],
+        snapshot: Snapshot,
+        selected: SelectedNodes | None = None,
+        deadline: Deadline = NO_DEADLINE,
     ) -> dict[Code, list[str]]:
-        """The names of the nodes that do not match `node_selectors`, by the reason.
+        """The names of the nodes that do not match `node_selectors`, or are in a forbidden clique, by the reason.
 
         `selected` are the nodes that match `claim_selectors`, as far as they are known. Raises DeadlineExceeded.
         """
         matching, elsewhere = (selected or SelectedNodes(self.claim_selectors)).split(nodes, deadline)
+        found: dict[Code, list[str]] = {Code.ELSEWHERE: elsewhere, Code.COMPUTE_DOMAIN: [], Code.CLIQUE: []}
         domain = self.node_selectors[len(self.claim_selectors) :]
-        of_other_domain = [
-            node.name for node in matching if not all(one.matches(node.name, node.labels) for one in domain)
-        ]
-        return {Code.ELSEWHERE: elsewhere, Code.COMPUTE_DOMAIN: of_other_domain}
+        forbidden = self.crowded_cliques(snapshot) if self.policy.compute_domains == "require" else ()
+        for node in matching if domain else ():
+            if not all(one.matches(node.name, node.labels) for one in domain):
+                found[Code.COMPUTE_DOMAIN].append(node.name)
+            elif node.labels.get(CLIQUE_LABEL) in forbidden:
+                found[Code.CLIQUE].append(node.name)
+        return found
 
     @property
     def claim_selectors(self) -> tuple[NodeSelector, ...]:
