@@ -25,6 +25,7 @@ from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import amount_of_memory
 from extender.base.bits import members
 from extender.base.text_limits import one_line
+from extender.explain.device_places import beside, place_detail
 from extender.explain.gang_question import reservations_by_pod
 from extender.explain.near_misses import claims_of_node
 from extender.gangs.gang import gang_minimum
@@ -185,13 +186,14 @@ def totals(rows: Iterable[Json]) -> dict[str, int]:
 
 
 def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
-    """The details of one node, as JSON: devices with claims and memory in bytes, and the GPU topology.
+    """The details of one node, as JSON: devices with claims, places and memory in bytes, and the GPU topology.
 
     The GPUs come first; of each other driver at most 64 devices follow, those in use first.
     """
     by_device = _claims_by_device(claims_of_node(node_info, snapshot))
     fabric = node_info.fabric
-    bits, devices = shown_bits(node_info), []
+    gpus, devices = shown_bits(node_info), []
+    bits = gpus.copy()
     for _, mask in sorted(_other_masks(node_info).items()):
         bits += [*members(mask & node_info.busy), *members(mask & ~node_info.busy)][:_MAX_OTHERS]
     for bit in bits:
@@ -208,6 +210,8 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
                 "claims": by_device.get(str(pool_device.id), []),
+                "place": place_detail(node_info, bit),
+                "beside": beside(node_info, bit) if bit in gpus else [],
             }
         )
     found: Json = {**node_row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}

@@ -61,8 +61,12 @@ def slices(node: str, machine: Json) -> list[Json]:
         }
         for i, entry in enumerate(machine["gpus"])
     ]
+    model = {"pciDevice": {"string": machine["nic"]}} if "nic" in machine else {}
     nics = [
-        {"name": f"nic-{i}", "attributes": {"rdma": {"bool": True}, **_attributes(entry, "dra.net/numaNode")}}
+        {
+            "name": f"nic-{i}",
+            "attributes": {"rdma": {"bool": True}, **model, **_attributes(entry, "dra.net/numaNode")},
+        }
         for i, entry in enumerate(machine["nics"])
     ]
     found = [device_slice(node, GPU, gpus), device_slice(node, NIC, nics)]

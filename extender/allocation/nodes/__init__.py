@@ -22,10 +22,20 @@ from extender.allocation.nodes.devices import (
 )
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
-from extender.allocation.nodes.places import Nearness, Places, kinds_in, places_of
+from extender.allocation.nodes.places import (
+    NUMA_NODE,
+    PCIE_ROOT,
+    Nearness,
+    Places,
+    kinds_in,
+    places_of,
+    published_place,
+)
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
 
 __all__ = [
+    "NUMA_NODE",
+    "PCIE_ROOT",
     "SHARES",
     "UNUSED",
     "AllocatedState",
@@ -53,6 +63,7 @@ __all__ = [
     "live_use",
     "overdrawn_counters",
     "places_of",
+    "published_place",
     "troubled",
     "uses_of",
 ]

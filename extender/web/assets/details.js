@@ -50,17 +50,27 @@ function figure(svg, ...caption) {
 
 // -- a node -------------------------------------------------------------------------------------------------------
 
+// Values, each with who says it.
+const sourced = (values, from) => values.map((value, i) => `${value} (${from[i]})`).join(", ") || "–";
+
+function besideText(near) {
+  return `${near.devices.join(", ")}${near.more ? ` and ${near.more} more` : ""}: ${near.nearness}`;
+}
+
 const openNode = (name) => open(name, async () => {
   const node = await ask(`/v1/nodes/${encodeURIComponent(name)}`);
   const rows = node.devices.map((d) => {
     const memory = d.memory ? size(d.memory) : "–", free = d.live_free === null ? "–" : size(d.live_free);
-    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", memory, free, d.note || "–"];
+    const places = [sourced(d.place.roots, d.place.roots.map(() => d.place.roots_from)),
+      sourced(d.place.numa, d.place.numa_from), d.beside.map(besideText).join("; ") || "–"];
+    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", ...places, memory, free, d.note || "–"];
   });
   const clique = node.clique && `clique ${node.clique}`;
   const largest = node.largest_free_set && `largest free NVLink set: ${counted(node.largest_free_set, "GPU")}`;
   const others = (node.others || []).map((one) => `${one.driver}: ${one.free} of ${one.devices} free`);
   const facts = [node.product, node.zone, node.rack, clique, largest, ...others].filter(Boolean).join(" · ");
-  const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
+  const heads = ["device", "state", "claims", "PCIe root", "NUMA node", "free beside it", "memory", "free now", "note"];
+  const devices = table(heads, rows);
   if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices];
   const links = node.links || node.switch ? "NVLinks" : "No NVLinks";
   const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps });
@@ -100,8 +110,17 @@ function boundParts(found) {
   const behind = second ? [" · runner-up ", link("node", second), `, ${gap}`] : [];
   const ring = chosen.ring_gbps ? ` · ${chosen.ring_gbps.toFixed(0)} of ${gbps(chosen.best_gbps)} predicted` : "";
   const told = el("p", {}, "Bound to ", link("node", chosen.node), " ", age(at), ` ago: ${devices}${ring}`, ...behind);
-  return [told, ...(found.sets ? [setFigures(found.sets)] : []), el("h3", { textContent: "Why this node" }),
-    scoreTable([chosen])];
+  return [told, ...(found.sets ? [setFigures(found.sets)] : []), ...pairParts(chosen),
+    el("h3", { textContent: "Why this node" }), scoreTable([chosen])];
+}
+
+// The devices of a pod that are used together, such as a GPU and its NIC.
+function pairParts(chosen) {
+  if (!chosen.pairs.length) return [];
+  const rows = chosen.pairs.map((pair) => [pair.device, pair.other, pair.nearness, pair.note || "–"]);
+  const more = [chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`, chosen.network].filter(Boolean);
+  return [el("h3", { textContent: "Devices beside each other" }), table(["device", "with", "place", "note"], rows),
+    ...more.map((text) => quiet(text))];
 }
 
 const openPod = (pod) => open(pod, async () => {
@@ -113,6 +132,7 @@ const openPod = (pod) => open(pod, async () => {
   const advice = found.misses?.map((miss) => miss.replace(`group ${found.gang} `, ""));
   if (advice?.length) section(`What would help${found.gang ? " its group" : ""}`, bullets(advice, "advice"));
   if (found.alone) section("If it were in no group", el("p", {}, soft(found.alone)));
+  if (found.best?.length) parts.push(...pairParts(found.best[0]));
   if (found.best?.length) section("Best nodes", scoreTable(found.best));
   if (found.unschedulable?.length) {
     const rows = found.unschedulable.map((n) => [n.nodes, n.reason, n.examples.join(", "), n.causes.join("; ") || "–"]);
