@@ -17,6 +17,7 @@ from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.policy import Policy
+from extender.sandbox import Cluster
 from extender.scheduling import Evaluator, FilterStatus, PodRequirements, evaluate, requirements_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
 
@@ -138,11 +139,14 @@ class NicFleet:
 
     def asking(self, requests: list[Json], constraints: Sequence[Json] = ()) -> PodRequirements:
         """The requirements of a pod with one claim of these requests."""
-        key = self._claim({}, requests, constraints)
-        pod = Pod(key, f"uid-{key.name}", (PodClaim("g", key.name),))
-        found = requirements_of(pod, self.cache.snapshot(), self.policy)
+        found = requirements_of(self.pod(requests, constraints), self.cache.snapshot(), self.policy)
         assert isinstance(found, PodRequirements), found
         return found
+
+    def pod(self, requests: list[Json], constraints: Sequence[Json] = ()) -> Pod:
+        """A pod with one claim of these requests."""
+        key = self._claim({}, requests, constraints)
+        return Pod(key, f"uid-{key.name}", (PodClaim("g", key.name),))
 
     def _claim(self, status: Json, requests: list[Json], constraints: Sequence[Json] = ()) -> Any:
         self.made += 1
@@ -177,3 +181,19 @@ def paired(count: int) -> list[Json]:
 
 def _request(name: str, class_: str, count: int) -> Json:
     return {"name": name, "exactly": {"deviceClassName": class_, "allocationMode": "ExactCount", "count": count}}
+
+
+def give_nics(cluster: Cluster, node: str, nics: list[Any]) -> None:
+    """Give a sandbox the slice of a NIC driver with these NICs, as in the file, and the class of the driver."""
+    published = slices(node, {"product": "", "gpus": [], "nics": nics})[1]
+    cluster.apply({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **published})
+    selectors = [{"cel": {"expression": f"device.driver == '{NIC}'"}}]
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": NIC}}
+    cluster.apply({**about, "spec": {"selectors": selectors}})
+
+
+def claim_of(name: str, count: int, constraints: Sequence[Json] = ()) -> Json:
+    """A claim for so many GPUs and NICs."""
+    metadata = {"namespace": "default", "name": name}
+    spec = {"devices": {"requests": counted(count, count), "constraints": list(constraints)}}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
