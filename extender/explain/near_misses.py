@@ -314,7 +314,7 @@ def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[Devi
 def _by_places(refusal: Refusal) -> Iterator[NearMiss]:
     """Near misses by constraints on a PCIe root or a NUMA node that no node meets. Raises DeadlineExceeded."""
     samples = [node_info for node_info, _ in refusal.samples]
-    nodes = [one.node_info for one in refusal.classes[:_MAX_NODES]]
+    nodes = [one.node_info for one in nsmallest(_MAX_NODES, refusal.classes, key=lambda one: one.first[0])]
     for sentence in place_misses(refusal.requirements, samples, nodes, refusal.context):
         yield NearMiss(0, sentence)
 

@@ -108,9 +108,8 @@ def _asked(problem: Problem, claim: int, constraint: Constraint) -> _Asked | Non
         return None
     devices = problem.inventory.devices
     drivers = {bit: devices[bit].id.driver for bit in members(union([match for match, _ in found]))}
-    if any(match.bit_count() < count for match, count in found) or len({*drivers.values()}) < 2:  # noqa: PLR2004 - two drivers
-        return None
-    return _Asked(found, drivers)
+    is_short = any(match.bit_count() < count for match, count in found)
+    return None if is_short or len({*drivers.values()}) <= 1 else _Asked(found, drivers)
 
 
 def _matching(problem: Problem, claim: str, request: Request) -> tuple[int, int]:

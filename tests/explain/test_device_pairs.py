@@ -27,7 +27,7 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "device_pairs.yaml
 
 def fleet_of(case: Json) -> NicFleet:
     machine = case["machine"] if isinstance(case["machine"], dict) else MACHINES[case["machine"]]
-    fleet = NicFleet({"n": machine}, Policy.model_validate({"weights": {"affinity": case.get("affinity", 6)}}))
+    fleet = NicFleet({"n": machine}, Policy.model_validate({"weights": {"affinity": case.get("affinity", 8)}}))
     fleet.hold("n", [(GPU if name.startswith("gpu") else NIC, name) for name in case.get("held", ())])
     return fleet
 

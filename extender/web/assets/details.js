@@ -119,7 +119,7 @@ function pairParts(chosen) {
   if (!chosen.pairs.length) return [];
   const rows = chosen.pairs.map((pair) => [pair.device, pair.other, pair.nearness, pair.note || "–"]);
   const more = [chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`, chosen.network].filter(Boolean);
-  return [el("h3", { textContent: "Devices beside each other" }), table(["device", "with", "place", "note"], rows),
+  return [el("h3", { textContent: "Devices beside each other" }), table(["device", "with", "how near", "note"], rows),
     ...more.map((text) => quiet(text))];
 }
 
